@@ -48,7 +48,7 @@ SERVING = {
     "ServedFigures.kv_cache": "Keys and values on the fullest device",
     "ServedFigures.step_ms": "Mean time of an engine's steps, milliseconds",
     "ServedFigures.saturated": "Whether requests arrive faster than they can be answered, or none fits in memory",
-    "ServedFigures.saturated_by": "What limits the rate: kv_cache, max_sequences or prefill; null: not saturated",
+    "ServedFigures.saturated_by": "What limits the rate: kv_cache, max_sequences, prefill or host; null: not saturated",
     "ServedFigures.highest_rate_per_s": "Highest rate of such requests that does not saturate, all engines together",
     "ServedFigures.method": "How the figures were computed",
     "ServedFigures.settings": "Settings as used: the request's, else the stack's defaults",

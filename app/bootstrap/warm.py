@@ -17,11 +17,12 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
 from app.engine.versions import Stores, shipped_or_untrained
 from app.errors import GpucastError
-from app.predictors import OPERATOR_PREDICTORS, PREDICTORS
+from app.predictors import DEFAULT, OPERATOR_PREDICTORS, PREDICTORS
 from app.runtime.code_cache import FOLDER
 from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict_networks import predict_network
 from app.services.operators.predict_operators import predict_operators
+from app.services.serving.predict_serving import predict_serving
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.json_parts import PART_BYTES, decode_in_parts
@@ -31,6 +32,7 @@ from app.wire.measurements.csv_rows import check_lines
 from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE, OperatorsRequest
 from app.wire.prediction_form import PredictRequest
+from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest
 
 LOG = logging.getLogger(__name__)
 _MOST_ROWS = 1_000  # more than the example network has
@@ -69,6 +71,11 @@ def warm(snapshot: Snapshot) -> None:
         staged = structs.replace(example, workload=structs.replace(example.workload, parallelism=split))
         with _tolerant(example.predictor):
             predict_network(snapshot, staged, max_rows=_MOST_ROWS)
+    served = SERVING_EXAMPLE["workload"]
+    for load in ({"concurrency": 2}, {"rate_per_s": 0.5}):  # a loop and arrivals are solved by functions of their own
+        request = {"gpu": gpu, "workload": served | {"dtype": "fp32", "kv_dtype": None, "load": load}}
+        with _tolerant(DEFAULT):
+            predict_serving(snapshot, msgspec.convert(request, ServingRequest), max_rows=_MOST_ROWS)
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from app.serving.step_times import (
 )
 from app.tables.arrays import Floats, Ints
 
-# Steps after which a simulation ends, whatever is left: about a second.
-MOST_STEPS = 1_500_000
+# Steps after which a simulation ends, whatever is left: a second at most.
+MOST_STEPS = 600_000
 # Decode steps that are taken together at most while their contexts grow.
 _TOGETHER = 256.0
 

@@ -66,11 +66,15 @@ class Steady(NamedTuple):
 
 
 class _Prefill(NamedTuple):
-    """A prompt's cost: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding."""
+    """A prompt's cost: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding.
+
+    least  such steps per prompt where as many prompts share a step as the budget allows
+    """
 
     step_s: float
     steps: float
     added_s: float
+    least: float
 
 
 @compiled
@@ -95,12 +99,13 @@ def _prefill(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: flo
     for k in range(int(parts)):
         last = np.ceil((k + 0.5) * steps / parts)
         total += chunk_attention_s(times, chunk, shape.cached + last * chunk) / parts
-    prompts = min(max(together, 1.0), max(room / new, 1.0)) if steps == 1.0 else 1.0
+    most = max(room / new, 1.0) if steps == 1.0 else 1.0
+    prompts = min(max(together, 1.0), most)
     attention = prompts_attention_s(times, prompts * total, prompts)
     context = shape.prompt + 0.5 * shape.output
     whole = step_s(times, Step(beside, context, prompts * chunk, prompts, attention))
     added = whole - (_decode(times, shape, decoding) if beside > 0.0 else 0.0)
-    return _Prefill(whole, steps / prompts, max(added, 0.0) * steps / prompts)
+    return _Prefill(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
 
 
 @compiled
@@ -114,7 +119,7 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, rate = most, 0.0
     decode = mixed = ttft = tpot = 0.0
-    cost = _Prefill(0.0, 1.0, 0.0)
+    cost = _Prefill(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
         decode = _decode(times, shape, 1.0 + others * decoding)
         cost = _prefill(times, limits, shape, others * decoding, rate * mixed)
@@ -139,24 +144,26 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     later = max(shape.output - 1.0, 0.0)
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    cost = _Prefill(0.0, 1.0, 0.0)
+    cost = _Prefill(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
         decode = _decode(times, shape, 1.0 + decoding)
         cost = _prefill(times, limits, shape, decoding, together)
         mixed = cost.step_s
         busy = rate * cost.added_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - busy, 1e-3)
-        # Prompts queue for one another, and for the step that runs as they arrive.
-        used = min(rate * cost.steps * mixed, 0.999)
+        # Prompts wait for the step that runs as they arrive, and for those before them that find no place in it.
+        used, full = min(rate * cost.steps * mixed, 1.0), min(rate * cost.least * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
-        ttft = front + own + 0.5 * decode * (1.0 - used) + 0.5 * used / (1.0 - used) * cost.steps * mixed
+        ttft = front + own + 0.5 * (decode * (1.0 - used) + mixed * used)
+        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed
         change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
         decoding += change
         if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:
             break
         together = rate * mixed
     running = rate * (ttft - front + later * tpot)
-    if running > most or rate * cost.added_s >= 1.0 or rate * cost.steps * mixed >= 1.0:
+    front_busy = rate * serial_s(limits, shape.prompt)
+    if running > most or max(rate * cost.added_s, rate * cost.least * mixed, front_busy) >= 1.0:
         ttft = tpot = np.inf
     return Steady(ttft, tpot, ttft + later * tpot, rate, decoding, running, decode, mixed, rate * cost.added_s)
 

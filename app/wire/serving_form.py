@@ -171,7 +171,7 @@ class ServedFigures(Struct, frozen=True):
     kv_cache: KvCacheUse
     step_ms: ServingSteps
     saturated: bool
-    saturated_by: Literal["kv_cache", "max_sequences", "prefill"] | None
+    saturated_by: Literal["kv_cache", "max_sequences", "prefill", "host"] | None
     highest_rate_per_s: float
     method: Literal["simulation", "closed_form"]
     settings: ServingSettings

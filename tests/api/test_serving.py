@@ -107,7 +107,7 @@ def test_a_rate_that_is_too_high_is_saturated(client: TestClient) -> None:
     found = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})
     served = found["serving"]
     assert served["saturated"] is True
-    assert served["saturated_by"] in ("kv_cache", "max_sequences", "prefill")
+    assert served["saturated_by"] in ("kv_cache", "max_sequences", "prefill", "host")
     assert found["latency_ms"] is found["interval_ms"] is served["ttft_ms"] is served["tpot_ms"] is None
     below = SMALL | {"load": {"rate_per_s": 0.95 * served["highest_rate_per_s"]}}
     assert ask(client, below)["serving"]["saturated"] is False

@@ -75,4 +75,5 @@ def _kept_bytes(rows: RowWriter, spec: AttentionModule, sizes: Sizes, span: Span
         elements = span.keys * (latent or sizes.kv_heads * (spec.head_dim + spec.value_dim))
         indexed = span.keys
     index = indexed * spec.index_dim * INDEX_BYTES if spec.index_heads else 0.0
-    return float(span.batch * (elements * rows.kv_size + index))
+    kept: float = span.batch * (elements * rows.kv_size + index)
+    return kept

@@ -10,13 +10,15 @@ from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
 from app.services.serving.figures import LoadFigures, Times, times_of
 from app.services.serving.pools import decoded_shape, pooled_figures
-from app.serving.engine_limits import admitted_bytes, most_sequences
+from app.serving.engine_limits import admitted_bytes, most_sequences, serial_s
 from app.serving.requests import Requests, burst, closed, poisson, trace
 from app.serving.simulation import simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
 
 # Prompts take so much of the time at the highest rate that they are what limits it.
 _PREFILL_BOUND = 0.7
+# So busy is the host's front end at the highest rate that it is what limits it.
+_HOST_BOUND = 0.98
 
 
 def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.0) -> LoadFigures:
@@ -58,6 +60,8 @@ def _cause(engine: Engine, shape: Shape, most: float) -> str:
     steady = open_load(engine.times, engine.limits, shape, 0.999 * most)
     if most > 0.0 and max(steady.prefill_share, most * steady.mixed_s * (shape.output <= 1.0)) > _PREFILL_BOUND:
         return "prefill"
+    if most * serial_s(engine.limits, shape.prompt) > _HOST_BOUND:
+        return "host"
     each = admitted_bytes(engine.limits, shape.kept, shape.output)
     return "kv_cache" if engine.limits.kv_bytes / each < engine.limits.sequences else "max_sequences"
 

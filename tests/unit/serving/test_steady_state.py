@@ -33,6 +33,18 @@ def test_an_open_load_has_a_state_up_to_the_highest_rate() -> None:
     assert 0.5 / (1024 * 20e-6) < most < 1.0 / (1024 * 20e-6)
 
 
+def test_prompts_share_steps_up_to_the_budget() -> None:
+    """Short prompts of one token each: many of them arrive within a step, and none is turned away."""
+    short = Shape(16.0, 0.0, 1.0, 16.0)
+    assert highest_rate(step_times(), limits(), short) > 5 * 1.0 / (5e-3 + 16 * 20e-6)
+    assert np.isfinite(open_load(step_times(), limits(), short, 1000.0).ttft_s)
+
+
+def test_the_front_end_bounds_the_rate() -> None:
+    slow = limits(serial_s=0.1)
+    assert highest_rate(step_times(), slow, SHAPE) == pytest.approx(10.0, rel=0.01)
+
+
 def test_what_no_request_fits_into_bears_no_rate() -> None:
     assert highest_rate(step_times(), limits(kv_bytes=1e3), SHAPE) == 0.0
 
