@@ -25,22 +25,22 @@ INFERENCEX, OTHERS = "inferencex", "others"
 def read_closed_loops(folder: Path) -> list[Case]:
     """Return the points of the folder. Raises NotFound without the file."""
     points = read_points(folder)
-    ttft = pq.read_table(folder / POINTS, columns=["ttft_ms"]).column("ttft_ms").to_pylist()
-    if len(ttft) != len(points):
+    told = pq.read_table(folder / POINTS, columns=["ttft_ms", "backend_version"]).to_pylist()
+    if len(told) != len(points):
         raise NotFound(f"{POINTS} changed while it was read.")
     configs = {model: read_config(folder, name) for model, name in CONFIG_OF.items()}
-    pairs = [(point, first) for point, first in zip(points, ttft, strict=True) if point.model in configs]
-    return [_case(point, first, configs[point.model]) for point, first in pairs]
+    pairs = [(point, more) for point, more in zip(points, told, strict=True) if point.model in configs]
+    return [_case(point, more["ttft_ms"], more["backend_version"], configs[point.model]) for point, more in pairs]
 
 
-def _case(point: Point, ttft_ms: float, config: dict[str, object]) -> Case:
+def _case(point: Point, ttft_ms: float, version: str | None, config: dict[str, object]) -> Case:
     later = point.output_tokens * (0.9 if point.inferencex else 1.0) - 1.0
     workload = ServingWorkload(
         kind="serving",
         config=config,
         dtype=dtype_of(point),  # type: ignore[arg-type]
         kv_dtype=kv_dtype_of(point),  # type: ignore[arg-type]
-        software=point.stack,
+        software=f"{point.stack}-{version}" if version else point.stack,
         parallelism=ServingParallelism(
             tensor=point.devices, attention_data=point.attention_data, expert=point.expert_parallel
         ),

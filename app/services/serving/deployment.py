@@ -14,7 +14,7 @@ from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
 from app.ops.stacks import STACKS as STACK_NAMES
-from app.ops.stacks import is_eager, stack_of
+from app.ops.stacks import engine_host, is_eager, stack_of
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
@@ -97,9 +97,15 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         )
     name = STACK_NAMES[int(code)]
     return Deployment(
-        workload, network, run, architecture, name, STACKS[name], HOST[name], int(split.replicas), lengths,
+        workload, network, run, architecture, name, STACKS[name], _host(name, workload.software), int(split.replicas), lengths,
         _pool(workload),
     )  # fmt: skip
+
+
+def _host(name: str, software: str) -> HostTimes:
+    """Return the times of a stack's host, with what steps of an old version wait for it."""
+    host, old = HOST[name], engine_host(software)
+    return host._replace(step_s=host.step_s + old.step_s, sequence_s=host.sequence_s + old.sequence_s)
 
 
 def _pool(workload: ServingWorkload) -> Deployment | None:
