@@ -329,6 +329,7 @@ OF_FORM = {
     "BatchResponse.latency_ms": "Predicted times row for row, milliseconds",
     "LoraIn.rank": "Rank of the adapters: their inner features",
     "ModelWorkload.trainable": "What training changes: all weights, or low-rank adapters beside frozen ones",
+    "MeasurementIn.serving": "Mean times of a load on a served model",
     "MeasuredModel.trainable": "What training changes: all weights, or low-rank adapters beside frozen ones",
     "Choice.throughput_per_s": "Throughput of all copies together, per second",
     "CompareResponse.rank_by": "Figure ranked by",

@@ -104,6 +104,9 @@ class MeasurementOut(BaseModel):
     latency_std_ms: float | None = None
     runs: int | None = None
     phases_ms: dict[str, float] | None = None
+    serving: dict[str, float] | None = Field(
+        default=None, description="ttft_ms and tpot_ms of a load on a served model"
+    )
     kernel: dict[str, Any] | None = None
     clock_hz: float | None = None
     power_w: float | None = None
@@ -164,7 +167,7 @@ class MeasurementFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     gpu: Text | None = Field(default=None, description="an id or any alias")
-    kind: Literal["kernel", "operator", "model"] | None = None
+    kind: Literal["kernel", "operator", "model", "serving"] | None = None
     name: Text | None = None
     software: Text | None = None
     source: Text | None = None
@@ -251,7 +254,8 @@ def _doubtful(row: DoubtfulRow) -> MeasurementOut:
 
 
 def _out(row: MeasurementRow) -> MeasurementOut:
-    phases = row.phases_s
+    phases = None if row.phases_s is None else {name: _ms(value) for name, value in row.phases_s.items()}
+    served = row.kind == "serving" and phases is not None
     return MeasurementOut(
         id=row.id,
         gpu=row.gpu_id,
@@ -261,7 +265,8 @@ def _out(row: MeasurementRow) -> MeasurementOut:
         source=row.source,
         latency_std_ms=None if row.latency_std_s is None else _ms(row.latency_std_s),
         runs=row.runs,
-        phases_ms=None if phases is None else {name: _ms(value) for name, value in phases.items()},
+        phases_ms=None if served else phases,
+        serving={f"{name}_ms": value for name, value in (phases or {}).items()} if served else None,
         kernel=row.kernel,
         clock_hz=row.clock_hz,
         power_w=row.power_w,

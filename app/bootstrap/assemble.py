@@ -16,10 +16,12 @@ from app.engine.measured_networks import MeasuredModels
 from app.engine.measured_operators import measured_operators
 from app.engine.power_model import PowerModel, measured_power
 from app.engine.prices import PriceBook
+from app.engine.served_points import ServedPoints
 from app.engine.stored_kernels import stored_kernels
 from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.services.learning.manage_versions import retrain_refused
 from app.services.models.network_hits import measured_models
+from app.services.serving.served_points import served_points
 from app.store import measurements, prices, revision
 from app.store.revision import Part
 from app.store.session import Database
@@ -41,7 +43,7 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None, *, onl
     catalog, table = (last.catalog, last.gpus) if last and "gpus" not in changed else _catalogue(connection)
     versions = _versions(connection, stores, table, last, changed, only)
     operators, served = measured_operators(connection, catalog, table, versions.served, last, changed)
-    kernels, models = _measured(connection, table, last, changed)
+    kernels, models, points = _measured(connection, table, last, changed)
     return Engine(
         catalog,
         table,
@@ -55,6 +57,7 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None, *, onl
         tuple(versions.refused),
         tuple(versions.problems),
         _corrected(now, last, changed),
+        points,
     )
 
 
@@ -85,13 +88,14 @@ def _versions(
 
 def _measured(
     connection: Connection, table: GpuTable, last: Engine | None, changed: frozenset[Part]
-) -> tuple[KernelIndex, MeasuredModels]:
-    """Measured launches and networks."""
+) -> tuple[KernelIndex, MeasuredModels, ServedPoints]:
+    """Measured launches, networks and loads on served models."""
     if last and not changed & {"measurements", "gpus"}:
-        return last.kernels, last.models
+        return last.kernels, last.models, last.served_points
     launched, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
     networks = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
-    return KernelIndex.build(launched), networks
+    points = served_points(measurements.load(connection, kind="serving"), last.served_points if last else None)
+    return KernelIndex.build(launched), networks, points
 
 
 def corrections(database: Database, fit: Fit, engine: Engine) -> Corrected:

@@ -17,7 +17,7 @@ def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
         str | None, typer.Option(metavar="NAME", help="Delete those of this GPU (id, alias or name).")
     ] = None,
     kind: Annotated[
-        Literal["kernel", "operator", "model"] | None, typer.Option(help="Delete those of this kind.")
+        Literal["kernel", "operator", "model", "serving"] | None, typer.Option(help="Delete those of this kind.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Delete those of this kernel, operator or model.")] = None,
     software: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those of this software stack.")] = None,

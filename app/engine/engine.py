@@ -12,6 +12,7 @@ from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
 from app.engine.prices import PriceBook
+from app.engine.served_points import ServedPoints
 from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
@@ -156,6 +157,7 @@ class Engine:
     refused: tuple[Refusal, ...] = ()
     problems: tuple[str, ...] = ()
     corrected: int = -1
+    served_points: ServedPoints = field(default_factory=ServedPoints)
 
     @property
     def messages(self) -> tuple[str, ...]:

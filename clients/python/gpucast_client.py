@@ -186,7 +186,7 @@ class Gpucast:
         self,
         *,
         gpu: str | None = None,
-        kind: Literal["kernel", "operator", "model"] | None = None,
+        kind: Literal["kernel", "operator", "model", "serving"] | None = None,
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
@@ -219,7 +219,7 @@ class Gpucast:
         self,
         *,
         gpu: str | None = None,
-        kind: Literal["kernel", "operator", "model"] | None = None,
+        kind: Literal["kernel", "operator", "model", "serving"] | None = None,
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
@@ -251,7 +251,7 @@ class Gpucast:
         self,
         *,
         gpu: str | None = None,
-        kind: Literal["kernel", "operator", "model"] | None = None,
+        kind: Literal["kernel", "operator", "model", "serving"] | None = None,
         name: str | None = None,
         software: str | None = None,
         source: str | None = None,
@@ -627,6 +627,7 @@ class MeasurementOut(TypedDict):
     latency_std_ms: NotRequired[float | None]
     runs: NotRequired[int | None]
     phases_ms: NotRequired[dict[str, float] | None]
+    serving: NotRequired[dict[str, float] | None]
     kernel: NotRequired[dict[str, Any] | None]
     clock_hz: NotRequired[float | None]
     power_w: NotRequired[float | None]
@@ -2506,7 +2507,7 @@ class ServedFigures(TypedDict):
     kv_cache: KvCacheUse
     step_ms: ServingSteps
     saturated: bool
-    saturated_by: Literal["kv_cache", "max_sequences", "prefill"] | None
+    saturated_by: Literal["host", "kv_cache", "max_sequences", "prefill"] | None
     highest_rate_per_s: float
     method: Literal["closed_form", "simulation"]
     settings: ServingSettings
@@ -3030,18 +3031,21 @@ class MeasuredModel(TypedDict):
 
 
 class MeasurementIn(TypedDict):
-    """One measured time of a kernel, an operator or a model. `gpu` is an id, an alias or a whole
-    specification.
+    """One measured time of a kernel, an operator, a model or a load on a served model.
+
+        `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside
+    `latency_ms`.
     """
 
     gpu: str | dict[str, Any]
     software: str
-    workload: KernelWorkload | MeasurementInWorkload | OperatorsWorkload | MeasuredModel
+    workload: KernelWorkload | MeasurementInWorkload | OperatorsWorkload | MeasuredModel | ServingWorkload
     latency_ms: float
     source: str
     latency_std_ms: NotRequired[float | None]
     runs: NotRequired[int | None]
     phases_ms: NotRequired[dict[str, float] | None]
+    serving: NotRequired[ServedTimes | None]
     kernel: NotRequired[LaunchedKernel | None]
     clock_hz: NotRequired[float | None]
     power_w: NotRequired[float | None]
@@ -3053,6 +3057,15 @@ class MeasurementInWorkload(TypedDict):
 
     kind: Literal["operator"]
     op: str
+
+
+class ServedTimes(TypedDict):
+    """Means over the requests of a load on a served model, milliseconds; `latency_ms` beside them is end
+    to end.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
 
 
 class LaunchedKernel(TypedDict):

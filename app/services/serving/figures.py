@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.engine.served_points import ServedPoint
 from app.tables.arrays import Floats
 
 
@@ -44,3 +45,20 @@ class LoadFigures(NamedTuple):
 def times_of(seconds: Floats, percentile: float) -> Times:
     """Return the mean and the percentiles of times, seconds."""
     return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())
+
+
+def measured_figures(figures: LoadFigures, point: ServedPoint) -> LoadFigures:
+    """Return the figures with measured means; percentiles and throughput follow in proportion."""
+    if figures.e2e is None or figures.ttft is None:
+        return figures
+    rate = figures.requests_per_s * figures.e2e.mean / point.e2e_s
+    return figures._replace(
+        ttft=_scaled(figures.ttft, point.ttft_s),
+        tpot=None if figures.tpot is None else _scaled(figures.tpot, point.tpot_s),
+        e2e=_scaled(figures.e2e, point.e2e_s),
+        requests_per_s=rate,
+    )
+
+
+def _scaled(times: Times, mean: float) -> Times:
+    return Times(*(one * mean / times.mean for one in times))

@@ -17,9 +17,10 @@ from app.services.models.networks import prepare
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
-from app.services.serving.engines import Engine, engines_on, shape_of
-from app.services.serving.figures import LoadFigures, Times
+from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
+from app.services.serving.figures import LoadFigures, Times, measured_figures
 from app.services.serving.load_figures import load_figures, sequence_limit
+from app.services.serving.served_points import EXACT_WIDTHS, SHIFTED_WIDTH, Known, known_of
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
@@ -40,6 +41,7 @@ from app.wire.serving_form import (
     ServingSteps,
 )
 
+_UNKNOWN = Known()
 # Warnings of a decode step that do not hold of the deployment.
 _OF_STEP = ("does not fit", "no software is given")
 
@@ -59,7 +61,11 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
     answer, predictions = _Answer(snapshot, request, deployment, max_rows), []
     for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
-        predictions.append(answer.on(refs[target], spec, served, load_figures(deployment, served)))
+        known = Known()
+        if not rows.is_uncatalogued(target):
+            known = known_of(engine, request.workload, spec, target, request.predictor)
+        figures = load_figures(deployment, with_factor(served, known.factor))
+        predictions.append(answer.on(refs[target], spec, served, figures, known))
     return ServingResponse(predictions, skipped)
 
 
@@ -109,14 +115,24 @@ class _Answer:
     def __init__(self, snapshot: Snapshot, request: ServingRequest, deployment: Deployment, max_rows: int) -> None:
         self._snapshot, self._request, self._deployment, self._max_rows = snapshot, request, deployment, max_rows
 
-    def on(self, gpu: GpuRef, spec: GpuSpec, engine: Engine, figures: LoadFigures) -> ServingPrediction:
-        """Return the answer of one GPU type."""
+    def on(
+        self, gpu: GpuRef, spec: GpuSpec, engine: Engine, figures: LoadFigures, known: Known = _UNKNOWN
+    ) -> ServingPrediction:
+        """Return the answer of one GPU type, whose loads were measured as `known` says."""
         deployment = self._deployment
         shape = shape_of(deployment)
         decode = self._step(gpu, deployment, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
         prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
         added = WIDTHS[deployment.stack_name]
         widths = _ends(decode, added.token), _ends(prefill, added.first)
+        if known.exact is not None:
+            figures = measured_figures(figures, known.exact)
+            widths = (
+                _measured_ends(EXACT_WIDTHS[0], self._request.coverage),
+                _measured_ends(EXACT_WIDTHS[1], self._request.coverage),
+            )
+        elif known.factor != 1.0:
+            widths = _narrower(widths[0], _measured_ends(SHIFTED_WIDTH, self._request.coverage)), widths[1]
         tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
         e2e = _whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         return ServingPrediction(
@@ -125,7 +141,7 @@ class _Answer:
             interval_ms=None if e2e is None else e2e.interval,
             bound=decode.bound,
             predictor=decode.predictor,
-            support=decode.support,
+            support=decode.support if known.exact is None else "measured",
             memory=self._memory(engine, spec.memory_bytes, figures),
             breakdown=decode.breakdown,
             warnings=[*self._warnings(decode, engine, figures)],
@@ -198,6 +214,16 @@ def _ends(step: Prediction, width: float) -> tuple[float, float, float]:
     wide = width * width_at(ends.coverage)
     below, above = (hypot(log(max(one, 1e-9 * middle) / middle), wide) for one in (ends.low, ends.high))
     return exp(-below), exp(above), ends.coverage
+
+
+def _measured_ends(width: float, coverage: float) -> tuple[float, float, float]:
+    """Return an interval relative to its middle, of this log-space half-width at 80 %."""
+    wide = width * width_at(coverage)
+    return exp(-wide), exp(wide), coverage
+
+
+def _narrower(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    return max(one[0], other[0]), min(one[1], other[1]), one[2]
 
 
 def _spread(times: Times | None, ends: tuple[float, float, float]) -> ServedTime | None:

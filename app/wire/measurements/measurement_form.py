@@ -27,6 +27,7 @@ WORKLOADS = [
     _ONE_OPERATOR,
     {"$ref": _REF.format(name="OperatorsWorkload")},
     {"$ref": _REF.format(name="MeasuredModel")},
+    {"$ref": _REF.format(name="ServingWorkload")},
 ]
 
 # C++ template symbols are long.
@@ -51,8 +52,18 @@ class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, fro
     compiled: bool = False
 
 
+class ServedTimes(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """Means over the requests of a load on a served model, milliseconds; `latency_ms` beside them is end to end."""
+
+    ttft_ms: Milliseconds
+    tpot_ms: Milliseconds
+
+
 class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One measured time of a kernel, an operator or a model. `gpu` is an id, an alias or a whole specification."""
+    """One measured time of a kernel, an operator, a model or a load on a served model.
+
+    `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside `latency_ms`.
+    """
 
     gpu: GpuRef
     software: Name
@@ -62,6 +73,7 @@ class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     latency_std_ms: Spread | None = None
     runs: Runs | None = None
     phases_ms: dict[Phase, Spread] | None = None
+    serving: ServedTimes | None = None
     kernel: LaunchedKernel | None = None
     clock_hz: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None

@@ -1,0 +1,107 @@
+"""Measured loads on served models: the same load answers itself, others of the same deployment shift its steps.
+
+A deployment is a model on a GPU type with its formats, stack, parallelism and settings; the load is not part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from app.engine.engine import Engine
+from app.engine.served_points import ServedPoint, ServedPoints
+from app.ops.stacks import stack_of
+from app.services.graphs.graph_store import SizedCache
+from app.services.serving.deployment import resolve_deployment
+from app.services.serving.engines import engines_on
+from app.services.serving.load_figures import load_figures
+from app.services.serving.step_tables import TableQuery
+from app.store.measurements import MeasurementRow, training_set_hash
+from app.tables.gpus import GpuSpec
+from app.wire.serving_form import ServingWorkload
+
+# Fields of a workload that describe a load, not the deployment.
+_LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
+# Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
+_NEAREST, _SHRINK = 4, 0.5
+# Log-space half-widths of 80 %: of a load that was measured, and of others of its deployment. Two runs of one
+# configuration differ by 11 and 15 % with another image (docs/explanation/serving.md).
+EXACT_WIDTHS, SHIFTED_WIDTH = (0.06, 0.15), 0.10
+_shifts: SizedCache[float] = SizedCache(100_000)
+
+
+class Known(NamedTuple):
+    """What measured loads say of an asked one.
+
+    exact   the means of the same load, if it was measured
+    factor  by which times per output token deviate on the deployment; 1 without measured loads
+    """
+
+    exact: ServedPoint | None = None
+    factor: float = 1.0
+
+
+def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
+    """Return the index of stored rows of kind `serving`; `last` if the rows are the same."""
+    fingerprint = training_set_hash(rows)
+    if last is not None and last.fingerprint == fingerprint:
+        return last
+    found: dict[tuple[Hashable, str], list[ServedPoint]] = {}
+    for row in rows:
+        phases = row.phases_s or {}
+        point = ServedPoint(row.workload, phases["ttft"], phases["tpot"], row.latency_s)
+        found.setdefault((_deployment(row.workload), row.gpu_id), []).append(point)
+    return ServedPoints(found, fingerprint)
+
+
+def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:
+    """Return what is measured of a deployment on a GPU of the catalogue."""
+    form: dict[str, Any] = msgspec.to_builtins(workload)
+    points = engine.served_points.by_deployment.get((_deployment(form), spec.id), ())
+    if not points:
+        return Known()
+    alike = [point for point in points if _load(point.workload) == _load(form)]
+    if alike:
+        means = np.mean([point[1:] for point in alike], axis=0).tolist()
+        return Known(ServedPoint(form, *means))
+    nearest = sorted(points, key=lambda point: _distance(point.workload, form))[:_NEAREST]
+    shifts = [_shift(engine, point, spec, target, predictor) for point in nearest]
+    return Known(None, float(np.exp(np.sum(shifts) / (len(shifts) + _SHRINK))))
+
+
+def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> float:
+    """Return ln(measured / predicted) of a measured load's time per output token; 0 if it is predicted to saturate."""
+    key = (engine.revision, engine.version_of(predictor, spec.id), predictor, spec.id, msgspec.json.encode(point))
+    known = _shifts.get(key)
+    if known is None:
+        workload = msgspec.convert(point.workload, ServingWorkload)
+        deployment = resolve_deployment(workload)
+        (served,) = engines_on(TableQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
+        found = load_figures(deployment, served)
+        known = 0.0 if found.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / found.tpot.mean))
+        _shifts.put(key, known, len(key[-1]))
+    return known
+
+
+def _deployment(form: Mapping[str, Any]) -> Hashable:
+    """Return the identity of a deployment: every field that is no load, and the stack without its version."""
+    own = {name: value for name, value in form.items() if name not in _LOAD and value is not None}
+    return stack_of(form.get("software", "vllm")), msgspec.json.encode(own, order="sorted")
+
+
+def _load(form: Mapping[str, Any]) -> bytes:
+    names = ("load", "input_tokens", "output_tokens", "length_spread", "prefix_hit")
+    return msgspec.json.encode({name: form.get(name) for name in names}, order="sorted")
+
+
+def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Return how far two loads are apart, in log space."""
+    sizes = ("input_tokens", "output_tokens")
+    apart = sum(abs(np.log((one.get(name) or 1.0) / (other.get(name) or 1.0))) for name in sizes)
+    for name in ("concurrency", "rate_per_s", "burst"):
+        pair = one["load"].get(name), other["load"].get(name)
+        apart += 3.0 if (pair[0] is None) != (pair[1] is None) else abs(np.log((pair[0] or 1.0) / (pair[1] or 1.0)))
+    return float(apart)

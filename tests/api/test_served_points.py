@@ -1,0 +1,77 @@
+"""Measured loads on served models: stored, listed, and used at once for their deployment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+Body = dict[str, Any]
+GPU = "h100-sxm5-80gb"
+SERVED: Body = {
+    "kind": "serving",
+    "name": "llama-3-8b",
+    "dtype": "bf16",
+    "input_tokens": 1024,
+    "output_tokens": 256,
+    "load": {"concurrency": 16},
+}
+ROW: Body = {
+    "gpu": GPU,
+    "software": "vllm-0.19.0",
+    "workload": SERVED,
+    "latency_ms": 3500.0,
+    "serving": {"ttft_ms": 120.0, "tpot_ms": 14.0},
+    "source": "our benchmark",
+}
+
+
+def predicted(client: TestClient, **change: Any) -> Body:
+    body = {"gpu": GPU, "workload": SERVED | {"software": "vllm-0.19.0"} | change}
+    answer = client.post("/predict", json=body, headers={"cache-control": "no-cache"})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["predictions"][0])
+
+
+def test_a_measured_load_answers_itself_and_shifts_others(client: TestClient) -> None:
+    others = {"load": {"concurrency": 32}}
+    before, other_before, elsewhere = predicted(client), predicted(client, **others), predicted(client, dtype="fp8")
+    report = client.post("/measurements", json=[ROW])
+    assert report.status_code == 200, report.text
+    assert report.json()["inserted"] == 1
+    assert client.post("/measurements", json=[ROW]).json()["inserted"] == 0
+    after, other_after = predicted(client), predicted(client, **others)
+    assert after["support"] == "measured"
+    assert after["latency_ms"] == pytest.approx(3500.0)
+    assert after["serving"]["ttft_ms"]["mean"] == pytest.approx(120.0)
+    assert after["serving"]["tpot_ms"]["mean"] == pytest.approx(14.0)
+    ratio = after["serving"]["tpot_ms"]["mean"] / before["serving"]["tpot_ms"]["mean"]
+    shift = other_after["serving"]["tpot_ms"]["mean"] / other_before["serving"]["tpot_ms"]["mean"]
+    assert 1.0 < shift < ratio
+    assert predicted(client, dtype="fp8") == elsewhere
+    (listed,) = client.get("/measurements", params={"kind": "serving"}).json()["items"]
+    assert listed["serving"] == {"ttft_ms": 120.0, "tpot_ms": 14.0}
+    assert "phases_ms" not in listed or listed["phases_ms"] is None
+    gone = client.delete("/measurements", params={"kind": "serving"})
+    assert gone.status_code == 200, gone.text
+    assert predicted(client) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "loc"),
+    [
+        ({"serving": None}, ["serving"]),
+        ({"serving": {"ttft_ms": 1.0}}, ["serving", "tpot_ms"]),
+        ({"latency_ms": 10.0}, ["latency_ms"]),
+        ({"workload": SERVED | {"software": "sglang"}}, ["workload", "software"]),
+        ({"workload": SERVED | {"load": {}}}, ["workload", "load"]),
+        ({"workload": SERVED | {"parallelism": {"tensor": 3}}}, ["workload", "parallelism", "tensor"]),
+        ({"software": "pytorch-2.1"}, ["workload", "software"]),
+        ({"workload": {"kind": "model", "name": "gpt2", "sequence": 64}}, ["serving"]),
+    ],
+)
+def test_bad_rows_name_their_field(client: TestClient, change: Body, loc: list[str]) -> None:
+    answer = client.post("/measurements", json=[ROW | change])
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["loc"] == [0, *loc]
