@@ -7,10 +7,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import to_builtins
 
 from app.evaluation.serving.cases import Case
 from app.evaluation.serving.outcomes import Outcome
 from app.evaluation.serving.read_points import INFERENCEX
+from app.services.serving.served_points import NEAREST, distance, shrunk
 from app.tables.arrays import Floats
 from app.wire.serving_form import ServedTime
 
@@ -66,6 +68,33 @@ def _row(one: Outcome, figure: str) -> tuple[float, float, float, float, float] 
     return measured, time.mean, time.interval.low, time.interval.high, one.held_out[FIGURES.index(figure)]
 
 
+def shifted(found: Sequence[Outcome]) -> tuple[float, float]:
+    """Return the mean error of the time per output token in percent, as predicted, and as if others were measured.
+
+    The others are the nearest loads of the same deployment of InferenceX, as app.services.serving.served_points uses
+    them.
+    """
+    groups: dict[str, list[Outcome]] = {}
+    for one in found:
+        if one.case.source == INFERENCEX and one.prediction.serving.tpot_ms is not None:
+            groups.setdefault(one.case.deployment, []).append(one)
+    plain, moved = [], []
+    for group in groups.values():
+        forms = [to_builtins(one.case.workload) for one in group]
+        logs = [np.log(_tpot(one) / one.case.measured.tpot_ms) for one in group]
+        for k, form in enumerate(forms):
+            others = sorted((j for j in range(len(group)) if j != k), key=lambda j: distance(forms[j], form))
+            plain.append(abs(np.expm1(logs[k])))
+            moved.append(abs(np.expm1(logs[k] - shrunk([logs[j] for j in others[:NEAREST]]))))
+    return float(100.0 * np.mean(plain)), float(100.0 * np.mean(moved))
+
+
+def _tpot(one: Outcome) -> float:
+    time = one.prediction.serving.tpot_ms
+    assert time is not None
+    return time.mean
+
+
 class Order(NamedTuple):
     """Pairs of deployments under one load, and the percentage of them in the measured order."""
 
@@ -107,6 +136,8 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
     pairs = order(found)
     yield ""
     yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
+    plain, moved = shifted(found)
+    yield f"TPOT of InferenceX with the nearest other loads of each deployment measured: {plain:.1f} -> {moved:.1f} %"
     many, told = overloads(found)
     yield f"loads that outran their engine: {many}, predicted to saturate it: {told}"
 

@@ -26,7 +26,7 @@ from app.wire.serving_form import ServingWorkload
 # Fields of a workload that describe a load, not the deployment.
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
-_NEAREST, _SHRINK = 4, 0.5
+NEAREST, _SHRINK = 4, 0.5
 # Log-space half-widths of 80 %: of a load that was measured, and of others of its deployment. Two runs of one
 # configuration differ by 11 and 15 % with another image (docs/explanation/serving.md).
 EXACT_WIDTHS, SHIFTED_WIDTH = (0.06, 0.15), 0.10
@@ -67,9 +67,14 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
     if alike:
         means = np.mean([point[1:] for point in alike], axis=0).tolist()
         return Known(ServedPoint(form, *means))
-    nearest = sorted(points, key=lambda point: _distance(point.workload, form))[:_NEAREST]
+    nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
     shifts = [_shift(engine, point, spec, target, predictor) for point in nearest]
-    return Known(None, float(np.exp(np.sum(shifts) / (len(shifts) + _SHRINK))))
+    return Known(None, float(np.exp(shrunk(shifts))))
+
+
+def shrunk(shifts: Sequence[float]) -> float:
+    """Return the shift of a load from those of measured ones: their mean, shrunk where they are few."""
+    return float(np.sum(shifts) / (len(shifts) + _SHRINK))
 
 
 def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> float:
@@ -97,7 +102,7 @@ def _load(form: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode({name: form.get(name) for name in names}, order="sorted")
 
 
-def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """Return how far two loads are apart, in log space."""
     sizes = ("input_tokens", "output_tokens")
     apart = sum(abs(np.log((one.get(name) or 1.0) / (other.get(name) or 1.0))) for name in sizes)
