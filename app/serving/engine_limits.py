@@ -21,6 +21,8 @@ class EngineLimits(NamedTuple):
     mixes           1: prompts are computed beside decoding sequences; 0: in steps of their own, which come first
     splits          1: prompts are computed in chunks that fill the budget; 0: whole
     reserved        share of a sequence's output that is reserved when it is admitted
+    gathered, patience  prompts that wait for one another before they are computed beside decoding sequences, and the
+                    steps that they wait at most; 1: none waits
     request_s       seconds from a request's arrival until the engine has it, others aside
     serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
     """
@@ -33,6 +35,8 @@ class EngineLimits(NamedTuple):
     mixes: float
     splits: float
     reserved: float
+    gathered: float
+    patience: float
     request_s: float
     serial_s: float
     serial_token_s: float

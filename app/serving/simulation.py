@@ -125,8 +125,8 @@ class _State(NamedTuple):
 # those that decode.
 _SENT, _RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING = range(6)
 # Seconds; seconds at which the front end is free; decode steps since the start; keys of decoding sequences; bytes that
-# are reserved, and the most that were; decoding and running sequences times seconds.
-_CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN = range(8)
+# are reserved, and the most that were; decoding and running sequences times seconds; decode steps that prompts waited.
+_CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN, _WAITED = range(9)
 _Ends = list[tuple[float, int]]
 
 
@@ -169,11 +169,15 @@ def _until_arrival(state: _State, together: float, each: float) -> float:
 def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: _State, ends: _Ends) -> int:
     """Run the next steps, and return the first request whose prompt is not computed yet."""
     counts, figures, accepted = state.counts, state.figures, times.scalars[ACCEPTED]
-    decoding, prompted = counts[_DECODING], counts[_PREFILLED] < counts[_ADMITTED]
+    decoding, pending = counts[_DECODING], counts[_ADMITTED] - counts[_PREFILLED]
+    left = limits.patience - figures[_WAITED]
+    prompted = pending > 0 and (decoding == 0 or left <= 0.0 or pending >= limits.gathered)
     beside = float(decoding) if limits.mixes > 0.0 or not prompted else 0.0
     room = max(limits.budget_tokens - beside * times.scalars[VERIFIED], 1.0)
-    chunks = _chunks(times, limits, requests, state.computed, counts[_PREFILLED], counts[_ADMITTED], room)
-    together = 1.0 if prompted else max(min(ends[0][0] - figures[_STEPS], _TOGETHER), 1.0)
+    admitted = counts[_ADMITTED] if prompted else counts[_PREFILLED]
+    chunks = _chunks(times, limits, requests, state.computed, counts[_PREFILLED], admitted, room)
+    most = min(_TOGETHER, left) if pending > 0 else _TOGETHER
+    together = 1.0 if prompted else max(min(ends[0][0] - figures[_STEPS], most), 1.0)
     context = figures[_KEYS] / max(decoding, 1) + 0.5 * accepted * (together - 1.0)
     each = step_s(times, Step(beside, context, chunks.tokens, chunks.prompts, chunks.attention_s))
     if not prompted:
@@ -184,6 +188,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     figures[_CLOCK] += seconds
     figures[_DECODED] += seconds * decoding
     figures[_RAN] += seconds * counts[_RUNNING]
+    figures[_WAITED] = 0.0 if prompted or pending == 0 else figures[_WAITED] + together
     if beside > 0.0:
         figures[_STEPS] += together
         figures[_KEYS] += together * accepted * decoding
@@ -224,7 +229,7 @@ def _begin(limits: EngineLimits, requests: Requests) -> _State:
     nothing = np.full(n, np.nan)
     state = _State(
         np.zeros(6, dtype=np.intp),
-        np.zeros(8),
+        np.zeros(9),
         np.zeros(n),
         nothing,
         nothing.copy(),

@@ -17,6 +17,7 @@ class Stack(NamedTuple):
     splits          prompts are computed in chunks that fill the budget, not whole
     memory_share    share of a GPU's memory for weights, activations, keys and values
     reserved        share of an output's keys and values that a sequence has on average or from its admission on
+    patience        steps that prompts wait, where attention has replicas, until each replica has one; 0: none
     source          where this is written
     """
 
@@ -28,6 +29,7 @@ class Stack(NamedTuple):
     splits: bool
     memory_share: float
     reserved: float
+    patience: float
     source: str
 
 
@@ -58,6 +60,7 @@ STACKS = {
         True,
         0.9,
         0.5,
+        0.0,
         "vllm engine/arg_utils.py EngineArgs.get_batch_defaults, gpu_memory_utilization; a full cache preempts, so a "
         "sequence holds half of its output on average",
     ),
@@ -70,6 +73,7 @@ STACKS = {
         True,
         0.88,
         0.7,
+        0.0,
         "sglang srt/server_args.py chunked_prefill_size, mem_fraction_static; managers/schedule_policy.py "
         "init_new_token_ratio 0.7",
     ),
@@ -82,8 +86,9 @@ STACKS = {
         False,
         0.9,
         1.0,
+        50.0,
         "tensorrt_llm llmapi/llm_args.py max_num_tokens, max_batch_size, free_gpu_memory_fraction; capacity scheduler "
-        "GUARANTEED_NO_EVICT",
+        "GUARANTEED_NO_EVICT; attention_dp_config timeout_iters 50",
     ),
 }
 

@@ -109,6 +109,12 @@ def _prefill(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: flo
 
 
 @compiled
+def _bunch(limits: EngineLimits, rate: float, decode_s: float) -> float:
+    """Return how many prompts wait for one another before they are computed."""
+    return float(min(limits.gathered, 1.0 + rate * limits.patience * decode_s))
+
+
+@compiled
 def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrency: float) -> Steady:
     """Return the steady state of `concurrency` requests, each answer followed by the next request.
 
@@ -122,13 +128,14 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     cost = _Prefill(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
         decode = _decode(times, shape, 1.0 + others * decoding)
-        cost = _prefill(times, limits, shape, others * decoding, rate * mixed)
+        bunch = _bunch(limits, others * rate, decode)
+        cost = _prefill(times, limits, shape, others * decoding, max(rate * mixed, bunch))
         mixed = cost.step_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - others * rate * cost.added_s, 0.05)
         waiting = others * rate * max(ttft - front, 0.0)
         # A request finds a step that runs, unless it is alone.
         own = max(np.ceil(cost.steps), 1.0) * mixed + 0.5 * others * decode
-        ttft = front + own + waiting * cost.steps * mixed
+        ttft = front + own + waiting * cost.steps * mixed + 0.5 * (bunch - 1.0) / max(rate, 1e-9)
         found = most / (ttft + later * tpot)
         rate = found if rate == 0.0 else rate + _DAMPING * (found - rate)
         decoding = min(rate * later * tpot, most)
@@ -147,7 +154,8 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     cost = _Prefill(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
         decode = _decode(times, shape, 1.0 + decoding)
-        cost = _prefill(times, limits, shape, decoding, together)
+        bunch = _bunch(limits, rate, decode)
+        cost = _prefill(times, limits, shape, decoding, max(together, bunch))
         mixed = cost.step_s
         busy = rate * cost.added_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - busy, 1e-3)
@@ -155,7 +163,7 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         used, full = min(rate * cost.steps * mixed, 1.0), min(rate * cost.least * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
         ttft = front + own + 0.5 * (decode * (1.0 - used) + mixed * used)
-        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed
+        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed + 0.5 * (bunch - 1.0) / rate
         change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
         decoding += change
         if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:

@@ -112,6 +112,8 @@ def _engine(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: T
         mixes=float(stack.mixes),
         splits=float(stack.splits),
         reserved=stack.reserved,
+        gathered=float(replicas if stack.patience else 1),
+        patience=stack.patience,
         request_s=host.request_s,
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,

@@ -113,6 +113,16 @@ def test_the_front_end_passes_requests_on_one_after_another() -> None:
     assert found.arrived_s.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_prompts_wait_for_one_another_and_not_for_ever() -> None:
+    """Beside a sequence that decodes: two prompts are computed together, one alone after its patience."""
+    waiting = limits(gathered=2.0, patience=20.0)
+    three = trace(np.array([0.0, 0.05, 0.09]), np.full(3, 64.0), np.array([400.0, 2.0, 2.0]), 0.0)
+    found = simulate(step_times(), waiting, three)
+    assert found.first_s[1] == found.first_s[2] > 0.09
+    two = trace(np.array([0.0, 0.05]), np.full(2, 64.0), np.array([400.0, 2.0]), 0.0)
+    assert simulate(step_times(), waiting, two).first_s[1] == pytest.approx(0.05 + 21.0 * (BASE + TOKEN), rel=0.1)
+
+
 def test_a_closed_loop_starts_a_request_when_one_ends() -> None:
     requests = closed(Lengths(512.0, 64.0, 0.3, 0.0), 8, 1)
     found = simulate(step_times(), limits(), requests)
@@ -142,6 +152,7 @@ ENGINES = [
     (step_times(), limits(mixes=False)),
     (step_times(key_s=4e-9), limits(2048.0)),
     (step_times(base_s=20e-3, replicas=4), limits(32768.0, sequences=1024.0)),
+    (step_times(base_s=20e-3, replicas=4), limits(32768.0, sequences=1024.0, gathered=4.0, patience=50.0)),
 ]
 
 
