@@ -181,6 +181,16 @@ def test_answers_are_deterministic(client: TestClient) -> None:
     assert ask(client, SMALL | {"seed": 1})["serving"] != ask(client, SMALL)["serving"]
 
 
+def test_engines_serve_in_16_bits_or_the_published_format(client: TestClient) -> None:
+    plain = {name: value for name, value in SMALL.items() if name != "dtype"}
+    assert ask(client, plain)["serving"] == ask(client, SMALL)["serving"]
+    published = config("llama-3-8b") | {
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    }
+    blocks = {name: value for name, value in plain.items() if name != "name"} | {"config": published}
+    assert ask(client, blocks)["serving"] == ask(client, blocks | {"dtype": "fp8"})["serving"]
+
+
 def test_all_gpus_are_answered(client: TestClient) -> None:
     answer = client.post("/predict", json={"gpus": "all", "workload": SMALL | {"dtype": "fp8"}}).json()
     assert len(answer["predictions"]) > 5 and answer["skipped"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
+from app.graphs.formats import has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
@@ -21,11 +22,12 @@ from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
 from app.serving.stacks import HOST, STACKS, HostTimes, Stack
 from app.wire.decoding import summary
-from app.wire.network_form import ModelWorkload, ParallelismIn
+from app.wire.network_form import ModelWorkload, NetworkDtype, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
 
 _LOC = ("workload",)
 _MOST_DEVICES = 2**16
+_BLOCKS = "fp8_block"
 
 
 class Deployment(NamedTuple):
@@ -157,11 +159,24 @@ def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: 
         mode=mode,
         batch=batch,
         sequence=sequence,
-        dtype=workload.dtype,
+        dtype=_dtype(workload),
         kv_dtype=workload.kv_dtype,
         software=workload.software,
         parallelism=_parallelism(split),
     )
+
+
+def _dtype(workload: ServingWorkload) -> NetworkDtype | None:
+    """Return the format of a served model's weights; None: those of its `quantization_config`.
+
+    Engines serve a model without formats in 16 bits, and one that is published in FP8 by blocks by these.
+    """
+    config = workload.config or find_config(workload.name or "") or {}
+    formats = hf.formats_of(config) if has_formats(config) else None
+    if workload.dtype is None:
+        half = "float16" in (config.get("torch_dtype"), config.get("dtype"))
+        return None if formats is not None else "fp16" if half else "bf16"
+    return None if workload.dtype == "fp8" and formats is not None and _BLOCKS in astuple(formats) else workload.dtype
 
 
 def _parallelism(split: ServingParallelism) -> ParallelismIn:
