@@ -20,6 +20,7 @@ from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
 from app.graphs.stragglers import in_step
+from app.ops import OP_CODE
 from app.ops.stacks import EAGER_HOST_S, NO_WAIT
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
@@ -32,9 +33,9 @@ from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from app.tables.workload import FORWARD, Workload
 
-# Width in log space of the interval of training with fused attention, over that of errors that all rows of a line share.
-# Fitted to Llama of Megatron-Bridge (80 % of 82 steps are within 0.47; `gpucast evaluate scorecard`).
-_TRAINING_WIDTH = 0.5
+# Width in log space of the interval of training with fused attention, over that of errors which all rows share. Fitted
+# to Llama of Megatron-Bridge (80 % of 82 steps are within 0.47; `gpucast evaluate scorecard`).
+_TRAINING_WIDTH, _FUSED_ATTENTION = 0.5, OP_CODE["attention_prefill"]
 # Half-width of the host time's interval in log space where its version says it: twice as long at 80 %.
 _VERSION_SPREAD = 0.7
 # An engine's host may be that many times as fast, or as slow.
@@ -134,7 +135,7 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     host_s, gap_s = host + waits_s[0], gap + waits_s[1]
     done = schedule(w, in_step(w, answer.latency_s[of], run), host_s, run, gap_s=gap_s, transfer_s=transfer_s)
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
-    if run.mode == "training" and run.attention != "eager":
+    if run.mode == "training" and (w.ops.kind == _FUSED_ATTENTION).any():
         low, high = (done.step_s * (end / done.step_s) ** _TRAINING_WIDTH for end in (low, high))
     if run.engine_host != NO_WAIT:
         done, low, high = _behind_engine(done, low, high, run)
