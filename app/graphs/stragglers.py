@@ -7,6 +7,8 @@ from statistics import NormalDist
 import numpy as np
 
 from app.graphs.run import Run
+from app.ops import OP_CODE, OPS
+from app.ops.network import NETWORK
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
@@ -22,8 +24,9 @@ def slowest_of(devices: int) -> float:
 
 
 def in_step(w: Workload, latency_s: Floats, run: Run) -> Floats:
-    """Return the rows' times [n, g] on the slowest device of training; collectives are measured with all of them."""
+    """Return the rows' times [n, g] on the slowest device of training; collectives and networks are measured on all."""
     if run.mode != "training" or run.parallelism.devices == 1:
         return latency_s
-    slowest = np.where(IS_COLLECTIVE[w.ops.kind], 1.0, slowest_of(run.parallelism.devices))
+    together = IS_COLLECTIVE | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
+    slowest = np.where(together[w.ops.kind], 1.0, slowest_of(run.parallelism.devices))
     return latency_s * slowest[:, None]

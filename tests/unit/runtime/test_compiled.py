@@ -17,7 +17,7 @@ from app.runtime.syntax import syntax_digest, syntax_digests
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("runtime", "tables", "ops", "predictors")
+SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
 OWN = ("compiled.py", "code_cache.py", "syntax.py")
 MODULE = """
 from app.ops import BYTES
