@@ -9,7 +9,7 @@ import typer
 from app.cli.charts import Bar, interval_chart
 from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
-from app.cli.served import show_served
+from app.cli.served import show_notes, show_served
 from app.config import Settings
 from app.runtime.service_file import answer_of_service
 
@@ -63,11 +63,7 @@ def _show(response: PredictResponse) -> None:
     print(_COLUMNS)
     for item in response.predictions:
         print(_line(item))
-    for item in response.predictions:
-        for warning in item.warnings:
-            print(f"{item.gpu}: {warning}")
-    for left_out in response.skipped:
-        print(f"{left_out.gpu} skipped: {left_out.reason}")
+    show_notes(response)
 
 
 def _line(item: Prediction) -> str:

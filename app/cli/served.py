@@ -9,7 +9,7 @@ from app.cli.drawing import Drawing
 
 if TYPE_CHECKING:
     from app.cli.options import WorkloadOptions
-    from app.wire.prediction_form import Skipped
+    from app.wire.prediction_form import PredictResponse, Skipped
     from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
     from app.wire.serving_form import ServedTime, ServingPrediction, ServingResponse
 
@@ -33,6 +33,11 @@ def _show(response: ServingResponse) -> None:
     print(_COLUMNS)
     for item in response.predictions:
         print(_line(item))
+    show_notes(response)
+
+
+def show_notes(response: PredictResponse | ServingResponse) -> None:
+    """Print the warnings of every GPU, and the GPUs that were skipped."""
     for item in response.predictions:
         for warning in item.warnings:
             print(f"{item.gpu}: {warning}")

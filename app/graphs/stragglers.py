@@ -16,6 +16,8 @@ from app.tables.workload import Workload
 # Standard deviation of the speed of equal GPUs: Sinha et al. (SC 2022) find those of a cluster 8 % apart on average,
 # taken for two standard deviations either way.
 _SPREAD = 0.02
+# Operators whose measured times have waited for all devices already, by code into OPS.
+_TOGETHER = IS_COLLECTIVE | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
 
 
 def slowest_of(devices: int) -> float:
@@ -27,6 +29,5 @@ def in_step(w: Workload, latency_s: Floats, run: Run) -> Floats:
     """Return the rows' times [n, g] on the slowest device of training; collectives and networks are measured on all."""
     if run.mode != "training" or run.parallelism.devices == 1:
         return latency_s
-    together = IS_COLLECTIVE | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
-    slowest = np.where(together[w.ops.kind], 1.0, slowest_of(run.parallelism.devices))
+    slowest = np.where(_TOGETHER[w.ops.kind], 1.0, slowest_of(run.parallelism.devices))
     return latency_s * slowest[:, None]

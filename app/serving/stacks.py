@@ -92,8 +92,8 @@ STACKS = {
     ),
 }
 
-# Fitted to InferenceX's closed loops by `gpucast evaluate serving --fit`, which also prints errors with deployments
-# held out (docs/reference/results.md).
+# Fitted to InferenceX's closed loops. `gpucast evaluate serving --fit` fits them anew, and prints errors with
+# deployments held out.
 HOST = {
     "vllm": HostTimes(0.0, 0.0, 22e-3, 1.0e-3, 0.64e-6, 1.26),
     "sglang": HostTimes(0.2e-3, 4e-6, 95e-3, 4.1e-3, 0.2e-6, 1.37),
