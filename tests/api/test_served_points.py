@@ -50,6 +50,8 @@ def test_a_measured_load_answers_itself_and_shifts_others(client: TestClient) ->
     shift = other_after["serving"]["tpot_ms"]["mean"] / other_before["serving"]["tpot_ms"]["mean"]
     assert 1.0 < shift < ratio
     assert predicted(client, dtype="fp8") == elsewhere
+    alias = {"name": "meta-llama/Meta-Llama-3-8B", "dtype": None, "parallelism": {"tensor": 1, "expert": 1}}
+    assert predicted(client, **alias)["support"] == "measured"
     (listed,) = client.get("/measurements", params={"kind": "serving"}).json()["items"]
     assert listed["serving"] == {"ttft_ms": 120.0, "tpot_ms": 14.0}
     assert "phases_ms" not in listed or listed["phases_ms"] is None

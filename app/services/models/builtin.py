@@ -21,6 +21,12 @@ def find_config(name: str) -> Mapping[str, Any] | None:
     return _configs().get(name.lower())
 
 
+def canonical_name(name: str) -> str | None:
+    """Return the name of the network that a name or alias means, ignoring case, or None."""
+    config = find_config(name)
+    return next((known for known in names() if find_config(known) is config), None) if config is not None else None
+
+
 def _files() -> list[Path]:
     return sorted((SEED_DATA / "models").glob("*.json"))
 

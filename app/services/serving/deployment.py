@@ -22,7 +22,7 @@ from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
 from app.serving.stacks import HOST, STACKS, HostTimes, Stack
 from app.wire.decoding import summary
-from app.wire.network_form import ModelWorkload, NetworkDtype, ParallelismIn
+from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
 
 _LOC = ("workload",)
@@ -159,24 +159,24 @@ def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: 
         mode=mode,
         batch=batch,
         sequence=sequence,
-        dtype=_dtype(workload),
+        dtype=served_dtype(workload.config, workload.name, workload.dtype),  # type: ignore[arg-type]  # or a default
         kv_dtype=workload.kv_dtype,
         software=workload.software,
         parallelism=_parallelism(split),
     )
 
 
-def _dtype(workload: ServingWorkload) -> NetworkDtype | None:
+def served_dtype(config: Mapping[str, Any] | None, name: str | None, dtype: str | None) -> str | None:
     """Return the format of a served model's weights; None: those of its `quantization_config`.
 
     Engines serve a model without formats in 16 bits, and one that is published in FP8 by blocks by these.
     """
-    config = workload.config or find_config(workload.name or "") or {}
+    config = config or find_config(name or "") or {}
     formats = hf.formats_of(config) if has_formats(config) else None
-    if workload.dtype is None:
+    if dtype is None:
         half = "float16" in (config.get("torch_dtype"), config.get("dtype"))
         return None if formats is not None else "fp16" if half else "bf16"
-    return None if workload.dtype == "fp8" and formats is not None and _BLOCKS in astuple(formats) else workload.dtype
+    return None if dtype == "fp8" and formats is not None and _BLOCKS in astuple(formats) else dtype
 
 
 def _parallelism(split: ServingParallelism) -> ParallelismIn:

@@ -15,7 +15,8 @@ from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.ops.stacks import stack_of
 from app.services.graphs.graph_store import SizedCache
-from app.services.serving.deployment import resolve_deployment
+from app.services.models.builtin import canonical_name
+from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.services.serving.step_tables import TableQuery
@@ -92,14 +93,33 @@ def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predi
 
 
 def _deployment(form: Mapping[str, Any]) -> Hashable:
-    """Return the identity of a deployment: every field that is no load, and the stack without its version."""
+    """Return the identity of a deployment: every field that is no load, and the stack without its version.
+
+    Aliases of a network are one name, and its own format is the same as none.
+    """
     own = {name: value for name, value in form.items() if name not in _LOAD and value is not None}
-    return stack_of(form.get("software", "vllm")), msgspec.json.encode(own, order="sorted")
+    if "name" in own:
+        own["name"] = canonical_name(own["name"]) or own["name"]
+    own["dtype"] = served_dtype(form.get("config"), form.get("name"), form.get("dtype"))
+    return stack_of(form.get("software", "vllm")), _encoded(own)
 
 
 def _load(form: Mapping[str, Any]) -> bytes:
     names = ("load", "input_tokens", "output_tokens", "length_spread", "prefix_hit")
-    return msgspec.json.encode({name: form.get(name) for name in names}, order="sorted")
+    return _encoded({name: form.get(name) for name in names})
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    """Return the JSON of nested values, alike for equal ones: a default of 1 is the 1.0 that a request brings."""
+    return msgspec.json.encode(_with_floats(value), order="sorted")
+
+
+def _with_floats(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_floats(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_floats(inner) for inner in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
