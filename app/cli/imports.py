@@ -7,28 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.serving_deployment import deployment_options
 from app.config import Settings
 from app.errors import BadInput
 from app.services.measurements.importers import FORMS
 
 if TYPE_CHECKING:
     from app.services.measurements.import_parts import PartsReport
+    from app.services.measurements.importers.base import Importer, PartsImporter
     from app.services.measurements.imports import ImportReport
 
 _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
 
+_RETRAIN = "next: gpucast retrain PREDICTOR"
 
-def command(
+
+def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     form: Annotated[str, typer.Argument(metavar="FORM", help=f"Format of the folder. {_FORMS}.")],
-    path: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="DIR", exists=True, help="Folder to import; for measurements, nsys and ncu also a file."
+            metavar="PATH",
+            exists=True,
+            help="Folder to import; for measurements, nsys and ncu also a file; for serving files and folders.",
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and store nothing.")] = False,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="nsys, ncu: GPU, instead of the one named in the export.")
+        str | None,
+        typer.Option(metavar="NAME", help="nsys, ncu, serving: GPU, instead of the one named in the file."),
     ] = None,
     work: Annotated[
         Path | None,
@@ -40,43 +47,87 @@ def command(
         ),
     ] = None,
     software: Annotated[
-        str | None, typer.Option(metavar="NAME", help="nsys, ncu: software stack.", show_default="cuda")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="nsys, ncu: software stack (default: cuda); serving: engine and version, vllm-0.19.0.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="serving: built-in network, or Hugging Face config.json."),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="serving: number format of the weights (default: the model's).")
+    ] = None,
+    tensor: Annotated[
+        int | None, typer.Option(min=1, metavar="GPUS", help="serving: GPUs that share a model, tensor-parallel.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME:TAG", help="serving: container image of the engine.")
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="serving: further field of the workload: kv_dtype=fp8, parallelism.expert=8, length_spread=0.2.",
+        ),
     ] = None,
 ) -> None:
     """Import measurements, and report which rows are skipped and why."""
-    from app.bootstrap.runtime import open_runtime
-    from app.services.measurements.import_parts import import_parts
-    from app.services.measurements.importers.base import PartsImporter
     from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions
-    from app.services.measurements.imports import find_importer, import_folder
+    from app.services.measurements.importers.serving_results import ServingImporter
+    from app.services.measurements.imports import find_importer
 
     importer = find_importer(form)
+    served = {"model": model, "dtype": dtype, "tensor": tensor, "image": image, "fields": fields}
+    if isinstance(importer, ServingImporter):
+        if work is not None:
+            raise BadInput("--work applies to profiler exports, not to serving.")
+        options = deployment_options(gpu=gpu, software=software, **served)  # type: ignore[arg-type]
+        _import(importer.with_options(paths, options), paths[0], dry_run)
+        return
+    if any(value is not None for value in served.values()):
+        raise BadInput(f"--model, --dtype, --tensor, --image and --set apply to serving, not to {importer.name}.")
+    if len(paths) > 1:
+        raise BadInput(f"{importer.name} reads one path: import {paths[1]} by itself.")
     if isinstance(importer, ProfileImporter):
         importer = importer.with_options(ProfileOptions(gpu, software or "cuda", work))
     elif gpu or work or software:
         raise BadInput(f"--gpu, --work and --software apply to profiler exports, not to {importer.name}.")
-    elif not path.is_dir() and importer.name != "measurements":
-        raise BadInput(f"{path} is a file; {importer.name} reads a folder.")
+    elif not paths[0].is_dir() and importer.name != "measurements":
+        raise BadInput(f"{paths[0]} is a file; {importer.name} reads a folder.")
+    _import(importer, paths[0], dry_run)
+
+
+def _import(importer: Importer | PartsImporter, path: Path, dry_run: bool) -> None:
+    """Import a path, and print the report."""
+    from app.bootstrap.runtime import open_runtime
+    from app.services.measurements.import_parts import import_parts
+    from app.services.measurements.importers.base import PartsImporter
+    from app.services.measurements.imports import import_folder
+
     print(f"reading {path} as {importer.name} ...", flush=True)
     with open_runtime(Settings.from_env()) as runtime:
         if isinstance(importer, PartsImporter):
             _report_parts(import_parts(runtime.database, importer, path, dry_run=dry_run, progress=_progress), dry_run)
         else:
-            _report(import_folder(runtime.database, importer, path, dry_run=dry_run), dry_run)
+            _report(import_folder(runtime.database, importer, path, dry_run=dry_run), dry_run, importer.name)
 
 
 def _progress(line: str) -> None:
     print(line, flush=True)
 
 
-def _report(report: ImportReport, dry_run: bool) -> None:
+def _report(report: ImportReport, dry_run: bool, form: str) -> None:
     for note in report.notes:
         print(f"note: {note}")
     for skip in report.skipped:
         print(f"skipped {skip.where}: {skip.reason}")
     for gpu, figures in report.gpus.items():
         print(f"measured {gpu}: " + ", ".join(f"{name} {value:.6g}" for name, value in figures.items()))
-    _total(report, len(report.skipped), dry_run)
+    _total(report, len(report.skipped), dry_run, None if form == "serving" else _RETRAIN)
 
 
 def _report_parts(report: PartsReport, dry_run: bool) -> None:
@@ -90,11 +141,11 @@ def _report_parts(report: PartsReport, dry_run: bool) -> None:
         print(f"skipped {rows:,} rows: {reason}")
     for column, rows in report.ignored.items():
         print(f"ignored {column} of {rows:,} rows: it is not stored")
-    _total(report, report.skipped.total(), dry_run)
+    _total(report, report.skipped.total(), dry_run, _RETRAIN)
 
 
-def _total(report: ImportReport | PartsReport, skipped: int, dry_run: bool) -> None:
+def _total(report: ImportReport | PartsReport, skipped: int, dry_run: bool, following: str | None) -> None:
     would = "would be " if dry_run else ""
     print(f"{report.received} rows: {report.inserted} {would}new, {report.unchanged} already stored, {skipped} skipped")
     if not dry_run:
-        print("next: gpucast retrain PREDICTOR")
+        print(following or "predictions of these deployments use them from now on")

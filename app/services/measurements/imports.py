@@ -16,6 +16,7 @@ from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.importers import FORMS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.importers.profiles import ProfileImporter
+from app.services.measurements.importers.serving_results import ServingImporter
 from app.services.measurements.ingest import save
 from app.store import gpus as gpu_store
 from app.store.session import Database
@@ -41,11 +42,13 @@ class ImportReport:
     notes: tuple[str, ...]
 
 
-def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter:
+def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter | ServingImporter:
     """Return the registered importer. Raises NotFound that lists them."""
     if name not in FORMS:
         raise NotFound(f"Unknown importer {name!r}; known: {', '.join(FORMS)}.")
-    found: Importer | PartsImporter | ProfileImporter = import_module(f"{importers.__name__}.{FORMS[name][0]}").IMPORTER
+    found: Importer | PartsImporter | ProfileImporter | ServingImporter = import_module(
+        f"{importers.__name__}.{FORMS[name][0]}"
+    ).IMPORTER
     return found
 
 

@@ -9,5 +9,10 @@ FORMS = {
     "timm": ("timm", "timm's step times of ConvNets, vision_models.parquet"),
     "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
     "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
+    "serving": (
+        "serving_results",
+        "results of `vllm bench serve`, SGLang's bench_serving, genai-perf, aiperf, guidellm, inference-perf,"
+        " InferenceX and `gpucast measure --serving`, JSON files",
+    ),
     "measurements": ("native", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
 }
