@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.measure_serving import ServingPlan, measure_serving
+from app.cli.serving_deployment import deployment_options, given
 from app.errors import BadInput
 
 if TYPE_CHECKING:
@@ -36,7 +38,11 @@ _LINE_EVERY_S = 15.0
 
 def command(  # noqa: PLR0913 - one parameter per option
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Parquet file to write; measuring resumes with an existing file.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Parquet file to write, JSON with --serving; measuring resumes with an existing file.",
+        ),
     ],
     *,
     suite: Annotated[
@@ -50,7 +56,9 @@ def command(  # noqa: PLR0913 - one parameter per option
         float,
         typer.Option(min=0.0, metavar="MINUTES", help="Time limit including setup, minutes; 0 only sends the file."),
     ] = 10.0,
-    server: Annotated[str | None, typer.Option(metavar="URL", help="Send the file to this server afterwards.")] = None,
+    server: Annotated[
+        str | None, typer.Option("--server", "--upload", metavar="URL", help="Send the file to this server afterwards.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option(envvar="GPUCAST_API_KEY", metavar="KEY", help="API key of the server.")
     ] = None,
@@ -77,12 +85,52 @@ def command(  # noqa: PLR0913 - one parameter per option
     most_spread: Annotated[
         float, typer.Option(min=0.0, metavar="SHARE", help="Largest relative spread between trials of a reported time.")
     ] = 0.1,
+    serving: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Measure the model that this OpenAI-compatible endpoint serves, instead."),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="REQUESTS", help="serving: requests in flight; repeat for several (default: 1)."),
+    ] = None,
+    input_tokens: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="serving: tokens of a prompt.")] = 1024,
+    output_tokens: Annotated[int, typer.Option(min=2, metavar="TOKENS", help="serving: tokens of an answer.")] = 256,
+    serving_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", metavar="KEY", help="serving: API key of the endpoint.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="serving: built-in network, or Hugging Face config.json.")
+    ] = None,
+    tensor: Annotated[
+        int | None, typer.Option(min=1, metavar="GPUS", help="serving: GPUs that share the model, tensor-parallel.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME:TAG", help="serving: container image of the engine.")
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="serving: further field of the workload: kv_dtype=fp8."),
+    ] = None,
 ) -> None:
-    """Measure this machine's GPU, or its CPU if it has no GPU."""
-    from app.measure.campaign import DeviceLost, facts
-    from app.measure.device_figures import figures, seen_peaks, summary
-    from app.measure.output import Output, alone
-    from app.measure.runner import Runner
+    """Measure this machine's GPU, or its CPU if it has no GPU; or with --serving a served model, from any machine."""
+    if serving is not None:
+        if suite or only or plan or workload is not None or threads is not None or devices > 1:
+            raise BadInput("--serving takes none of --suite, --only, --plan, --workload, --threads and --devices.")
+        options = deployment_options(
+            gpu=gpu,
+            software=software,
+            model=model,
+            dtype=_only_one(dtype),
+            tensor=tensor,
+            image=image,
+            fields=fields,
+        )
+        loads = tuple(dict.fromkeys(concurrency or (1,)))
+        request = ServingPlan(serving, serving_key, loads, input_tokens, output_tokens, minutes, given(options))
+        measure_serving(request, out, server, key)
+        return
+    if concurrency or model or tensor or image or fields:
+        raise BadInput("--concurrency, --model, --tensor, --image and --set need --serving URL.")
     from app.measure.upload import Server
 
     began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
@@ -96,10 +144,32 @@ def command(  # noqa: PLR0913 - one parameter per option
         raise BadInput("--workload needs --plan.")
     if sink is not None:
         sink.greet()
+
+    def requested() -> list[tuple[str, Sequence[Point]]]:
+        return _requested(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+
+    _measure(device, out, requested, sink, (began, seconds), most_spread)
+
+
+def _measure(
+    device: Device,
+    out: Path,
+    requested_points: Callable[[], list[tuple[str, Sequence[Point]]]],
+    sink: Server | None,
+    time_s: tuple[float, float],
+    most_spread: float,
+) -> None:
+    """Measure points on this machine's device, and send the file; `time_s` is when this began, and for how long."""
+    from app.measure.campaign import DeviceLost, facts
+    from app.measure.device_figures import figures, seen_peaks, summary
+    from app.measure.output import Output, alone
+    from app.measure.runner import Runner
+
+    began, seconds = time_s
     with alone(out):
         output = Output(out, device.description, facts(device))
         print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
-        requested = _requested(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+        requested = requested_points()
         end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
         try:
             with _stopped_by_terminate():
@@ -123,6 +193,13 @@ def command(  # noqa: PLR0913 - one parameter per option
             print(f"  {line}")
         if sink is not None:
             send(sink, output, found)
+
+
+def _only_one(dtypes: Sequence[str] | None) -> str | None:
+    """Return the number format of a served model's weights."""
+    if dtypes and len(dtypes) > 1:
+        raise BadInput("--serving takes one --dtype: the number format of the weights.")
+    return dtypes[0] if dtypes else None
 
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,3 +35,9 @@ def deployment_options(
         if not isinstance(network, dict):
             raise BadInput(f"--model {model}: a Hugging Face config.json is an object.")
     return DeploymentOptions(gpu, software, network, dtype, tensor, image, nested)
+
+
+def given(options: DeploymentOptions) -> dict[str, Any]:
+    """Return the options that the user gave, by name, as a file has them."""
+    named = {item.name: getattr(options, item.name) for item in fields_of(options)}
+    return {name: value for name, value in named.items() if value not in (None, {})}

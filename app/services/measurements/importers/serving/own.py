@@ -34,7 +34,8 @@ def records(document: Record) -> Sequence[Record]:
 def read(record: Record) -> BenchmarkPoint:
     """Return a point. Raises LeftOut."""
     requests = succeeded(figure(record, "requests"), figure(record, "failed"))
-    tensor = figure(record, "deployment", "tensor")
+    tensor, fields = figure(record, "deployment", "tensor"), find(record, "deployment", "fields")
+    config = find(record, "deployment", "model")
     return BenchmarkPoint(
         load=load_of(requests, positive(record, "concurrency"), None),
         input_tokens=positive(record, "input_tokens"),
@@ -46,12 +47,16 @@ def read(record: Record) -> BenchmarkPoint:
         requests=requests,
         output_tokens_per_s=figure(record, "output_tokens_per_s"),
         measured_at=moment(find(record, "measured_at")),
-        model=text(record, "model"),
+        model=text(record, "deployment", "model") or text(record, "model"),
         engine=text(record, "deployment", "software"),
         image=text(record, "deployment", "image"),
         gpu=text(record, "deployment", "gpu"),
         dtype=text(record, "deployment", "dtype"),
         parallelism={} if tensor is None else {"tensor": tensor},
+        fields={
+            **(fields if isinstance(fields, Mapping) else {}),
+            **({"config": config} if isinstance(config, Mapping) else {}),
+        },
     )
 
 

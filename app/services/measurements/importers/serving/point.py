@@ -33,6 +33,7 @@ class BenchmarkPoint:
     output_tokens_per_s  of all requests together; None if the file does not tell
     version        of the engine; None if unknown, like `model`, `engine`, `gpu`, `dtype`, `image`
     parallelism    fields of a workload's `parallelism`
+    fields         its other fields
     """
 
     load: Mapping[str, float]
@@ -52,6 +53,7 @@ class BenchmarkPoint:
     gpu: str | None = None
     dtype: str | None = None
     parallelism: Mapping[str, float] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reader(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 
 from app.errors import BadInput
 from app.graphs.formats import has_formats
-from app.services.measurements.importers.base import Row
 from app.services.measurements.importers.serving.point import FP4, BenchmarkPoint
 from app.services.models.builtin import canonical_name, find_config, names
 
+Row = dict[str, Any]
 # Tags of images as v0.11.0, 0.5.9-cu130 and 1.1.0rc2.
 _TAG = re.compile(r":v?(\d+\.\d+(?:\.\d+)?)")
 _STACKS = {"vllm": "vllm", "sglang": "sglang", "tensorrt": "trtllm", "trtllm": "trtllm"}
@@ -88,7 +88,8 @@ def _software(point: BenchmarkPoint, image: str | None, where: str, options: Dep
 def _workload(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> dict[str, Any]:
     """Return the workload, with the user's fields in place of the file's."""
     network = _network(point, where, options)
-    fields = dict(options.fields)
+    fields = {**point.fields, **options.fields}
+    fields.pop("config", None)
     split = {**point.parallelism, **fields.pop("parallelism", {})}
     if options.tensor is not None:
         split["tensor"] = options.tensor
@@ -120,6 +121,8 @@ def _network(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> d
         return {"config": dict(options.model)}
     if options.model is not None:
         return {"name": canonical_name(options.model) or options.model}
+    if "config" in point.fields:
+        return {"config": point.fields["config"]}
     published = (point.model or "").lower()
     base = _TUNED.sub("", published)
     for name in (published, base, published.rsplit("/", 1)[-1], base.rsplit("/", 1)[-1]):

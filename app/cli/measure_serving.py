@@ -1,0 +1,195 @@
+"""`gpucast measure --serving`: measures closed loops on a served model's endpoint, to a JSON file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app import __version__
+from app.errors import BadInput
+
+if TYPE_CHECKING:
+    from app.measure.connection import Connection
+    from app.measure.serving.closed_loop import Measured
+    from app.measure.serving.endpoint import Endpoint
+    from app.measure.serving.results import Results
+    from app.services.measurements.importers.base import Row
+
+_S_PER_MINUTE = 60.0
+_LINE_EVERY_S = 5.0
+# Share of a core from which on this process, not the endpoint, may set the times.
+_BUSY = 0.8
+# Most by which the tokens that the endpoint counts may differ from those wanted without a warning.
+_OFF = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """What to measure: an endpoint, loads, and the deployment, as far as the user says.
+
+    key         of the endpoint
+    deployment  gpu, software, image, model, dtype, tensor and fields of a workload, without those not given
+    """
+
+    url: str
+    key: str | None
+    concurrencies: Sequence[int]
+    input_tokens: int
+    output_tokens: int
+    minutes: float
+    deployment: Mapping[str, Any]
+
+
+def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server_key: str | None) -> None:
+    """Measure the loads that the file lacks, and upload all of it to the server, if there is one."""
+    from app.measure.connection import Connection
+
+    if not out.parent.is_dir():
+        raise BadInput(f"--out {out}: there is no folder {out.parent}.")
+    server = None if server_url is None else Connection(server_url, server_key)
+    try:
+        results = asyncio.run(_measure(plan, out, server))
+    except KeyboardInterrupt:
+        print(f"stopped; {out} has the loads that were done", file=sys.stderr)
+        return
+    _report(results)
+    if server is not None and results.points:
+        _send(server, results)
+
+
+async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> Results:
+    from app.measure.serving.endpoint import Endpoint
+    from app.measure.serving.prompts import find_prompts
+    from app.measure.serving.results import Results
+
+    async with Endpoint(plan.url, plan.key) as endpoint:
+        served = await endpoint.look_up()
+        deployment = dict(plan.deployment)
+        if served.engine is not None:
+            deployment.setdefault("software", served.engine)
+        header = {"tool": f"gpucast {__version__}", "model": served.model, "deployment": deployment}
+        results = Results(out, header)
+        print(f"{endpoint.url} serves {served.model}; {out} has {len(results.points)} loads", file=sys.stderr)
+        if server is not None:
+            _check(server, header, plan)
+        lengths = plan.input_tokens, plan.output_tokens
+        missing = [number for number in plan.concurrencies if not results.has(number, *lengths)]
+        if missing and plan.minutes:
+            prompts = await find_prompts(endpoint, plan.input_tokens)
+            _note_prompts(endpoint, prompts.words)
+            await _each(endpoint, prompts, missing, plan, results)
+    return results
+
+
+async def _each(endpoint: Endpoint, prompts: Any, missing: Sequence[int], plan: ServingPlan, results: Results) -> None:
+    """Measure each load in an equal share of the time that is left."""
+    from app.measure.serving.closed_loop import Measured, closed_loop
+    from app.measure.serving.results import point_of
+
+    end = time.monotonic() + plan.minutes * _S_PER_MINUTE
+    for k, concurrency in enumerate(missing):
+        seconds = max(end - time.monotonic(), 0.0) / (len(missing) - k)
+        measured = Measured(concurrency, plan.output_tokens)
+        await closed_loop(endpoint, prompts, measured, seconds=seconds, observe=_Progress())
+        results.add(point_of(measured, plan.input_tokens))
+        _note(measured, plan)
+
+
+class _Progress:
+    """Prints a line about a loop every few seconds."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def __call__(self, measured: Measured) -> None:
+        from app.measure.serving.closed_loop import PER_PLACE
+        from app.measure.serving.results import times_of
+
+        if time.monotonic() - self._last_s < _LINE_EVERY_S or not measured.completions:
+            return
+        self._last_s = time.monotonic()
+        done, most = len(measured.completions), PER_PLACE * measured.concurrency
+        times = {name: time["mean"] * 1e3 for name, time in times_of(measured.completions).items()}
+        figures = ", ".join(f"{name[:-2].upper()} {value:.4g} ms" for name, value in times.items() if name != "itl_s")
+        print(f"concurrency {measured.concurrency}: {done} of {most} requests, {figures}", file=sys.stderr, flush=True)
+
+
+def _note_prompts(endpoint: Endpoint, words: int | None) -> None:
+    if words is not None:
+        print(f"the endpoint takes no token ids: prompts are {words} words", file=sys.stderr)
+    if not endpoint.ignores_end:
+        print("the endpoint takes no ignore_eos: outputs may end early", file=sys.stderr)
+
+
+def _note(measured: Measured, plan: ServingPlan) -> None:
+    """Print what makes a load less than it should be."""
+    for reason, count in measured.failed.most_common(3):
+        print(f"concurrency {measured.concurrency}: {count} requests failed: {reason}", file=sys.stderr)
+    mean = sum(one.output_tokens for one in measured.completions) / len(measured.completions)
+    if abs(mean / plan.output_tokens - 1.0) > _OFF:
+        print(f"outputs have {mean:.1f} tokens where {plan.output_tokens} are wanted", file=sys.stderr)
+    if measured.busy > _BUSY:
+        print(
+            f"concurrency {measured.concurrency}: this client computes {measured.busy:.0%} of the time, which adds to"
+            " the times: measure from a faster machine, or at a lower concurrency",
+            file=sys.stderr,
+        )
+
+
+def _report(results: Results) -> None:
+    print(f"{results.path}: {len(results.points)} loads, means in ms")
+    print(
+        f"{'in flight':>9}{'requests':>10}{'failed':>8}{'TTFT':>10}{'TPOT':>9}{'p99':>9}{'request':>11}{'tokens/s':>10}"
+    )
+    for point in results.points:
+        ttft, tpot, e2e = (point.get(name) or {} for name in ("ttft_s", "tpot_s", "e2e_s"))
+        times = (ttft.get("mean"), tpot.get("mean"), tpot.get("p99"), e2e.get("mean"))
+        shown = "".join(
+            f"{'-' if time is None else f'{time * 1e3:.4g}':>{width}}"
+            for time, width in zip(times, (10, 9, 9, 11), strict=True)
+        )
+        rate = point["output_tokens_per_s"]
+        print(f"{point['concurrency']:>9}{point['requests']:>10}{point['failed']:>8}{shown}{rate:>10.4g}")
+
+
+def _rows(document: Mapping[str, Any], where: str) -> tuple[list[Row], list[str]]:
+    """Return the measurements of a file, and why the others are left out. Raises BadInput that names an option."""
+    from app.services.measurements.importers.serving import own
+    from app.services.measurements.importers.serving.point import LeftOut
+    from app.services.measurements.importers.serving.rows import DeploymentOptions, to_row
+
+    rows, left_out = list[Any](), list[str]()
+    for record in own.records(document):
+        try:
+            rows.append(to_row(own.read(record), own.READER.tool, where, DeploymentOptions()))
+        except LeftOut as reason:
+            left_out.append(f"{record.get('concurrency')} in flight: {reason}")
+    return rows, left_out
+
+
+def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> None:
+    """Have the server check a row of this deployment, before minutes are spent on the others."""
+    from app.measure.connection import decoded
+    from app.measure.serving.results import POINTS
+
+    times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
+    loads = {"concurrency": 1, "input_tokens": plan.input_tokens, "output_tokens": plan.output_tokens, "requests": 2}
+    rows, _ = _rows({**header, POINTS: [{**times, **loads}]}, "The command line")
+    decoded(server.ask("POST", "/measurements", params={"dry_run": True}, json=rows))
+
+
+def _send(server: Connection, results: Results) -> None:
+    """Send the points of the file, and print the results."""
+    from app.measure.connection import decoded
+
+    rows, left_out = _rows(results.document, str(results.path))
+    if rows:
+        report = decoded(server.ask("POST", "/measurements", json=rows))
+        print(f"sent: {report['inserted']} new, {report['unchanged']} known before")
+    for reason in left_out:
+        print(f"  left out: {reason}")

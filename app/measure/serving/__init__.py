@@ -1,0 +1,1 @@
+"""Measure a served model over HTTP: closed loops on an OpenAI-compatible endpoint."""

@@ -1,0 +1,175 @@
+"""An OpenAI-compatible endpoint, and the times of completions that it streams."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import httpx
+
+from app.errors import GpucastError
+
+# Of one read: a prompt waits in the engine's queue for as long.
+_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+_LONGEST_MESSAGE = 200
+_DATA, _END = b"data:", b"[DONE]"
+Prompt = list[int] | str
+
+
+class RequestFailed(Exception):
+    """A completion that did not come, with the reason; `refused` if the endpoint does not take such a request."""
+
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
+        super().__init__(reason[:_LONGEST_MESSAGE])
+        self.refused = refused
+
+
+class Completion(NamedTuple):
+    """Times of a streamed completion, seconds.
+
+    gaps_s  between chunks, each of which has a token or more
+    e2e_s   until the last chunk
+    """
+
+    ttft_s: float
+    gaps_s: list[float]
+    e2e_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def tpot_s(self) -> float:
+        """Time per token after the first, seconds."""
+        return (self.e2e_s - self.ttft_s) / max(self.output_tokens - 1, 1)
+
+
+class Served(NamedTuple):
+    """What an endpoint says: its model's name, and the engine with its version, if it tells."""
+
+    model: str
+    engine: str | None
+
+
+class Endpoint:
+    """A server of `/v1/completions`; `url` is with or without `/v1`. Use as an asynchronous context manager."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._tls = ssl.create_default_context()
+        # One connection each: a shared pool searches all of its connections for every request.
+        self._clients, self._idle = list[httpx.AsyncClient](), list[httpx.AsyncClient]()
+        try:
+            self._idle.append(self._connect())
+        except httpx.InvalidURL as error:
+            raise GpucastError(f"--serving {url}: {error}") from error
+        self.model = ""
+        # Engines without it stop at the end of a text, so that outputs are shorter.
+        self.ignores_end = True
+
+    async def __aenter__(self) -> Endpoint:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients:
+            await client.aclose()
+
+    def _connect(self) -> httpx.AsyncClient:
+        client = httpx.AsyncClient(base_url=self.url, headers=self._headers, timeout=_TIMEOUT, verify=self._tls)
+        self._clients.append(client)
+        return client
+
+    async def look_up(self) -> Served:
+        """Return what the endpoint serves, and use its first model. Raises GpucastError if it does not answer."""
+        listed = await self._json("/v1/models")
+        models = listed.get("data") if isinstance(listed, Mapping) else None
+        if not isinstance(models, list) or not models or not isinstance(models[0].get("id"), str):
+            raise GpucastError(f"{self.url}/v1/models lists no model: is this an OpenAI-compatible endpoint?")
+        self.model = models[0]["id"]
+        return Served(self.model, await self._engine(str(models[0].get("owned_by"))))
+
+    async def _engine(self, owner: str) -> str | None:
+        """Return the engine and its version, which vLLM and SGLang tell."""
+        paths = {"vllm": "/version", "sglang": "/get_server_info"}
+        if owner not in paths:
+            return None
+        try:
+            told = await self._json(paths[owner])
+        except GpucastError:
+            return owner
+        version = told.get("version") if isinstance(told, Mapping) else None
+        return f"{owner}-{version}" if isinstance(version, str) else owner
+
+    async def _json(self, path: str) -> Any:
+        try:
+            answer = await self._clients[0].get(path)
+            answer.raise_for_status()
+            return answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise GpucastError(f"{self.url}{path} does not answer: {error}") from error
+
+    async def complete(self, prompt: Prompt, output_tokens: int) -> Completion:
+        """Return the times of one completion. Raises RequestFailed."""
+        body = {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"ignore_eos": True} if self.ignores_end else {}),
+        }
+        client = self._idle.pop() if self._idle else self._connect()
+        arrivals, usage = list[float](), None
+        began = perf_counter()
+        try:
+            async with client.stream("POST", "/v1/completions", json=body) as answer:
+                if not answer.is_success:
+                    text = (await answer.aread()).decode("utf-8", "replace")
+                    raise RequestFailed(f"status {answer.status_code}: {text}", refused=answer.status_code < 500)
+                async for event in _events(answer):
+                    if event.get("choices"):
+                        arrivals.append(perf_counter() - began)
+                    usage = event.get("usage") or usage
+        except httpx.HTTPError as error:
+            raise RequestFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._idle.append(client)
+        return _completion(arrivals, usage)
+
+
+def _completion(arrivals: list[float], usage: Any) -> Completion:
+    """Return the completion whose chunks arrived at these times; the endpoint counts the tokens."""
+    if not arrivals:
+        raise RequestFailed("no token came")
+    counts = [
+        usage.get(name) if isinstance(usage, Mapping) else None for name in ("prompt_tokens", "completion_tokens")
+    ]
+    if not all(isinstance(count, int) for count in counts):
+        raise RequestFailed("the stream ends without `usage`: the endpoint must support stream_options.include_usage")
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+    return Completion(arrivals[0], gaps, arrivals[-1], *counts)  # type: ignore[arg-type]  # whole numbers
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the JSON objects of a stream of server-sent events, as they arrive."""
+    rest = b""
+    async for received in answer.aiter_bytes():
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            if not line.startswith(_DATA):
+                continue
+            data = line[len(_DATA) :].strip()
+            if data == _END:
+                return
+            try:
+                event = json.loads(data)
+            except ValueError as error:
+                raise RequestFailed(f"a chunk is not JSON: {data[:50]!r}") from error
+            if not isinstance(event, Mapping) or event.get("error"):
+                raise RequestFailed(f"the stream reports an error: {data.decode('utf-8', 'replace')}")
+            yield event

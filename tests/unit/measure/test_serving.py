@@ -1,0 +1,119 @@
+"""`gpucast measure --serving` on an endpoint over real HTTP, whose tokens come at known times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.measure import command
+from app.errors import BadInput, GpucastError
+from app.services.measurements.importers.serving.files import read_files
+from app.services.measurements.importers.serving.rows import DeploymentOptions, to_row
+from tests.unit.measure.serving_engine import MODEL, Behaviour, running
+
+# Of a machine that runs other things too.
+LATE = 0.5
+
+
+def measure(behaviour: Behaviour, out: Path, **options: Any) -> dict[str, Any]:
+    """Measure a running engine; returns the file."""
+    given = {"concurrency": [1], "input_tokens": 40, "output_tokens": 6, "minutes": 1.0, **options}
+    with running(behaviour) as url:
+        command(out, serving=f"{url}/v1", **given)
+    return dict(json.loads(out.read_text("utf-8")))
+
+
+def test_times_are_those_of_the_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Behaviour(first_s=0.08, each_s=0.02)
+    written = measure(engine, tmp_path / "served.json", concurrency=[1, 3])
+    one, three = written["serving_points"]
+    assert (one["concurrency"], one["requests"], three["requests"], three["failed"]) == (1, 10, 30, 0)
+    assert (one["input_tokens"], one["output_tokens"]) == (40, 6)
+    assert one["ttft_s"]["mean"] == pytest.approx(0.08, rel=LATE)
+    assert one["tpot_s"]["mean"] == pytest.approx(0.02, rel=LATE)
+    assert one["itl_s"]["p50"] == pytest.approx(0.02, rel=LATE)
+    assert one["e2e_s"]["mean"] == pytest.approx(0.08 + 5 * 0.02, rel=LATE)
+    assert one["e2e_s"]["p50"] <= one["e2e_s"]["p90"] <= one["e2e_s"]["p99"]
+    assert three["output_tokens_per_s"] > 2.0 * one["output_tokens_per_s"]
+    assert engine.most == 3
+    # One of the probe; of each load a warm-up of each place and ten requests of each.
+    assert len(engine.bodies) == 1 + (1 + 10) + (3 + 30)
+    prompts = [tuple(body["prompt"]) for body in engine.bodies]
+    assert len(set(prompts)) == len(prompts)
+    assert all(body["ignore_eos"] and body["stream_options"]["include_usage"] for body in engine.bodies)
+    assert "TTFT" in capsys.readouterr().out
+
+
+def test_a_file_is_continued_and_read_by_the_importer(tmp_path: Path) -> None:
+    out = tmp_path / "served.json"
+    deployment = {"gpu": "h100-sxm5-80gb", "tensor": 2, "dtype": ["bf16"], "fields": ["kv_dtype=fp8"]}
+    measure(Behaviour(first_s=0.01, each_s=0.002), out, **deployment)
+    engine = Behaviour(first_s=0.01, each_s=0.002)
+    written = measure(engine, out, **deployment, concurrency=[1, 2])
+    assert [point["concurrency"] for point in written["serving_points"]] == [1, 2]
+    assert len(engine.bodies) == 1 + 2 + 20
+    found, skipped = read_files([out])
+    assert not skipped
+    assert [one.point.load for one in found] == [{"concurrency": 1.0}, {"concurrency": 2.0}]
+    row = to_row(found[1].point, found[1].tool, found[1].where, DeploymentOptions())
+    assert (row["gpu"], row["software"], row["runs"]) == ("h100-sxm5-80gb", "vllm-0.19.0", 20)
+    workload = row["workload"]
+    assert (workload["name"], workload["dtype"], workload["kv_dtype"]) == ("llama-3-8b", "bf16", "fp8")
+    assert (workload["parallelism"], workload["input_tokens"], workload["output_tokens"]) == ({"tensor": 2}, 40, 6)
+    with pytest.raises(BadInput, match="is of deployment"):
+        measure(Behaviour(), out, gpu="l40s", tensor=2)
+
+
+def test_endpoints_without_ids_get_words_of_as_many_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = Behaviour(first_s=0.001, each_s=0.001, ids=False, ignore_eos=False, owner="someone")
+    written = measure(engine, tmp_path / "served.json")
+    (point,) = written["serving_points"]
+    assert (point["input_tokens"], point["output_tokens"]) == (40, 5)
+    said = capsys.readouterr().err
+    assert "prompts are 20 words" in said
+    assert "no ignore_eos" in said
+    assert "5.0 tokens where 6 are wanted" in said
+    assert "software" not in written["deployment"]
+
+
+def test_the_time_budget_ends_a_loop(tmp_path: Path) -> None:
+    engine = Behaviour(first_s=0.2, each_s=0.001)
+    (point,) = measure(engine, tmp_path / "served.json", minutes=0.02)["serving_points"]
+    assert 1 <= point["requests"] < 10
+
+
+def test_endpoints_that_cannot_be_measured_say_why(tmp_path: Path) -> None:
+    out = tmp_path / "served.json"
+    with pytest.raises(GpucastError, match="include_usage"):
+        measure(Behaviour(first_s=0.001, each_s=0.001, usage=False), out)
+    with pytest.raises(GpucastError, match=r"No request of 2 in flight succeeds: status 500.*out of memory"):
+        measure(Behaviour(first_s=0.001, each_s=0.001, fails_after=3), out, concurrency=[2])
+    with pytest.raises(GpucastError, match="v1/models does not answer"):
+        command(out, serving="http://127.0.0.1:9")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"serving": "http://x", "suite": ["kernels"]}, "--suite"),
+        ({"serving": "http://x", "dtype": ["fp8", "bf16"]}, "one --dtype"),
+        ({"concurrency": [4]}, "need --serving"),
+        ({"serving": "http://x", "fields": ["kv_dtype"]}, "NAME=VALUE"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        command(tmp_path / "served.json", **options)
+
+
+def test_failed_requests_are_counted_and_leave_the_load_out(tmp_path: Path) -> None:
+    out = tmp_path / "served.json"
+    (point,) = measure(Behaviour(first_s=0.001, each_s=0.001, fails_after=9), out)["serving_points"]
+    assert (point["requests"], point["failed"]) == (7, 3)
+    assert MODEL in out.read_text("utf-8")
+    _, skipped = read_files([out])
+    assert skipped[0].reason == "3 of 10 requests failed"
