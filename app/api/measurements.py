@@ -44,8 +44,9 @@ _BODIES: dict[str, Any] = {
 } | {media: {"schema": BINARY} for media in READERS if "parquet" in media}
 _DESCRIPTION = (
     "A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`, `kernel.grid`,"
-    " `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a row is: kernel, operator or"
-    " model; without it, rows of a file with a column `op` are operators, others kernels. Rows whose `outcome` is not"
+    " `phases_ms.forward`, `load.concurrency`; an empty cell is an absent field). A column `kind` says what a row is:"
+    " kernel, operator, model or serving; without it, rows of a file with a column `op` are operators, others kernels."
+    " Rows whose `outcome` is not"
     " `measured` are skipped and counted. The schema metadata of a Parquet file may hold the measuring GPU's"
     " specification in JSON under `gpucast.device`: it is registered if rows name it and it is unknown."
     " All rows are stored or none; the same row sent again changes nothing."

@@ -172,12 +172,12 @@ class Gpucast:
 
     def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> IngestReport:
         """A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`,
-        `kernel.grid`, `phases_ms.forward`; an empty cell is an absent field). A column `kind` says what a
-        row is: kernel, operator or model; without it, rows of a file with a column `op` are operators,
-        others kernels. Rows whose `outcome` is not `measured` are skipped and counted. The schema metadata
-        of a Parquet file may hold the measuring GPU's specification in JSON under `gpucast.device`: it is
-        registered if rows name it and it is unknown. All rows are stored or none; the same row sent again
-        changes nothing.
+        `kernel.grid`, `phases_ms.forward`, `load.concurrency`; an empty cell is an absent field). A column
+        `kind` says what a row is: kernel, operator, model or serving; without it, rows of a file with a
+        column `op` are operators, others kernels. Rows whose `outcome` is not `measured` are skipped and
+        counted. The schema metadata of a Parquet file may hold the measuring GPU's specification in JSON
+        under `gpucast.device`: it is registered if rows name it and it is unknown. All rows are stored or
+        none; the same row sent again changes nothing.
         """
         answer = self._send("POST", "/measurements", body=body, query={"dry_run": dry_run})
         return cast("IngestReport", answer.json())

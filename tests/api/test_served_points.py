@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
+from tests.api.test_mixed_measurements import CSV, PARQUET, parquet, send, text
 
 Body = dict[str, Any]
 GPU = "h100-sxm5-80gb"
@@ -77,3 +81,24 @@ def test_bad_rows_name_their_field(client: TestClient, change: Body, loc: list[s
     answer = client.post("/measurements", json=[ROW | change])
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["loc"] == [0, *loc]
+
+
+@pytest.mark.parametrize(("write", "media"), [(text, CSV), (parquet, PARQUET)])
+def test_files_hold_the_same_rows_as_json(client: TestClient, write: Callable[[list[Body]], bytes], media: str) -> None:
+    flat = {name: value for name, value in ROW.items() if name not in ("workload", "serving")}
+    flat |= {name: value for name, value in SERVED.items() if name != "load"}
+    flat |= {"load.concurrency": 16, "serving.ttft_ms": 120.0, "serving.tpot_ms": 14.0}
+    split = {"parallelism": json.dumps({"tensor": 2}), "kv_dtype": "fp8", "length_spread": 0.0, "latency_ms": 3600.0}
+    report = send(client, write([flat, flat | split]), media)
+    assert report.status_code == 200, report.text
+    same = ROW | {"workload": SERVED | {"parallelism": {"tensor": 2}, "kv_dtype": "fp8", "length_spread": 0.0}}
+    again = client.post("/measurements", json=[ROW, same | {"latency_ms": 3600.0}])
+    assert again.json()["inserted"] == 0, again.text
+    listed = client.get("/measurements", params={"kind": "serving"}).json()["items"]
+    assert sorted(row["latency_ms"] for row in listed) == [3500.0, 3600.0]
+    wrong = send(client, write([flat | {"load.rate_per_s": 2.0}]), media)
+    assert wrong.status_code == 422
+    assert wrong.json()["errors"][0]["loc"] == [0, "workload", "load"]
+    other = send(client, write([flat | {"kind": "kernel"}]), media)
+    assert other.status_code == 422
+    assert client.delete("/measurements", params={"kind": "serving"}).status_code == 200

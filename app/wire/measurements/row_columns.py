@@ -3,8 +3,9 @@
 A column is a field of the row (`gpu`, `software`, `latency_ms`, `source`, ...) or of its workload (`kind`, `name`,
 `flops`, ...; a leading `workload.` is allowed). Fields of the workload's size are `n`, `rows`, `cols`, `iterations`,
 also written `size.n` and so on; the launched function is `kernel.name`, `kernel.grid`, `kernel.block` (grids and blocks
-as `64x64x1`); phases are `phases_ms.<phase>`. An empty cell or a null is an absent field; without a column `kind` every
-row is a kernel. Rows count from 0, as in JSON.
+as `64x64x1`); phases are `phases_ms.<phase>`; loads on served models have `load.concurrency`, `serving.ttft_ms` and so
+on. An empty cell or a null is an absent field; without a column `kind` every row is a kernel. Rows count from 0, as in
+JSON.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _ROW_FIELDS = {
     "kernel.name": TEXT,
     "kernel.grid": DIMS,
     "kernel.block": DIMS,
+    "serving.ttft_ms": NUMBER,
+    "serving.tpot_ms": NUMBER,
 }
 _WORKLOAD = {
     **dict.fromkeys(GIVEN, NUMBER),
@@ -48,6 +51,12 @@ _WORKLOAD = {
     **dict.fromkeys(("batch", "sequence", "image_size", "gradient_accumulation"), NUMBER),
     **dict.fromkeys(("compiled", "fused", "recompute"), FLAG),
     **dict.fromkeys(("config", "parallelism"), OBJECT),
+    # Of loads on served models.
+    "kv_dtype": TEXT,
+    **dict.fromkeys(("load.concurrency", "load.rate_per_s", "load.burst"), NUMBER),
+    **dict.fromkeys(("input_tokens", "output_tokens", "length_spread", "prefix_hit"), NUMBER),
+    **dict.fromkeys(("max_batched_tokens", "max_sequences", "memory_share"), NUMBER),
+    **dict.fromkeys(("speculative", "prefill_pool"), OBJECT),
 }
 
 
@@ -66,7 +75,7 @@ def _columns() -> dict[str, Column]:
         known[f"phases_ms.{phase}"] = Column(("phases_ms", phase), NUMBER)
     for name, holds in _WORKLOAD.items():
         size = name in SIZE_FIELDS
-        column = Column(("workload", "size", name) if size else ("workload", name), holds)
+        column = Column(("workload", "size", name) if size else ("workload", *name.split(".")), holds)
         full = f"size.{name}" if size else name
         known |= {name: column, full: column, f"workload.{full}": column}
     return known
