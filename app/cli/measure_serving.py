@@ -157,7 +157,7 @@ def _report(results: Results) -> None:
         print(f"{point['concurrency']:>9}{point['requests']:>10}{point['failed']:>8}{shown}{rate:>10.4g}")
 
 
-def _rows(document: Mapping[str, Any], where: str) -> tuple[list[Row], list[str]]:
+def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     """Return the measurements of a file, and why the others are left out. Raises BadInput that names an option."""
     from app.services.measurements.importers.serving import own
     from app.services.measurements.importers.serving.point import LeftOut
@@ -166,7 +166,7 @@ def _rows(document: Mapping[str, Any], where: str) -> tuple[list[Row], list[str]
     rows, left_out = list[Any](), list[str]()
     for record in own.records(document):
         try:
-            rows.append(to_row(own.read(record), own.READER.tool, where, DeploymentOptions()))
+            rows.append(to_row(own.read(record), own.READER.tool, DeploymentOptions()))
         except LeftOut as reason:
             left_out.append(f"{record.get('concurrency')} in flight: {reason}")
     return rows, left_out
@@ -179,7 +179,7 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
     times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
     loads = {"concurrency": 1, "input_tokens": plan.input_tokens, "output_tokens": plan.output_tokens, "requests": 2}
-    rows, _ = _rows({**header, POINTS: [{**times, **loads}]}, "The command line")
+    rows, _ = _rows({**header, POINTS: [{**times, **loads}]})
     decoded(server.ask("POST", "/measurements", params={"dry_run": True}, json=rows))
 
 
@@ -187,7 +187,7 @@ def _send(server: Connection, results: Results) -> None:
     """Send the points of the file, and print the results."""
     from app.measure.connection import decoded
 
-    rows, left_out = _rows(results.document, str(results.path))
+    rows, left_out = _rows(results.document)
     if rows:
         report = decoded(server.ask("POST", "/measurements", json=rows))
         print(f"sent: {report['inserted']} new, {report['unchanged']} known before")

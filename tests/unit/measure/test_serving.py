@@ -58,7 +58,7 @@ def test_a_file_is_continued_and_read_by_the_importer(tmp_path: Path) -> None:
     found, skipped = read_files([out])
     assert not skipped
     assert [one.point.load for one in found] == [{"concurrency": 1.0}, {"concurrency": 2.0}]
-    row = to_row(found[1].point, found[1].tool, found[1].where, DeploymentOptions())
+    row = to_row(found[1].point, found[1].tool, DeploymentOptions())
     assert (row["gpu"], row["software"], row["runs"]) == ("h100-sxm5-80gb", "vllm-0.19.0", 20)
     workload = row["workload"]
     assert (workload["name"], workload["dtype"], workload["kv_dtype"]) == ("llama-3-8b", "bf16", "fp8")

@@ -86,7 +86,7 @@ def test_what_files_say_of_the_deployment_is_used() -> None:
     assert (sglang[1].input_tokens, sglang[1].output_tokens, sglang[1].length_spread) == (300, 200, None)
     assert aiperf.measured_at is not None
     (row,) = points("agg_bmk.json")
-    filled = to_row(row, "InferenceX", "agg_bmk.json", DeploymentOptions())
+    filled = to_row(row, "InferenceX", DeploymentOptions())
     assert (filled["gpu"], filled["software"]) == ("h200", "sglang-0.5.9")
     assert filled["source"] == "InferenceX, lmsysorg/sglang:v0.5.9-cu130"
     assert filled["workload"]["parallelism"] == {"tensor": 8}
@@ -109,6 +109,7 @@ def test_unusable_results_are_left_out_with_their_reason() -> None:
         ({"completed": 0}, "no request succeeded"),
         ({"ramp_up_strategy": "linear"}, "ramp_up_strategy"),
         ({"mean_tpot_ms": 0.0}, "mean_tpot_ms is '0.0'"),
+        ({"mean_e2el_ms": -1.0}, "mean_e2el_ms is '-1.0'"),
         ({"mean_ttft_ms": float("nan")}, "mean_ttft_ms is 'nan'"),
     ],
 )
@@ -153,11 +154,11 @@ def test_detailed_results_and_appended_ones_are_read(tmp_path: Path) -> None:
 def test_what_neither_file_nor_user_say_names_the_option(missing: dict[str, Any], option: str) -> None:
     (point,) = points("stage_0_lifecycle_metrics.json")
     given = {"gpu": "h100", "software": "vllm-0.19.0", "model": "llama-3-8b", "tensor": 1, **missing}
-    with pytest.raises(BadInput, match=f"stage_0.json does not .*{option}"):
-        to_row(point, "inference-perf", "stage_0.json", DeploymentOptions(**given))
+    with pytest.raises(BadInput, match=f"unknown.*{option}"):
+        to_row(point, "inference-perf", DeploymentOptions(**given))
     (summary,) = points("summary_lifecycle_metrics.json")
     with pytest.raises(BadInput, match=r"--set load\.concurrency"):
-        to_row(summary, "inference-perf", "summary.json", LLAMA)
+        to_row(summary, "inference-perf", LLAMA)
 
 
 def test_options_replace_what_files_say() -> None:
@@ -169,7 +170,7 @@ def test_options_replace_what_files_say() -> None:
         dtype="fp8",
         fields={"kv_dtype": "fp8", "length_spread": 0.2, "parallelism": {"replicas": 2}},
     )
-    row = to_row(point, "vllm bench serve", "vllm.json", options)
+    row = to_row(point, "vllm bench serve", options)
     assert (row["software"], row["source"]) == ("vllm-0.11.0", "vllm bench serve, vllm/vllm-openai:v0.11.0")
     workload = row["workload"]
     assert workload["parallelism"] == {"tensor": 2, "replicas": 2}
@@ -234,6 +235,19 @@ def test_a_folder_is_stored_once_and_with_its_image(database: Database) -> None:
     }
     assert {row.software for row in rows} == {"vllm-0.19.0"}
     assert {row.runs for row in rows} == {160, 200}
+
+
+def test_results_that_lack_something_leave_others_be() -> None:
+    imported = IMPORTER.with_options([DATA], DeploymentOptions()).read(DATA)
+    assert imported.where == ("agg_bmk.json:1",)
+    reasons = {skip.where: skip.reason for skip in imported.skipped}
+    assert reasons["sglang.jsonl:1"] == "the GPU is unknown: add --gpu NAME"
+    given = IMPORTER.with_options([DATA], LLAMA).read(DATA)
+    assert len(given.rows) == 8
+    lacking = IMPORTER.with_options([DATA / "sglang.jsonl"], DeploymentOptions())
+    with pytest.raises(BadInput, match="each is left out") as caught:
+        lacking.read(DATA)
+    assert "the GPU is unknown: add --gpu NAME" in {error.msg for error in caught.value.errors}
 
 
 def test_rows_that_cannot_be_asked_for_are_named(database: Database) -> None:

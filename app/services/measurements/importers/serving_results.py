@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import BadInput, FieldError
-from app.services.measurements.importers.base import Imported, Importer
+from app.services.measurements.importers.base import Imported, Importer, Row, Skipped
 from app.services.measurements.importers.serving.files import read_files
 from app.services.measurements.importers.serving.rows import DeploymentOptions, describe, to_row
 
@@ -24,14 +24,26 @@ class ServingImporter:
 
 
 def read(paths: Sequence[Path], options: DeploymentOptions) -> Imported:
-    """Return the measurements of files and folders. Raises BadInput that names what neither they nor options say."""
+    """Return the measurements of files and folders.
+
+    A result of which neither its file nor the options say enough is left out with the option that it needs. Raises
+    BadInput if each one is left out.
+    """
     found, skipped = read_files(paths)
-    if not found:
-        reasons = [FieldError((skip.where,), skip.reason) for skip in skipped]
+    rows, where, notes = list[Row](), list[str](), list[str]()
+    for one in found:
+        try:
+            rows.append(to_row(one.point, one.tool, options))
+        except BadInput as error:
+            skipped.append(Skipped(one.where, error.detail))
+            continue
+        where.append(one.where)
+        notes.append(f"{one.where}, {one.tool}: {describe(one.point)}")
+    if not rows:
+        first = {skip.reason: skip.where for skip in reversed(skipped)}
+        reasons = [FieldError((place,), reason) for reason, place in reversed(first.items())]
         raise BadInput("No result can be stored: each is left out.", errors=reasons)
-    rows = tuple(to_row(one.point, one.tool, one.where, options) for one in found)
-    notes = tuple(f"{one.where}, {one.tool}: {describe(one.point)}" for one in found)
-    return Imported(rows, tuple(one.where for one in found), {}, tuple(skipped), notes)
+    return Imported(tuple(rows), tuple(where), {}, tuple(skipped), tuple(notes))
 
 
 IMPORTER = ServingImporter("serving")

@@ -39,17 +39,17 @@ class DeploymentOptions:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def to_row(point: BenchmarkPoint, tool: str, where: str, options: DeploymentOptions) -> Row:
+def to_row(point: BenchmarkPoint, tool: str, options: DeploymentOptions) -> Row:
     """Return the measurement. Raises BadInput that names the option for what neither file nor user say."""
     image = options.image or point.image
     row: Row = {
-        "gpu": _known(options.gpu or point.gpu, where, "the GPU", "--gpu NAME"),
-        "software": _software(point, image, where, options),
+        "gpu": _known(options.gpu or point.gpu, "GPU", "--gpu NAME"),
+        "software": _software(point, image, options),
         "source": (f"{tool}, {image}" if image else tool)[:_LONGEST_SOURCE],
         "latency_ms": point.e2e_s * 1e3,
         "serving": {"ttft_ms": point.ttft_s * 1e3, "tpot_ms": point.tpot_s * 1e3},
         "runs": point.requests,
-        "workload": _workload(point, where, options),
+        "workload": _workload(point, options),
     }
     if point.measured_at is not None:
         row["measured_at"] = point.measured_at.isoformat()
@@ -66,40 +66,40 @@ def describe(point: BenchmarkPoint) -> str:
     )
 
 
-def _known(value: str | None, where: str, what: str, option: str) -> str:
+def _known(value: str | None, what: str, option: str) -> str:
     if value is None:
-        raise BadInput(f"{where} does not say {what}: add {option}. Nothing was stored.")
+        raise BadInput(f"the {what} is unknown: add {option}")
     return value
 
 
-def _software(point: BenchmarkPoint, image: str | None, where: str, options: DeploymentOptions) -> str:
+def _software(point: BenchmarkPoint, image: str | None, options: DeploymentOptions) -> str:
     """Return the stack and its version: the user's, else those of the file and of its image's name and tag."""
     tag = _TAG.search(image or "")
     of_image = next((stack for name, stack in _STACKS.items() if name in (image or "").lower()), None)
     stack = options.software or point.engine or of_image
     option = "--software NAME-VERSION (vllm-0.19.0) or --image NAME:TAG"
-    stack = _known(stack, where, "the serving stack", option)
+    stack = _known(stack, "serving stack", option)
     if any(character.isdigit() for character in stack):
         return stack
     version = point.version or (tag[1] if tag else None)
-    return f"{stack}-{_known(version, where, f'the version of {stack}', option)}"
+    return f"{stack}-{_known(version, f'version of {stack}', option)}"
 
 
-def _workload(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> dict[str, Any]:
+def _workload(point: BenchmarkPoint, options: DeploymentOptions) -> dict[str, Any]:
     """Return the workload, with the user's fields in place of the file's."""
-    network = _network(point, where, options)
+    network = _network(point, options)
     fields = {**point.fields, **options.fields}
     fields.pop("config", None)
     split = {**point.parallelism, **fields.pop("parallelism", {})}
     if options.tensor is not None:
         split["tensor"] = options.tensor
     if "tensor" not in split:
-        raise BadInput(f"{where} does not say how many GPUs share a model: add --tensor N. Nothing was stored.")
+        raise BadInput("how many GPUs share a model is unknown: add --tensor N")
     load = fields.pop("load", None) or point.load
     if not load:
         option = "--set load.concurrency=N or --set load.rate_per_s=RATE"
-        raise BadInput(f"{where} does not say the load: add {option}. Nothing was stored.")
-    dtype = options.dtype or _dtype(point, network, where)
+        raise BadInput(f"the load is unknown: add {option}")
+    dtype = options.dtype or _dtype(point, network)
     spread = fields.get("length_spread", point.length_spread or 0.0)
     # Of lengths that are means, the user's spread tells the most.
     scale = 1.0 - spread / 2.0 if point.length_spread is None else 1.0
@@ -116,7 +116,7 @@ def _workload(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> 
     return workload | fields
 
 
-def _network(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> dict[str, Any]:
+def _network(point: BenchmarkPoint, options: DeploymentOptions) -> dict[str, Any]:
     if isinstance(options.model, Mapping):
         return {"config": dict(options.model)}
     if options.model is not None:
@@ -128,19 +128,14 @@ def _network(point: BenchmarkPoint, where: str, options: DeploymentOptions) -> d
     for name in (published, base, published.rsplit("/", 1)[-1], base.rsplit("/", 1)[-1]):
         if known := canonical_name(name):
             return {"name": known}
-    what = f"a network that is built in ({point.model})" if published else "the network"
-    raise BadInput(
-        f"{where} does not name {what}: add --model CONFIG.json, or one of {', '.join(names())}. Nothing was stored."
-    )
+    what = f"the network is none that is built in: {point.model}" if published else "the network is unknown"
+    raise BadInput(f"{what}; add --model CONFIG.json, or one of {', '.join(names())}")
 
 
-def _dtype(point: BenchmarkPoint, network: Mapping[str, Any], where: str) -> str | None:
+def _dtype(point: BenchmarkPoint, network: Mapping[str, Any]) -> str | None:
     """Return the format that the file tells; None: the model's own."""
     if point.dtype != FP4:
         return point.dtype
     if has_formats(network.get("config") or find_config(network.get("name", "")) or {}):
         return None
-    raise BadInput(
-        f"{where} says fp4, and the configuration no `quantization_config`: add --dtype NAME (nvfp4, ...)."
-        " Nothing was stored."
-    )
+    raise BadInput("the format of 4 bits is unknown, as the configuration has none: add --dtype NAME (nvfp4, ...)")
