@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,11 +53,7 @@ def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server
     if not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}.")
     server = None if server_url is None else Connection(server_url, server_key)
-    try:
-        results = asyncio.run(_measure(plan, out, server))
-    except KeyboardInterrupt:
-        print(f"stopped; {out} has the loads that were done", file=sys.stderr)
-        return
+    results = asyncio.run(_measure(plan, out, server))
     _report(results)
     if server is not None and results.points:
         _send(server, results)
@@ -82,8 +79,20 @@ async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> R
         if missing and plan.minutes:
             prompts = await find_prompts(endpoint, plan.input_tokens)
             _note_prompts(endpoint, prompts.words)
-            await _each(endpoint, prompts, missing, plan, results)
+            await _until_stopped(_each(endpoint, prompts, missing, plan, results))
     return results
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until it is done, or Ctrl-C or SIGTERM, which `timeout` sends, end it."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        task.uncancel()
+        print("stopped: the loads that were done are in the file", file=sys.stderr)
 
 
 async def _each(endpoint: Endpoint, prompts: Any, missing: Sequence[int], plan: ServingPlan, results: Results) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.cli.measure import command
+from app.config import CHECKOUT
 from app.errors import BadInput, GpucastError
 from app.services.measurements.importers.serving.files import read_files
 from app.services.measurements.importers.serving.rows import DeploymentOptions, to_row
@@ -117,3 +122,22 @@ def test_failed_requests_are_counted_and_leave_the_load_out(tmp_path: Path) -> N
     assert MODEL in out.read_text("utf-8")
     _, skipped = read_files([out])
     assert skipped[0].reason == "3 of 10 requests failed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "served.json"
+    with running(Behaviour(first_s=0.05, each_s=0.001)) as url:
+        words = ["measure", "--serving", url, "--out", str(out), "--concurrency", "1", "--concurrency", "2"]
+        sizes = ["--input-tokens", "8", "--output-tokens", "500"]
+        command = [sys.executable, "-m", "app.cli", *words, *sizes]
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 60.0
+        while not out.exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(number)
+        shown, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "stopped" in said
+    assert [point["concurrency"] for point in json.loads(out.read_text("utf-8"))["serving_points"]] == [1]
+    assert "1 loads, means in ms" in shown
