@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -62,6 +63,32 @@ def test_a_measured_load_answers_itself_and_shifts_others(client: TestClient) ->
     gone = client.delete("/measurements", params={"kind": "serving"})
     assert gone.status_code == 200, gone.text
     assert predicted(client) == before
+
+
+def test_a_load_measured_with_another_version_is_less_certain(client: TestClient) -> None:
+    other = ROW | {"software": "vllm-0.17.0", "latency_ms": 4000.0, "serving": {"ttft_ms": 140.0, "tpot_ms": 16.0}}
+    assert client.post("/measurements", json=[other]).json()["inserted"] == 1
+    with_other = predicted(client)["serving"]["tpot_ms"]
+    assert with_other["mean"] == pytest.approx(16.0)
+    assert with_other["interval"]["high"] == pytest.approx(16.0 * np.exp(0.18), rel=1e-3)
+    assert client.post("/measurements", json=[ROW]).json()["inserted"] == 1
+    same = predicted(client)["serving"]["tpot_ms"]
+    assert same["mean"] == pytest.approx(14.0)
+    assert same["interval"]["high"] == pytest.approx(14.0 * np.exp(0.06), rel=1e-3)
+    assert predicted(client, software="vllm")["serving"]["tpot_ms"]["mean"] == pytest.approx(15.0)
+    assert client.delete("/measurements", params={"kind": "serving"}).status_code == 200
+
+
+def test_a_measured_load_is_not_saturated(client: TestClient) -> None:
+    load = {"load": {"rate_per_s": 1000.0}}
+    assert predicted(client, **load)["serving"]["saturated"]
+    rate = ROW | {"workload": SERVED | load}
+    assert client.post("/measurements", json=[rate]).json()["inserted"] == 1
+    served = predicted(client, **load)
+    assert (served["support"], served["latency_ms"]) == ("measured", pytest.approx(3500.0))
+    assert not served["serving"]["saturated"]
+    assert served["serving"]["highest_rate_per_s"] >= served["serving"]["requests_per_s"] == pytest.approx(1000.0)
+    assert client.delete("/measurements", params={"kind": "serving"}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 
 from app.engine.served_points import ServedPoint
 from app.tables.arrays import Floats
+from app.wire.serving_form import ServingLoad
 
 
 class Times(NamedTuple):
@@ -47,16 +48,26 @@ def times_of(seconds: Floats, percentile: float) -> Times:
     return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())
 
 
-def measured_figures(figures: LoadFigures, point: ServedPoint) -> LoadFigures:
-    """Return the figures with measured means; percentiles and throughput follow in proportion."""
+def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad) -> LoadFigures:
+    """Return the figures with measured means; percentiles and throughput follow in proportion.
+
+    A load that was measured is not saturated, whatever was predicted; then it has no percentiles.
+    """
     if figures.e2e is None or figures.ttft is None:
-        return figures
+        rate = load.rate_per_s or (load.concurrency or load.burst or 1.0) / point.e2e_s
+        return figures._replace(
+            ttft=Times(point.ttft_s),
+            tpot=Times(point.tpot_s),
+            e2e=Times(point.e2e_s),
+            requests_per_s=rate,
+            highest_rate=max(figures.highest_rate, rate),
+        )
     rate = figures.requests_per_s * figures.e2e.mean / point.e2e_s
     return figures._replace(
         ttft=_scaled(figures.ttft, point.ttft_s),
         tpot=None if figures.tpot is None else _scaled(figures.tpot, point.tpot_s),
         e2e=_scaled(figures.e2e, point.e2e_s),
-        requests_per_s=rate,
+        requests_per_s=load.rate_per_s or rate,
     )
 
 

@@ -20,7 +20,7 @@ from app.services.serving.deployment import Deployment, model_workload, resolve_
 from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
 from app.services.serving.figures import LoadFigures, Times, measured_figures
 from app.services.serving.load_figures import load_figures, sequence_limit
-from app.services.serving.served_points import EXACT_WIDTHS, SHIFTED_WIDTH, Known, known_of
+from app.services.serving.served_points import SHIFTED_WIDTH, Known, known_of
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
@@ -126,11 +126,10 @@ class _Answer:
         added = WIDTHS[deployment.stack_name]
         widths = _ends(decode, added.token), _ends(prefill, added.first)
         if known.exact is not None:
-            figures = measured_figures(figures, known.exact)
-            widths = (
-                _measured_ends(EXACT_WIDTHS[0], self._request.coverage),
-                _measured_ends(EXACT_WIDTHS[1], self._request.coverage),
-            )
+            figures = measured_figures(figures, known.exact, deployment.workload.load)
+            token, first = known.widths
+            coverage = self._request.coverage
+            widths = _measured_ends(token, coverage), _measured_ends(first, coverage)
         elif known.factor != 1.0:
             widths = _narrower(widths[0], _measured_ends(SHIFTED_WIDTH, self._request.coverage)), widths[1]
         tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))

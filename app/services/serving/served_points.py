@@ -28,9 +28,10 @@ from app.wire.serving_form import ServingWorkload
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
 NEAREST, _SHRINK = 4, 0.5
-# Log-space half-widths of 80 %: of a load that was measured, and of others of its deployment. Two runs of one
-# configuration differ by 11 and 15 % with another image (docs/explanation/serving.md).
-EXACT_WIDTHS, SHIFTED_WIDTH = (0.06, 0.15), 0.10
+# Log-space half-widths of 80 %: TPOT and TTFT of a load that was measured with the same version, and with another; TPOT
+# of other loads of its deployment. Configurations that InferenceX ran twice differ by 3.7 and 8.0 % on average, with
+# another image by 11 and 15 %; 1.6 times the mean difference holds 80 % of normal ones.
+EXACT_WIDTHS, OTHER_VERSION_WIDTHS, SHIFTED_WIDTH = (0.06, 0.15), (0.18, 0.24), 0.10
 _shifts: SizedCache[float] = SizedCache(100_000)
 
 
@@ -38,11 +39,13 @@ class Known(NamedTuple):
     """What measured loads say of an asked one.
 
     exact   the means of the same load, if it was measured
+    widths  of `exact`, log-space half-widths of 80 %: TPOT, TTFT
     factor  by which times per output token deviate on the deployment; 1 without measured loads
     """
 
     exact: ServedPoint | None = None
     factor: float = 1.0
+    widths: tuple[float, float] = EXACT_WIDTHS
 
 
 def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
@@ -66,8 +69,9 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
         return Known()
     alike = [point for point in points if _load(point.workload) == _load(form)]
     if alike:
-        means = np.mean([point[1:] for point in alike], axis=0).tolist()
-        return Known(ServedPoint(form, *means))
+        of_version = [point for point in alike if point.workload.get("software") == form["software"]]
+        means = np.mean([point[1:] for point in of_version or alike], axis=0).tolist()
+        return Known(ServedPoint(form, *means), widths=EXACT_WIDTHS if of_version else OTHER_VERSION_WIDTHS)
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
     shifts = [_shift(engine, point, spec, target, predictor) for point in nearest]
     return Known(None, float(np.exp(shrunk(shifts))))
