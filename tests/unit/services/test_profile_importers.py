@@ -299,4 +299,4 @@ def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path:
     assert "linear              bf16" in done.stdout
     assert "2.2% of the GPU time" in done.stdout
     with pytest.raises(BadInput, match="--gpu, --work and --software apply to"):
-        imports.command("neusight", tmp_path, gpu="l40s")
+        imports.command("neusight", [tmp_path], gpu="l40s")

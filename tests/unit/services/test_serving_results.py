@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,8 @@ def test_what_neither_file_nor_user_say_names_the_option(missing: dict[str, Any]
     (summary,) = points("summary_lifecycle_metrics.json")
     with pytest.raises(BadInput, match=r"--set load\.concurrency"):
         to_row(summary, "inference-perf", LLAMA)
+    told = replace(LLAMA, fields={"load": {"rate_per_s": 5}})
+    assert to_row(summary, "inference-perf", told)["workload"]["load"] == {"rate_per_s": 5}
 
 
 def test_options_replace_what_files_say() -> None:
