@@ -37,6 +37,8 @@ def compare_served(
     rows = {row.gpu: row for row in _rows(snapshot, candidates, given, answer.predictions)}
     wider = [gpu for gpu, row in rows.items() if request.search_parallelism or row.serving.saturated]
     for deployment in deployments(asked.workload, int(request.max_devices)) if wider else ():
+        if deployment.devices < given.devices and not request.search_parallelism:
+            continue  # bears no more than the given split
         refs = [candidates[gpu].ref for gpu in wider if request.search_parallelism or rows[gpu].serving.saturated]
         if not refs:
             break
@@ -92,9 +94,12 @@ def _figure(row: ComparedServing, rank_by: RankBy) -> float | None:
 
 
 def _order(row: ComparedServing, rank_by: RankBy) -> tuple[bool, bool, float, str]:
-    """Sort key: deployments that fit first, then known figures, then better ones."""
+    """Sort key: deployments that fit first, then known figures, then better ones; of saturated ones who bear most."""
     figure = _figure(row, rank_by)
-    return not row.memory.fits, figure is None, row.devices if figure is None else figure, row.gpu
+    if figure is None:
+        figure = -row.serving.highest_rate_per_s if row.serving.saturated else row.devices
+        return not row.memory.fits, True, figure, row.gpu
+    return not row.memory.fits, False, figure, row.gpu
 
 
 def _ranked(rows: Sequence[ComparedServing], rank_by: RankBy) -> list[ComparedServing]:

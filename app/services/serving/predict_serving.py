@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import exp, hypot, log
+from typing import TypeAlias
 
-import numpy as np
+from msgspec import structs
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
-from app.predictors.intervals.prior import width_at
 from app.runtime.cancellation import check_cancelled
 from app.services.models.networks import prepare
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
-from app.services.serving.figures import LoadFigures, Times, measured_figures
+from app.services.serving.figures import LoadFigures, measured_figures
 from app.services.serving.load_figures import load_figures, sequence_limit
 from app.services.serving.served_points import SHIFTED_WIDTH, Known, known_of
+from app.services.serving.served_times import measured_ends, milliseconds, narrower, spread, step_ends, whole
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
@@ -28,12 +28,13 @@ from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import ModelRequest
-from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction, Skipped
+from app.wire.prediction_form import MemoryParts, MemoryUse, Prediction, Skipped
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
     ServedSequences,
     ServedTime,
+    ServingLoad,
     ServingPrediction,
     ServingRequest,
     ServingResponse,
@@ -42,12 +43,27 @@ from app.wire.serving_form import (
 )
 
 _UNKNOWN = Known()
+# Steps of a deployment on one GPU: mode, batch over all attention replicas, tokens.
+_Steps: TypeAlias = dict[tuple[Mode, int, int], Prediction]
 # Warnings of a decode step that do not hold of the deployment.
 _OF_STEP = ("does not fit", "no software is given")
 
 
 def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: int) -> ServingResponse:
     """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    return _predict(snapshot, request, max_rows, None)
+
+
+def predict_loads(
+    snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int
+) -> list[ServingPrediction]:
+    """Return the answers of a request for one GPU to these loads in place of its own."""
+    steps: _Steps = {}
+    asked = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
+    return [_predict(snapshot, one, max_rows, steps).predictions[0] for one in asked]
+
+
+def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: _Steps | None) -> ServingResponse:
     engine, rows = snapshot.engine, GpuRows(snapshot)
     targets = rows.targets(request)
     refs = _refs(request, rows, targets)
@@ -58,7 +74,7 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
         return ServingResponse([], skipped)
     specs = [rows.spec(target) for target in targets]
     engines = engines_on(TableQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
-    answer, predictions = _Answer(snapshot, request, deployment, max_rows), []
+    answer, predictions = _Answer(snapshot, request, deployment, max_rows, steps), []
     for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
         known = Known()
@@ -112,8 +128,17 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
 class _Answer:
     """Renders the figures of a deployment."""
 
-    def __init__(self, snapshot: Snapshot, request: ServingRequest, deployment: Deployment, max_rows: int) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        request: ServingRequest,
+        deployment: Deployment,
+        max_rows: int,
+        steps: _Steps | None = None,
+    ) -> None:
+        """`steps`: steps of the request's one GPU that are predicted already; more are added."""
         self._snapshot, self._request, self._deployment, self._max_rows = snapshot, request, deployment, max_rows
+        self._known_steps = steps
 
     def on(
         self, gpu: GpuRef, spec: GpuSpec, engine: Engine, figures: LoadFigures, known: Known = _UNKNOWN
@@ -124,16 +149,16 @@ class _Answer:
         decode = self._step(gpu, deployment, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
         prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
         added = WIDTHS[deployment.stack_name]
-        widths = _ends(decode, added.token), _ends(prefill, added.first)
+        widths = step_ends(decode, added.token), step_ends(prefill, added.first)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
             token, first = known.widths
             coverage = self._request.coverage
-            widths = _measured_ends(token, coverage), _measured_ends(first, coverage)
+            widths = measured_ends(token, coverage), measured_ends(first, coverage)
         elif known.factor != 1.0:
-            widths = _narrower(widths[0], _measured_ends(SHIFTED_WIDTH, self._request.coverage)), widths[1]
-        tpot, ttft = (_spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
-        e2e = _whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
+            widths = narrower(widths[0], measured_ends(SHIFTED_WIDTH, self._request.coverage)), widths[1]
+        tpot, ttft = (spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
+        e2e = whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         return ServingPrediction(
             gpu=spec.id,
             latency_ms=None if e2e is None else e2e.mean,
@@ -151,11 +176,16 @@ class _Answer:
     def _step(self, gpu: GpuRef, deployment: Deployment, mode: Mode, sequences: float, tokens: float) -> Prediction:
         """Return the prediction of one step of an engine, of so many sequences over all attention replicas."""
         replicas = deployment.attention_replicas
-        batch = replicas * max(round(sequences / replicas), 1)
-        workload = model_workload(deployment.workload, mode, batch, max(round(tokens), 1))
+        batch, sequence = replicas * max(round(sequences / replicas), 1), max(round(tokens), 1)
+        key = (mode, batch, sequence)
+        if self._known_steps is not None and key in self._known_steps:
+            return self._known_steps[key]
+        workload = model_workload(deployment.workload, mode, batch, sequence)
         asked = self._request
         request = ModelRequest(gpu=gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
         (found,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions
+        if self._known_steps is not None:
+            self._known_steps[key] = found
         return found
 
     def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:
@@ -192,7 +222,7 @@ class _Answer:
             requests_per_s=None if saturated else figures.requests_per_s,
             sequences=ServedSequences(None if saturated else figures.running, sequence_limit(deployment, engine)),
             kv_cache=KvCacheUse(figures.kv_bytes, engine.kv_capacity_bytes),
-            step_ms=ServingSteps(_milliseconds(figures.decode_s), _milliseconds(figures.mixed_s)),
+            step_ms=ServingSteps(milliseconds(figures.decode_s), milliseconds(figures.mixed_s)),
             saturated=saturated,
             saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
             highest_rate_per_s=figures.highest_rate,
@@ -201,43 +231,3 @@ class _Answer:
                 deployment.stack_name, *engine.settings, deployment.stack.mixes, deployment.stack.splits
             ),
         )
-
-
-def _milliseconds(seconds: float) -> float | None:
-    return seconds * 1e3 if np.isfinite(seconds) and seconds > 0.0 else None
-
-
-def _ends(step: Prediction, width: float) -> tuple[float, float, float]:
-    """Return the interval of a step relative to its time, widened by log-space `width`, and its coverage."""
-    middle, ends = step.latency_ms, step.interval_ms
-    wide = width * width_at(ends.coverage)
-    below, above = (hypot(log(max(one, 1e-9 * middle) / middle), wide) for one in (ends.low, ends.high))
-    return exp(-below), exp(above), ends.coverage
-
-
-def _measured_ends(width: float, coverage: float) -> tuple[float, float, float]:
-    """Return an interval relative to its middle, of this log-space half-width at 80 %."""
-    wide = width * width_at(coverage)
-    return exp(-wide), exp(wide), coverage
-
-
-def _narrower(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
-    return max(one[0], other[0]), min(one[1], other[1]), one[2]
-
-
-def _spread(times: Times | None, ends: tuple[float, float, float]) -> ServedTime | None:
-    if times is None:
-        return None
-    p50, p90, p99 = (None if np.isnan(one) else 1e3 * one for one in times[1:4])
-    mean, (low, high, coverage) = 1e3 * times.mean, ends
-    return ServedTime(mean, p50, p90, p99, Interval(mean * low, mean * high, coverage))
-
-
-def _whole(times: Times | None, ttft: ServedTime | None, tpot: ServedTime | None, later: float) -> ServedTime | None:
-    """Return the time of a request; its first token and the others deviate together."""
-    if times is None or ttft is None:
-        return None
-    low, high, mean = ttft.interval.low, ttft.interval.high, ttft.mean
-    if tpot is not None:
-        low, high, mean = low + later * tpot.interval.low, high + later * tpot.interval.high, mean + later * tpot.mean
-    return _spread(times, (low / mean, high / mean, ttft.interval.coverage))
