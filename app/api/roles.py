@@ -53,6 +53,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/scaling": {"GET": PREDICT},
     "/scheduler/filter": {"POST": PREDICT},
     "/scheduler/prioritize": {"POST": PREDICT},
+    "/serving": {"GET": PREDICT},
     "/sign-in": {"GET": OPEN, "POST": OPEN},
     "/sign-out": {"POST": OPEN},
     "/uploads": {"GET": READ},

@@ -15,7 +15,7 @@ from app.runtime.cancellation import check_cancelled
 # Threads that work: under Python's lock more do not predict faster, and each delays the event loop by some
 # milliseconds. Of the database there are as many as connections; probes have the rest of Starlette's 40.
 _PREDICTING, _STORING = 4, 16
-_PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling"))
+_PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling", "/serving"))
 _PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
 
 

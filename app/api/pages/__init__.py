@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from app.api.pages import accuracy, compare, detail, gpus, interface, measured, scaling
+from app.api.pages import accuracy, compare, detail, gpus, interface, measured, scaling, serving
 
 ROUTERS = (
     compare.router,
     detail.router,
     scaling.router,
+    serving.router,
     accuracy.router,
     measured.router,
     gpus.router,

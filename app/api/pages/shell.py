@@ -34,6 +34,7 @@ VIEWS = (
     ("/", "Compare", True),
     ("/detail", "One GPU", True),
     ("/scaling", "Scaling", True),
+    ("/serving", "Serving", True),
     ("/accuracy", "Accuracy", False),
     ("/measured", "Measurements", False),
     ("/catalogue", "GPUs", False),

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from app.errors import BadInput, FieldError, GpucastError, TooLarge
-from app.services.pages.fields import KINDS, MOST_TYPED, Field, example, fields_of
+from app.services.pages.field import Field
+from app.services.pages.fields import KINDS, MOST_TYPED, fields_of, filled
 from app.wire.decoding import decode_plain
 
 ALL, INLINE = "all", "inline"
@@ -32,6 +33,9 @@ COMMON: Mapping[str, str] = {
     "search_parallelism": "search_parallelism",
     "max_devices": "max_devices",
     "on": "gpus",
+    "ttft_ms": "ttft_ms",
+    "tpot_ms": "tpot_ms",
+    "percentile": "percentile",
 }
 
 
@@ -46,19 +50,25 @@ class Address:
     common: Mapping[str, str]
 
     @classmethod
-    def of(cls, query: Sequence[tuple[str, str]]) -> Address:
-        """Return the address of a query string; without a workload an example, without GPUs the defaults."""
+    def of(
+        cls,
+        query: Sequence[tuple[str, str]],
+        kinds: Sequence[str] = tuple(KINDS),
+        default_gpus: tuple[str, ...] = DEFAULT_GPUS,
+    ) -> Address:
+        """Return the address of a query string; without a workload an example, without GPUs the defaults.
+
+        `kinds` are those of the page; others count as the first.
+        """
         values = {name: value.strip() for name, value in query if value.strip()}
         kind = values.get("kind", "")
-        kind = kind if kind in KINDS else next(iter(KINDS))
-        fields = fields_of(kind, values.get("op", ""))
-        typed = {field.name: values[field.name] for field in fields if field.name in values}
-        if not typed.keys() - {"op"}:
-            typed = example(kind, typed.get("op", ""))
-            fields = fields_of(kind, typed.get("op", ""))
+        kind = kind if kind in kinds else kinds[0]
+        own = {field.name: values[field.name] for field in fields_of(kind, values) if field.name in values}
+        typed = filled(kind, own)
+        fields = fields_of(kind, typed)
         gpus = tuple(dict.fromkeys(value.strip() for name, value in query if name == "gpu" and value.strip()))
         if not gpus and "spec" not in values:
-            gpus = DEFAULT_GPUS
+            gpus = default_gpus
         common = {name: values[name] for name in COMMON if name in values and name != "gpu"}
         return cls(kind, fields, typed, gpus, common)
 
@@ -115,7 +125,7 @@ class Address:
             raise TooLarge(f"An address has at most {MOST_TYPED:,} characters; send longer workloads to the API.")
         workload: dict[str, Any] = {"kind": self.kind}
         for field in self.fields:
-            if field.name in self.typed:
+            if field.path and field.name in self.typed:
                 _put(workload, field.path, _value(field, self.typed[field.name]))
         return workload
 
@@ -145,7 +155,7 @@ class Address:
         """Return the control of a path in the request, or an empty string."""
         if loc and loc[0] == "workload":
             path = tuple(loc[1:])
-            within = [field for field in self.fields if path[: len(field.path)] == field.path]
+            within = [field for field in self.fields if field.path and path[: len(field.path)] == field.path]
             around = [field for field in self.fields if path and field.path[: len(path)] == path]
             return next((field.name for field in (*within, *around)), "")
         if (

@@ -3,11 +3,11 @@ import { draw, tools } from "./charts.js";
 import { form } from "./form.js";
 import { sortable } from "./table.js";
 
-const figures = [...document.querySelectorAll("figure.chart")];
+const figures = [...document.querySelectorAll("figure[data-chart]")];
 const redraw = () => figures.forEach(draw);
 Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
 redraw();
-figures.forEach(tools);
+document.querySelectorAll("figure.chart").forEach(tools);
 document.querySelectorAll("form.ask").forEach(form);
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
 document.querySelector("#errors")?.focus();
@@ -32,8 +32,8 @@ const theme = document.getElementById("theme"), root = document.documentElement;
 const WORDS = { "": "Auto", light: "Light", dark: "Dark" };
 function tell() {
   const now = root.dataset.theme ?? "";
-  theme.querySelector("span").textContent = WORDS[now];
-  theme.setAttribute("aria-label", `Colours: ${now || "as the system has them"}`);
+  theme.querySelector(".now").textContent = WORDS[now];
+  theme.setAttribute("aria-label", `Colours: ${WORDS[now]}`);
 }
 theme.hidden = false;
 tell();

@@ -197,7 +197,7 @@ export function tools(figure) {
   const table = document.getElementById(figure.dataset.table), name = figure.dataset.file;
   figure.querySelector("[data-csv]").addEventListener("click", () =>
     save(new Blob([csvOf(table)], { type: "text/csv" }), `${name}.csv`));
-  figure.querySelector("[data-png]").addEventListener("click", () =>
+  figure.querySelector("[data-png]")?.addEventListener("click", () =>
     onPaper(figure.querySelector("canvas")).toBlob(blob => save(blob, `${name}.png`)));
   figure.querySelector("[data-log]")?.addEventListener("click", event => {
     const log = figure.dataset.scale !== "log";

@@ -1,0 +1,76 @@
+"""GET /serving: an LLM behind a serving engine, under a load and around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.deps import HolderDep, SettingsDep
+from app.api.pages.shell import as_json, command, page, wants_json
+from app.errors import GpucastError
+from app.services.compare.served_curves import PERCENTILES, Curves
+from app.services.pages.form_controls import controls
+from app.services.pages.serving import (
+    MOST_CURVES,
+    cheapest,
+    limits_of,
+    missed,
+    model_pairs,
+    serving_address,
+    serving_body,
+    serving_view,
+    with_replicas,
+)
+from app.services.pages.serving_charts import first_token_chart, speed_chart
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/serving")
+def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response:
+    """The comparison of POST /compare, kind `serving`, with curves; an example if the address has no model."""
+    address = serving_address(request.query_params.multi_items())
+    form = controls(holder.engine, address)
+    shown: dict[str, Any] = {
+        "form": form,
+        "pairs": address.pairs,
+        "elsewhere": model_pairs(address),
+        "percentiles": PERCENTILES,
+        "most": MOST_CURVES,
+    }
+    try:
+        limits = limits_of(address)
+        body = serving_body(address)
+        view = serving_view(holder.snapshot, msgspec.json.encode(body), limits, max_rows=settings.max_batch_rows)
+    except GpucastError as error:
+        if wants_json(request):
+            raise
+        complaints = address.complaints(error)
+        return page(request, "serving.html", status=error.status, error=error, complaints=complaints, **shown)
+    if wants_json(request):
+        return as_json(view)
+    best = cheapest(view.curves)
+
+    def named(one: Curves) -> str:
+        return f"{form.name_of(one.gpu)}\u00a0×\u00a0{one.devices}"  # noqa: RUF001
+
+    marked = best.gpu if best else ""
+    return page(
+        request,
+        "serving.html",
+        answer=view.comparison,
+        curves=view.curves,
+        at={one.gpu: one for one in view.curves},
+        limits=limits,
+        best=best,
+        speed=speed_chart(view.curves, limits, named, marked),
+        first_token=first_token_chart(view.curves, limits, named, marked),
+        named=named,
+        missed=missed,
+        more_replicas=lambda row: with_replicas(row, address),
+        curl=command(request, "/compare", body),
+        **shown,
+    )
