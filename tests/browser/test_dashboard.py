@@ -26,6 +26,7 @@ VIEWS = {
     "kernel": "/?kind=kernel",
     "detail": "/detail",
     "scaling": "/scaling",
+    "serving": "/serving",
     "accuracy": "/accuracy",
     "measured": "/measured",
     "catalogue": "/catalogue",
@@ -235,7 +236,9 @@ def test_printed_pages_are_light_and_complete(page: Page, screenshots: Path) -> 
     expect(page.locator("#ranking")).to_be_visible()
 
 
-@pytest.mark.parametrize("path", ["/", "/?kind=kernel", "/detail", "/scaling", "/accuracy", "/measured", "/catalogue"])
+@pytest.mark.parametrize(
+    "path", ["/", "/?kind=kernel", "/detail", "/scaling", "/serving", "/accuracy", "/measured", "/catalogue"]
+)
 def test_pages_have_no_accessibility_violations(page: Page, path: str) -> None:
     page.goto(path)
     unnamed = page.evaluate(
@@ -330,7 +333,7 @@ def test_the_accuracy_card_equals_the_api(page: Page, server: httpx.Client) -> N
     assert rows
 
 
-@pytest.mark.parametrize("view", ["/", "/detail", "/scaling"])
+@pytest.mark.parametrize("view", ["/", "/detail", "/scaling", "/serving"])
 @pytest.mark.parametrize(
     "asked",
     [
@@ -354,6 +357,7 @@ def test_the_accuracy_card_equals_the_api(page: Page, server: httpx.Client) -> N
         "name=" + "a" * 30_000,
         "kind=graph&graph_id=..%2F..&dims=batch+0",
         "devices=" + "9" * 5000 + "&batches=,",
+        "name=llama-3-8b&load=rate_per_s&level=1e999&ttft_ms=nan&tpot_ms=-0&percentile=1e9&tensor=64&replicas=9e9",
         "name=gpt2&sequence=64&batch=" + "\udc80".encode("utf-8", "surrogatepass").hex("%"),
     ],
 )

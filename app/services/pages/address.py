@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import msgspec
 
-from app.errors import BadInput, FieldError, GpucastError, TooLarge
+from app.errors import GpucastError, TooLarge
 from app.services.pages.field import Field
 from app.services.pages.fields import KINDS, MOST_TYPED, fields_of, filled
-from app.wire.decoding import decode_plain
+from app.services.pages.typed_values import json_of, number_of, pairs_of, put, value_of
 
 ALL, INLINE = "all", "inline"
 # Default GPUs of an address: one of each class that people rent or own today.
@@ -37,6 +37,8 @@ COMMON: Mapping[str, str] = {
     "tpot_ms": "tpot_ms",
     "percentile": "percentile",
 }
+# Types of numbers in messages, and the longest text that a message repeats.
+_NUMBER, _SHORT = re.compile(r"expected `(?:int|float)(?: \| null)?`"), 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Address:
     def selected_gpus(self) -> list[Any]:
         """Return the GPU of `selected_gpu` in a request's form."""
         if self.selected_gpu == INLINE and "spec" in self.common:
-            return [_json("spec", ("gpus", 0), self.common["spec"])]
+            return [json_of("spec", ("gpus", 0), self.common["spec"])]
         return [self.selected_gpu]
 
     def workload(self) -> dict[str, Any]:
@@ -126,30 +128,30 @@ class Address:
         workload: dict[str, Any] = {"kind": self.kind}
         for field in self.fields:
             if field.path and field.name in self.typed:
-                _put(workload, field.path, _value(field, self.typed[field.name]))
+                put(workload, field.path, value_of(field, self.typed[field.name]))
         return workload
 
     def body(self, *, gpus: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
         """Return an API request of this workload; `gpus` replaces its GPUs, `more` adds fields."""
         body: dict[str, Any] = {"workload": self.workload(), "gpus": self._gpus() if gpus is None else list(gpus)}
         body |= {"predictor": self.common.get("predictor", "auto")}
-        return body | {"coverage": _number(self.common.get("coverage", "0.8"))} | more
+        return body | {"coverage": number_of(self.common.get("coverage", "0.8"))} | more
 
     def _gpus(self) -> list[Any] | str:
         if ALL in self.gpus:
             return ALL
         gpus: list[Any] = list(self.gpus)
         if "spec" in self.common:
-            gpus.append(_json("spec", ("gpus", len(gpus)), self.common["spec"]))
+            gpus.append(json_of("spec", ("gpus", len(gpus)), self.common["spec"]))
         return gpus
 
     def number(self, name: str) -> int | float | str:
         """Return the number in a control, or its text if it is not a number."""
-        return _number(self.common[name])
+        return number_of(self.common[name])
 
     def figures(self, name: str) -> dict[str, Any]:
         """Return the numbers by GPU in the lines of the control `name`."""
-        return _pairs((COMMON[name],), self.common.get(name, ""))
+        return pairs_of((COMMON[name],), self.common.get(name, ""))
 
     def control_of(self, loc: Sequence[str | int]) -> str:
         """Return the control of a path in the request, or an empty string."""
@@ -170,8 +172,13 @@ class Address:
         """Return the errors by control, under "" those without one."""
         messages: dict[str, list[str]] = {}
         for item in error.errors:
-            messages.setdefault(self.control_of(item.loc), []).append(item.msg.replace("got `str`", "got text"))
+            control = self.control_of(item.loc)
+            messages.setdefault(control, []).append(_complaint(item.msg, self._typed(control)))
         return messages or {"": [error.detail]}
+
+    def _typed(self, control: str) -> str:
+        """Return what a control of the form has, or an empty string."""
+        return self.typed.get(control) or self.common.get(control, "")
 
 
 def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
@@ -180,61 +187,9 @@ def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
     return f"curl -s {origin}{path} -H 'Content-Type: application/json' -d {written}"
 
 
-def _put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
-    """Set the value at its path, creating objects and lists on the way."""
-    if path[0] == "operators":
-        workload.setdefault("operators", [{}])[0][path[2]] = value
-    elif len(path) == 2:
-        workload.setdefault(str(path[0]), {})[path[1]] = value
-    else:
-        workload[str(path[0])] = value
-
-
-def _value(field: Field, text: str) -> Any:
-    if field.control == "number":
-        return _number(text)
-    if field.control == "check":
-        return True
-    if field.control == "json":
-        return _json(field.name, ("workload", *field.path), text)
-    if field.control == "pairs":
-        pairs = _pairs(("workload", *field.path), text)
-        return [{"gpu": gpu, "latency_ms": ms} for gpu, ms in pairs.items()] if field.name == "measured" else pairs
-    parts = [_number(part) for part in text.strip("[]").split(",")]
-    numbers = field.control == "text" and not any(isinstance(part, str) for part in parts)
-    if numbers and field.path[0] == "operators":  # a size, or [height, width]
-        return parts if len(parts) > 1 else parts[0]
-    return text
-
-
-def _number(text: str) -> int | float | str:
-    """Return the number as JSON; other text unchanged, for the API to refuse with a reason."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text
-    if not isfinite(value):
-        return text
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
-
-
-def _json(name: str, loc: tuple[str | int, ...], text: str) -> Any:
-    try:
-        return decode_plain(text.encode("utf-8", "surrogatepass"))
-    except BadInput as error:
-        message = f"{name} is not valid JSON: {error.detail.removeprefix('The body is not valid JSON: ')}"
-        raise BadInput(message, errors=[FieldError(loc, message)]) from None
-
-
-def _pairs(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
-    pairs: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        name, _, figure = line.strip().replace("\t", " ").rpartition(" ")
-        value = _number(figure)
-        if not name or isinstance(value, str):
-            message = f"line {number}: expected a name, a space and a number, not {line[:60]!r}"
-            raise BadInput(message, errors=[FieldError(loc, message)])
-        pairs[name.strip()] = value
-    return pairs
+def _complaint(message: str, typed: str) -> str:
+    """Return an error's message in words, with the short text that was typed."""
+    said = _NUMBER.sub("expected a number", message).replace("got `str`", "got text")
+    if not typed or len(typed) > _SHORT or typed in said:
+        return said
+    return f"{said.removesuffix(', got text')}, got {typed!r}"

@@ -114,15 +114,15 @@ class Chart:
     marks: Sequence[Mark]
 
 
-def line_of(x: Axis, y: Axis, dots: Sequence[Dot], name: str, at: Literal["first", "last"]) -> Line:
-    """Return a line through points in order, whose label is at its first or last point."""
+def line_of(x: Axis, y: Axis, dots: Sequence[Dot], name: str) -> Line:
+    """Return a line through points in order, whose label is at its last point."""
     middle = [(dot.x, dot.y) for dot in dots]
     low = [(dot.x_ends[0], dot.y_ends[0]) for dot in dots]
     high = [(dot.x_ends[1], dot.y_ends[1]) for dot in dots]
     path = _path(x, y, middle)
     band = f"{_path(x, y, low)} L{_path(x, y, high[::-1])[1:]} Z"
     places = [(x.at(dot.x), 1.0 - y.at(dot.y), dot.text) for dot in dots]
-    left, top, _ = places[0 if at == "first" else -1]
+    left, top, _ = places[-1]
     return Line(path, band, places, Label(left, top - 0.03, name, "start" if left < 0.5 else "end"))
 
 
@@ -145,7 +145,7 @@ def apart(lines: Sequence[Line]) -> list[Line]:
 def mark(x: Axis, y: Axis, at: tuple[float, float], text: str, line: int, *, rising: bool) -> Mark:
     """Return a ring on a rising or falling line, with a text below it, or above it at the plot's edge."""
     place = x.at(at[0])
-    edge = place > 0.8 if rising else place < 0.12
+    edge = place > 0.75 if rising else place < 0.12
     return Mark(place, 1.0 - y.at(at[1]), text, "start" if rising != edge else "end", line, above=edge)
 
 

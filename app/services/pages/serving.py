@@ -15,7 +15,7 @@ from app.services.compare.served_compare import compare_served
 from app.services.compare.served_curves import PERCENTILES, Curves, Limits, served_curves
 from app.services.pages.address import Address
 from app.services.pages.compare import compare_body
-from app.services.pages.serving_fields import SERVING
+from app.services.pages.serving_fields import LOADS, SERVING
 from app.wire.compare_form import MOST_DEVICES
 from app.wire.served_choice_form import ComparedServing, ServingCompareResponse
 from app.wire.serving_form import ServingRequest
@@ -59,6 +59,9 @@ def model_pairs(address: Address) -> list[tuple[str, str]]:
 
 def serving_body(address: Address) -> dict[str, Any]:
     """Return the POST /compare request of an address. Raises BadInput that names unreadable controls."""
+    load = address.typed["load"]
+    if load not in LOADS:
+        raise _refused(("workload", "load"), f"must be one of {', '.join(LOADS)}, got {load[:40]!r}")
     body = compare_body(address)
     split = body["workload"].get("parallelism", {})
     if "tensor" in split and "max_devices" not in body:  # no other number of GPUs than is given
@@ -75,7 +78,7 @@ def limits_of(address: Address) -> Limits:
     times = {name: _limit(address, name) for name in ("ttft_ms", "tpot_ms")}
     percentile = address.common.get("percentile", "90")
     if percentile not in map(str, PERCENTILES):
-        raise _refused("percentile", f"must be one of {', '.join(map(str, PERCENTILES))}, got {percentile[:40]!r}")
+        raise _refused(("percentile",), f"must be one of {', '.join(map(str, PERCENTILES))}, got {percentile[:40]!r}")
     return Limits(times["ttft_ms"], times["tpot_ms"], int(percentile))
 
 
@@ -84,12 +87,12 @@ def _limit(address: Address, name: str) -> float | None:
         return None
     value = address.number(name)
     if isinstance(value, str) or not 0 < value <= 1e9:
-        raise _refused(name, f"expected a time in milliseconds over 0, got {str(value)[:40]!r}: empty for no limit")
+        raise _refused((name,), f"expected a time in milliseconds over 0, got {str(value)[:40]!r}: empty for no limit")
     return float(value)
 
 
-def _refused(name: str, message: str) -> BadInput:
-    return BadInput(f"{name}: {message}", errors=[FieldError((name,), message)])
+def _refused(loc: tuple[str, ...], message: str) -> BadInput:
+    return BadInput(f"{loc[-1]}: {message}", errors=[FieldError(loc, message)])
 
 
 def serving_view(snapshot: Snapshot, body: bytes, limits: Limits, *, max_rows: int) -> ServingView:

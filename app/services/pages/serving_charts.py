@@ -3,77 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from app.services.compare.served_curves import Curves, Limits, LoadPoint
-from app.services.pages.curve_chart import Axis, Chart, Dot, Line, apart, line_of, mark, rule
+from app.services.pages.curve_chart import Axis, Chart, Dot, Rule, apart, line_of, mark, rule
 from app.services.pages.format_figures import short, time
 
 # A limit widens its axis if it is within this many times of what is drawn; an interval's end does up to so many times.
 _NEAR, _BEYOND = 3.0, 1.3
 
 
+class _Drawn(NamedTuple):
+    """The line of a GPU type: its points, and where its ring is."""
+
+    curves: Curves
+    dots: list[Dot]
+    ring: tuple[float, float] | None
+
+
 def speed_chart(curves: Sequence[Curves], limits: Limits, names: Callable[[Curves], str], best: str) -> Chart | None:
     """Return tokens a second per GPU against those per user, over requests in flight; None without points.
 
-    `best` is the GPU type whose mark says its cost.
+    `best` is the GPU type whose ring says its cost.
     """
-    drawn = [(one, dots) for one in curves if (dots := [*map(_speed_dot, _with_speed(one))])]
+    drawn = []
+    for one in curves:
+        dots = [_speed_dot(point) for point in one.by_concurrency if point.tokens_per_s_per_user is not None]
+        speed = None if one.best is None else one.best.tokens_per_s_per_user
+        ring = None if one.best is None or speed is None else (speed, one.best.tokens_per_s_per_gpu)
+        drawn += [_Drawn(one, dots, ring)] if dots else []
     if not drawn:
         return None
-    limit = None if limits.tpot_ms is None else 1e3 / limits.tpot_ms
-    x = _axis("tokens/s per user", [[(dot.x, dot.x_ends) for dot in dots] for _, dots in drawn], limit)
-    y = _axis("tokens/s per GPU", [[(dot.y, dot.y_ends) for dot in dots] for _, dots in drawn], None)
-    lines = [line_of(x, y, dots, names(one), "last") for one, dots in drawn]
-    rules = [] if limit is None else rule(x, "x", limit, f"TPOT {time(limits.tpot_ms)}")
-    marks = [
-        mark(
-            x,
-            y,
-            (point.tokens_per_s_per_user, point.tokens_per_s_per_gpu),
-            _worth(point) if one.gpu == best else "",
-            line,
-            rising=False,
-        )
-        for line, (one, _) in enumerate(drawn)
-        if (point := one.best) is not None and point.tokens_per_s_per_user is not None
-    ]
-    return Chart(x, y, apart(lines), rules, marks)
+    rings = [one.ring for one in drawn if one.ring is not None]
+    limit = [] if limits.tpot_ms is None else [1e3 / limits.tpot_ms]
+    x = _axis(
+        "tokens/s per user",
+        [[(dot.x, dot.x_ends) for dot in one.dots] for one in drawn],
+        [*limit, *(at for at, _ in rings)],
+    )
+    y = _axis("tokens/s per GPU", [[(dot.y, dot.y_ends) for dot in one.dots] for one in drawn], [at for _, at in rings])
+    rules = [one for value in limit for one in rule(x, "x", value, f"TPOT {time(limits.tpot_ms)}")]
+    return _chart(x, y, drawn, rules, names, best, rising=False)
 
 
 def first_token_chart(
     curves: Sequence[Curves], limits: Limits, names: Callable[[Curves], str], best: str
 ) -> Chart | None:
     """Return the time to first token at the limits' percentile against the rate; None without points."""
-    drawn = [(one, [_rate_dot(point, limits) for point in one.by_rate]) for one in curves if one.by_rate]
+    drawn = [
+        _Drawn(
+            one,
+            [_rate_dot(point, limits) for point in one.by_rate],
+            None if one.best is None else (one.best.load, one.best.ttft_at_ms),
+        )
+        for one in curves
+        if one.by_rate
+    ]
     if not drawn:
         return None
-    x = _axis("requests per second", [[(dot.x, dot.x_ends) for dot in dots] for _, dots in drawn], None)
-    y = _axis(
-        f"TTFT p{limits.percentile}, ms", [[(dot.y, dot.y_ends) for dot in dots] for _, dots in drawn], limits.ttft_ms
-    )
-    lines: list[Line] = [line_of(x, y, dots, names(one), "last") for one, dots in drawn]
-    rules = [] if limits.ttft_ms is None else rule(y, "y", limits.ttft_ms, f"TTFT {time(limits.ttft_ms)}")
+    limit = [] if limits.ttft_ms is None else [limits.ttft_ms]
+    title = f"TTFT p{limits.percentile}, ms"
+    x = _axis("requests per second", [[(dot.x, dot.x_ends) for dot in one.dots] for one in drawn], [])
+    y = _axis(title, [[(dot.y, dot.y_ends) for dot in one.dots] for one in drawn], limit, whole=True)
+    rules = [one for value in limit for one in rule(y, "y", value, f"TTFT {time(value)}")]
+    return _chart(x, y, drawn, rules, names, best, rising=True)
+
+
+def _chart(
+    x: Axis,
+    y: Axis,
+    drawn: Sequence[_Drawn],
+    rules: Sequence[Rule],
+    names: Callable[[Curves], str],
+    best: str,
+    *,
+    rising: bool,
+) -> Chart:
+    lines = [line_of(x, y, one.dots, names(one.curves)) for one in drawn]
     marks = [
-        mark(x, y, (point.load, point.ttft_at_ms), _worth(point) if one.gpu == best else "", line, rising=True)
-        for line, (one, _) in enumerate(drawn)
-        if (point := one.best) is not None
+        mark(x, y, one.ring, _worth(one.curves.best) if one.curves.gpu == best else "", line, rising=rising)
+        for line, one in enumerate(drawn)
+        if one.ring is not None and one.curves.best is not None
     ]
     return Chart(x, y, apart(lines), rules, marks)
 
 
-def _axis(title: str, lines: Sequence[Sequence[tuple[float, tuple[float, float]]]], limit: float | None) -> Axis:
-    """Return the axis of all lines and a limit that is near; of powers where lines end far apart."""
+def _axis(
+    title: str,
+    lines: Sequence[Sequence[tuple[float, tuple[float, float]]]],
+    besides: Sequence[float],
+    *,
+    whole: bool = False,
+) -> Axis:
+    """Return the axis of lines, values with their intervals, and of values `besides`, unless these are far off.
+
+    It is of powers where lines end far apart; `whole`: or where one is long.
+    """
     values = [value for line in lines for value, _ in line]
     least, most = min(values) / _BEYOND, _BEYOND * max(values)
-    values += [max(end, least) for line in lines for _, (end, _) in line]
-    values += [min(end, most) for line in lines for _, (_, end) in line]
-    if limit is not None and limit <= _NEAR * most:
-        values.append(limit)
-    return Axis.over(title, values, [max(value for value, _ in line) for line in lines])
-
-
-def _with_speed(one: Curves) -> list[LoadPoint]:
-    return [point for point in one.by_concurrency if point.tokens_per_s_per_user is not None]
+    ends = [max(end, least) for line in lines for _, (end, _) in line]
+    ends += [min(end, most) for line in lines for _, (_, end) in line]
+    near = [value for value in besides if value <= _NEAR * most]
+    compared = values + near if whole else [max(value for value, _ in line) for line in lines]
+    return Axis.over(title, values + ends + near, compared)
 
 
 def _speed_dot(point: LoadPoint) -> Dot:

@@ -12,7 +12,7 @@ from app.wire.network_form import KvDtype, NetworkDtype
 SERVING = "serving"
 # Networks of the built-in ones that generate no tokens as decoders do.
 _NO_DECODERS = ("bert", "flan", "t5", "vit", "switch")
-_LOADS = {"rate_per_s": "requests/s", "concurrency": "in flight"}
+LOADS = {"rate_per_s": "requests/s", "concurrency": "in flight"}
 EXAMPLE: Mapping[str, str] = {
     "name": "llama-3.1-70b",
     "dtype": "fp8",
@@ -31,7 +31,7 @@ _LEVELS = {"concurrency": "64", "rate_per_s": "4"}
 def serving_fields(values: Mapping[str, str]) -> tuple[Field, ...]:
     """Return the fields; the typed kind of load decides what its number is."""
     load = values.get("load", "")
-    load = load if load in _LOADS else "rate_per_s"
+    load = load if load in LOADS else "rate_per_s"
     return (*_MODEL, number("level", "How many", "load", load), *_MORE)
 
 
@@ -58,7 +58,7 @@ _MODEL = (
     _split("replicas", "Replicas", "engines beside one another", more=False),
     number("input_tokens", "Input tokens", help="of a prompt"),
     number("output_tokens", "Output tokens", help="of an answer"),
-    Field("load", "Load", "choice", (), choices=tuple(_LOADS), labels=_LOADS, required=True),
+    Field("load", "Load", "choice", (), choices=tuple(LOADS), labels=LOADS, required=True),
 )
 _MORE = (
     choice("kv_dtype", "KV cache", get_args(KvDtype), help="empty: as the stack's default", more=True),
