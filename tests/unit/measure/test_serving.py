@@ -129,7 +129,7 @@ def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: si
     out = tmp_path / "served.json"
     with running(Behaviour(first_s=0.05, each_s=0.001)) as url:
         words = ["measure", "--serving", url, "--out", str(out), "--concurrency", "1", "--concurrency", "2"]
-        sizes = ["--input-tokens", "8", "--output-tokens", "500"]
+        sizes = ["--input-tokens", "8", "--output-tokens", "100"]
         command = [sys.executable, "-m", "app.cli", *words, *sizes]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 60.0
