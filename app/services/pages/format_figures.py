@@ -59,7 +59,15 @@ def amount(value: float, unit: str) -> str:
     """Return a figure with three digits and its unit."""
     if unit == "ms":
         return time(value)
-    return short(value, unit) if unit != "USD" else f"{value:.3g} USD"
+    return short(value, unit) if unit != "USD" else _dollars(value)
+
+
+def _dollars(value: float) -> str:
+    """Return the cost of a run; of a thousand or a million runs where one is less than a cent."""
+    if value == 0.0 or value >= 0.01:
+        return f"{value:,.2f} USD" if value < 1e6 else f"{short(value)} USD"
+    runs, name = (1e3, "1,000") if value >= 1e-5 else (1e6, "1,000,000")
+    return f"{runs * value:.3g} USD per {name} runs"
 
 
 def workload_line(workload: Mapping[str, Any]) -> str:
