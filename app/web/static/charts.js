@@ -69,18 +69,26 @@ const logarithmic = (text, more = {}) => axis(text, {
   ...more,
 });
 
+// Lines of whole words, for names beside the bars of a narrow chart.
+const wrapped = text => text.split(" ").reduce((lines, word) => {
+  const longer = `${lines.at(-1) ?? ""} ${word}`.trim();
+  return lines.length && longer.length <= 16 ? [...lines.slice(0, -1), longer] : [...lines, word];
+}, []);
+
 function bars(figure, table) {
   const rows = rowsOf(table).filter(row => typeof row.value === "number");
   const head = table.tHead.querySelector('[data-role="value"]'), unit = head.dataset.unit ?? "";
   const log = figure.dataset.scale === "log";
   const most = Math.max(...rows.map(row => row.high ?? row.value));
-  figure.querySelector(".plot").style.height = `${rows.length * 30 + 62}px`;
+  const narrow = figure.clientWidth < 480;
+  figure.querySelector(".plot").style.height = `${rows.length * (narrow ? 40 : 30) + 62}px`;
   const scale = log ? logarithmic(headOf(table, "value")) : axis(headOf(table, "value"), { min: 0, suggestedMax: most * 1.15 });
+  Object.assign(scale.ticks, { maxRotation: 0 });
   if (unit === "B" && !log) Object.assign(scale.ticks, { callback: binary, stepSize: 2 ** Math.ceil(Math.log2(most / 6)) });
   return {
     type: "bar",
     data: {
-      labels: rows.map(row => row.label),
+      labels: rows.map(row => narrow ? wrapped(row.label) : row.label),
       datasets: [{
         data: rows.map(row => row.value),
         backgroundColor: rows.map(row => style(row.muted ? "--line" : "--c1") + (row.muted ? "" : "99")),
