@@ -70,9 +70,19 @@ SPEC_COLUMNS = (
 # Most devices of one node (HGX-2 has sixteen): a link that joins more of them joins nodes.
 MOST_IN_A_MACHINE = 16
 TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
-# Derived columns: 1 for stacked memory (HBM), and the factor by which a product's tensor units are slower than its
-# chip's (GeForce, H20; 1 for most).
-COLUMNS = (*SPEC_COLUMNS, *(f"peak_{pipe}_flops" for pipe in PIPES), "hbm", *(f"cut_{pipe}" for pipe in TENSOR_PIPES))
+# Fraction of the datasheet's DRAM bandwidth that streaming kernels reach, as measured: HBM on P100 to B200 (0.75 to
+# 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part of
+# the bandwidth, and on the Arc Pro B60, which has none; older memories on the P4.
+_STREAMED_SHARES = {"HBM": 0.87, "GDDR7": 0.95, "GDDR6X": 0.94, "GDDR6": 0.80}
+_NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = 0.95, 0.77
+# Derived columns: the fraction above, and the factor by which a product's tensor units are slower than its chip's
+# (GeForce, H20; 1 for most).
+COLUMNS = (
+    *SPEC_COLUMNS,
+    *(f"peak_{pipe}_flops" for pipe in PIPES),
+    "streamed_share",
+    *(f"cut_{pipe}" for pipe in TENSOR_PIPES),
+)
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
 
@@ -143,10 +153,18 @@ def _cut(spec: GpuSpec, pipe: str) -> float:
     return max(1.0, round(chip.rates[pipe] * spec.sm_count * spec.boost_clock_hz / spec.peak_flops[pipe]))
 
 
+def _streamed_share(spec: GpuSpec) -> float:
+    """Return the fraction of the datasheet's DRAM bandwidth that streaming kernels reach."""
+    memory = (spec.memory_type or "").upper()
+    if memory == "GDDR6" and spec.vendor != "NVIDIA":
+        return _NO_ERROR_CORRECTION_SHARE
+    return _STREAMED_SHARES.get("HBM" if memory.startswith("HBM") else memory, _OTHER_SHARE)
+
+
 def _row(spec: GpuSpec) -> list[float]:
     values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
     values += [spec.peak_flops.get(pipe) for pipe in PIPES]
-    values.append((spec.memory_type or "").startswith("HBM"))
+    values.append(_streamed_share(spec))
     values += [_cut(spec, pipe) for pipe in TENSOR_PIPES]
     return [np.nan if value is None else float(value) for value in values]
 

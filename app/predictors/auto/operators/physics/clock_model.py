@@ -1,11 +1,11 @@
 """Clock model: sustained compute rates at the clock that board power allows, and sustained DRAM bandwidth.
 
 A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long
-matrix products far under its boost clock (L4, T4). Of the largest clock f up to boost with 0.2 TDP + e c P (f /
-f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), f_n = 1.57 GHz sqrt(7 nm / node), the sustained rate is c
-P f / f_boost, c the part of its peak P that a pipe reaches at any clock. Eight constants, as fitted on eighteen
-measured ceilings (P4 to B200): about 10 % off leaving each GPU out, which is optimistic, since their form was chosen
-with all eighteen in view; the datasheet's peak is 42 % off.
+matrix products far under its boost clock (L4, T4). Of the largest clock f up to boost with w + 0.2 TDP + e c P (f /
+f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), the sustained rate is c P f / f_boost, c the part of its
+peak P that a pipe reaches at any clock. For tensor units w = 0 and f_n = 1.57 GHz sqrt(7 nm / node); for lanes f_n is at
+least f_boost, and e grows with the node. The constants of tensor units were fitted on eighteen measured ceilings, those
+of lanes on nine (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view.
 """
 
 from __future__ import annotations
@@ -21,50 +21,54 @@ from app.tables.ops import DTYPES
 
 # Part of a pipe's peak that the best kernels reach: lanes, and tensor units.
 LANES_CAP, TENSOR_CAP = 0.962, 0.908
-# Energy of an operation at 1 V, J: FP32 on the lanes; BF16 on tensor units takes a sixteenth; fewer bits take less.
-LANES_ENERGY_J = 16e-12
-TENSOR_SAVING = 15.8
-HALVING_SAVING = 1.26
-# Further saving of tensor units since Hopper (the 4 nm class).
+# Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.
+TENSOR_ENERGY_J, HALVING_SAVING = 1.01e-12, 1.26
+# Saving of tensor units since Hopper (the 4 nm class), and energy of matrix units that compute in full FP32 (AMD), J.
 WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
-# Smaller saving of matrix units that compute in full FP32 (AMD).
-FP32_TENSOR_SAVING = 1.33
+FP32_TENSOR_ENERGY_J = 12e-12
+# Energy at 1 V of an FP32 operation on lanes of the default node, J; it grows with the node to this exponent.
+LANES_ENERGY_J, NODE_EXPONENT = 13.7e-12, 0.22
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
 IDLE_SHARE = 0.2
 # Part of the board power that products draw on top of that: alone what is left, in a network more, since its other rows
 # draw less. Chosen on measured networks (docs/explanation/notebook.md); it is what keeps a step at the board power in
 # the mean that spends four fifths in products and draws 40 % in the rest.
 ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
-# Process node if the catalogue has none, that of 2020.
-DEFAULT_NODE_NM = 7.0
+# Power of a board besides those shares when its lanes are busy, W: it matters on small cards.
+FIXED_W = 10.0
+# Process node if the catalogue has none, that of 2020, the clock of nominal voltage there, and the lowest voltage.
+DEFAULT_NODE_NM, NOMINAL_HZ, LEAST_VOLTS = 7.0, 1.57e9, 0.6
 # Run states: products after products; a card that was idle; products between the other operators of a network.
 BUSY, COOL, IN_NETWORK = range(3)
+# Pipes in which FP16 operands are computed once converted.
+_CONVERTED = ("fp32",)
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
 # L2 caches whose partitions each keep a copy of what SMs on either side read (Ampere whitepaper, 2020; also Hopper).
 _PARTITIONS = {"ampere/hbm": 2, "hopper/hbm": 2}
 
-# Fraction of the datasheet's DRAM bandwidth that streaming kernels reach: HBM, and other memories.
-HBM_SHARE, GDDR_SHARE = 0.87, 0.77
 
-
-def _pipe_energy_j(pipe: str) -> float:
+def _energy_j(pipe: str, node_nm: Floats) -> Floats:
+    """Return the energy of an operation of a pipe at 1 V, J [gpus]."""
     dtype, _, tensor = pipe.partition("_")
-    halvings = np.log2(16.0 / _BITS[dtype])
     if not tensor:
-        return float(LANES_ENERGY_J * 2.0 ** np.log2(_BITS[dtype] / 32.0))
-    saving = FP32_TENSOR_SAVING if dtype == "fp32" else TENSOR_SAVING * HALVING_SAVING**halvings
-    return float(LANES_ENERGY_J / saving)
+        energy: Floats = LANES_ENERGY_J * (_BITS[dtype] / 32.0) * (node_nm / DEFAULT_NODE_NM) ** NODE_EXPONENT
+        return energy
+    if dtype == "fp32":
+        return np.full(len(node_nm), FP32_TENSOR_ENERGY_J)
+    grouped = np.where(node_nm <= WARP_GROUP_NODE_NM, WARP_GROUP_SAVING, 1.0)
+    return TENSOR_ENERGY_J / (HALVING_SAVING ** np.log2(16.0 / _BITS[dtype]) * grouped)
 
 
 def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Floats:
     """Return the fraction of the boost clock, [gpus], at which a pipe of `rate` FLOP/s draws `drawn` of the power."""
-    node, power = gpus.column("process_node_nm"), gpus.column("board_power_w")
-    grouped = pipe.endswith("_tensor") & (node <= WARP_GROUP_NODE_NM)
-    energy_j = _pipe_energy_j(pipe) / np.where(grouped, WARP_GROUP_SAVING, 1.0)
-    nominal_hz = 1.57e9 * np.sqrt(7.0 / np.where(np.isnan(node), DEFAULT_NODE_NM, node))
-    volts = np.maximum(0.6, 0.2 + 0.8 * _CLOCKS * gpus.column("boost_clock_hz") / nominal_hz)
-    over = energy_j * rate * _CLOCKS * volts**2 > drawn * power  # False for an unknown power
+    node, boost_hz = gpus.column("process_node_nm"), gpus.column("boost_clock_hz")
+    node = np.where(np.isnan(node), DEFAULT_NODE_NM, node)
+    nominal_hz, left_w = NOMINAL_HZ * np.sqrt(DEFAULT_NODE_NM / node), drawn * gpus.column("board_power_w")
+    if not pipe.endswith("_tensor"):
+        nominal_hz, left_w = np.maximum(nominal_hz, boost_hz), left_w - FIXED_W
+    volts = np.maximum(LEAST_VOLTS, 0.2 + 0.8 * _CLOCKS * boost_hz / nominal_hz)
+    over = _energy_j(pipe, node) * rate * _CLOCKS * volts**2 > left_w  # False for an unknown power
     share: Floats = np.where(over, _CLOCKS[0], _CLOCKS).max(axis=0)
     return share
 
@@ -83,9 +87,12 @@ def sustained_clocks(gpus: GpuTable) -> Floats:
 
 def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     """Yield for each pipe of a dtype its rate at boost, FLOP/s [gpus], and the sustained fraction [3, gpus]."""
-    for pipe in PIPES_OF_DTYPE[dtype]:
+    # If the FP16 pipe is slower than FP32 (compute capability 6.1), kernels convert and compute in FP32.
+    for pipe in (*PIPES_OF_DTYPE[dtype], *(_CONVERTED if dtype == "fp16" else ())):
         tensor = pipe.endswith("tensor")
         rate = (TENSOR_CAP if tensor else LANES_CAP) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+        if pipe in _CONVERTED and dtype == "fp16":
+            rate = np.where(np.isnan(gpus.column("peak_fp16_flops")), np.nan, rate)
         busy = _clock_share(gpus, pipe, rate, ALONE_SHARE)
         between = busy if tensor else _clock_share(gpus, pipe, rate, NETWORK_SHARE)
         yield rate, np.array([busy, np.ones_like(busy), between])
@@ -116,8 +123,8 @@ def peak_reductions(gpus: GpuTable) -> Floats:
 @once_per_table
 def bandwidths(gpus: GpuTable) -> Floats:
     """Return the DRAM bandwidth that streaming kernels reach, B/s [gpus]."""
-    share: Floats = np.where(gpus.column("hbm") > 0, HBM_SHARE, GDDR_SHARE)
-    return share * gpus.column("memory_bandwidth_bytes_per_s")
+    streamed: Floats = gpus.column("streamed_share") * gpus.column("memory_bandwidth_bytes_per_s")
+    return streamed
 
 
 @once_per_table
