@@ -34,7 +34,7 @@ from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.versions import Version
 
-MOST_BYTES = 30_000_000
+MOST_BYTES = 40_000_000
 Report = Callable[[str], None]
 
 
@@ -49,7 +49,8 @@ class Source(NamedTuple):
 
 OPERATORS = (
     Source("neusight", "neusight", "github.com/sitar-lab/NeuSight", "MIT"),
-    Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
+    Source("serving_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
+    Source("whole_models", "llmservingsim", "github.com/casys-kaist/LLMServingSim", "MIT"),
 )
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
 # Every start imports these, so the throw-away installation has them too.

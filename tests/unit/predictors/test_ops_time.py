@@ -117,8 +117,23 @@ def test_without_power_and_process_node_the_clock_is_unchanged() -> None:
 
 
 def test_bandwidth_by_memory_type() -> None:
-    share = bandwidths(GPUS) / GPUS.column("memory_bandwidth_bytes_per_s")
-    np.testing.assert_allclose(share[[H100, L4]], [0.87, 0.77])
+    names = ("h100-sxm5-80gb", "nvidia-l4", "rtx-4090", "rtx-pro-6000-server", "arc-pro-b60", "tesla-p4")
+    gpus = GpuTable.from_specs([CATALOG.resolve(name) for name in names])
+    share = bandwidths(gpus) / gpus.column("memory_bandwidth_bytes_per_s")
+    np.testing.assert_allclose(share, [0.87, 0.80, 0.94, 0.95, 0.95, 0.77])
+
+
+def test_fp32_products_of_a_large_ada_card_as_known() -> None:
+    """55 to 60 TFLOP/s of a matrix product of 8192 are known of the RTX 4090, where its peak is 82.6."""
+    gpus = GpuTable.from_specs([CATALOG.resolve("rtx-4090")])
+    assert 48e12 < compute_rates(gpus)[0, DTYPE_CODE["fp32"], 0] < 62e12
+
+
+def test_fp16_is_computed_in_fp32_where_its_own_pipe_is_slower() -> None:
+    gpus = GpuTable.from_specs([CATALOG.resolve(name) for name in ("gtx-1080-ti", "tesla-p100-pcie-16gb")])
+    rates = compute_rates(gpus)[0]
+    assert rates[DTYPE_CODE["fp16"], 0] == rates[DTYPE_CODE["fp32"], 0]
+    assert rates[DTYPE_CODE["fp16"], 1] > 1.8 * rates[DTYPE_CODE["fp32"], 1]
 
 
 def test_large_products_run_near_the_sustained_rate() -> None:

@@ -39,6 +39,7 @@ from app.predictors.priors import (
     KEPT_TO,
     L2_SHARE,
     LOST_FROM,
+    ON_TENSOR_UNITS,
     QUANTISED_BYTES,
     QUANTISING,
     SLOW_SHARE,
@@ -133,6 +134,14 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 
 
 @compiled
+def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
+    """Return the share of the sustained rate that the operator's kernels attain on full tiles."""
+    kind, on_tensor_units = op_features.kind[row], devices.figures[_TENSOR, gpu] > 0.0
+    reached = ON_TENSOR_UNITS[kind, op_features.dtype[row]] if on_tensor_units else 1.0
+    return float(BY_KIND[kind, 0] * reached)
+
+
+@compiled
 def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, space: int) -> float:
     """Return the share of the peak that products in a space reach, including the transforms; 0 without such kernels.
 
@@ -145,11 +154,8 @@ def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, g
     if space == _PLAIN:
         full = op_features.fill[space, row] * _TILE_SPEED[space]
         return float(full * _waves(op_features.blocks[space, row], 1.0, devices.figures[_SMS, gpu], True))
-    dtype, compute, memory = (
-        op_features.dtype[row],
-        BY_KIND[op_features.kind[row], 0],
-        BY_KIND[op_features.kind[row], 1],
-    )
+    dtype, memory = op_features.dtype[row], BY_KIND[op_features.kind[row], 1]
+    compute = _compute_share(op_features, row, devices, gpu)
     rate, boost = devices.rates[run_state(op_features, row), dtype, gpu], devices.rates[COOL, dtype, gpu]
     full, waves = (
         op_features.fill[space, row] * _TILE_SPEED[space],
@@ -193,7 +199,7 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     """
     dtype = op_features.dtype[row]
     meeting = float(op_features.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
-    rate = BY_KIND[op_features.kind[row], 0] * devices.rates[run_state(op_features, row), dtype, gpu]
+    rate = _compute_share(op_features, row, devices, gpu) * devices.rates[run_state(op_features, row), dtype, gpu]
     tile, share = best_tile(op_features, row, devices, gpu, only)
     products = float(op_features.flops[row] / (rate * share))
     used = BY_KIND[op_features.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
