@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from app.evaluation import operator_files
+from app.ops import OP_CODE
 from app.training.operator_folds import NO_SPLIT, TEST, TRAIN, Cell
 
 # NeuSight's split of operator_files -> that of operator_folds.
@@ -15,7 +16,7 @@ _SPLIT = np.empty(3, dtype=np.intp)
 _SPLIT[[operator_files.NO_SPLIT, operator_files.TRAIN, operator_files.TEST]] = NO_SPLIT, TRAIN, TEST
 
 
-def read_cells(folder: Path) -> Iterator[Cell]:
-    """Return a cell per operator and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
-    for runs, split, drift_s in operator_files.read_operator_files(folder):
+def read_cells(folder: Path, ops: Collection[str] = OP_CODE) -> Iterator[Cell]:
+    """Return a cell per operator of `ops` and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
+    for runs, split, drift_s in operator_files.read_operator_files(folder, ops):
         yield Cell(runs, _SPLIT[split], drift_s)

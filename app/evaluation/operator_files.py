@@ -1,11 +1,11 @@
-"""Measured operators of the two published data sets as tables, for evaluations without a database.
+"""Measured operators of the published data sets as tables, for evaluations without a database.
 
 The readers and checks are those of `gpucast import`, so the rows are those that it would store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
+from app.ops import OP_CODE
 from app.services.measurements.check_operators import check_operators
-from app.services.measurements.importers import aiconfigurator, neusight
+from app.services.measurements.importers import aiconfigurator, llmservingsim, neusight
 from app.services.measurements.importers.base import Part
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
@@ -24,9 +25,16 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.operator_columns import Words
 
-NEUSIGHT, MODERN = "neusight", "modern_operators"
+NEUSIGHT = "neusight"
 NEUSIGHT_FILE = f"{NEUSIGHT}/{neusight.FILE}"
+# Folder -> its reader.
+_READERS: Mapping[str, Callable[[Path], Iterator[Part]]] = {
+    NEUSIGHT: neusight.read,
+    "serving_operators": aiconfigurator.read,
+    "whole_models": llmservingsim.read,
+}
 NO_SPLIT, TRAIN, TEST = range(3)
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
 _PER_SPLIT = 1 << 40
@@ -44,18 +52,18 @@ class FileRuns(NamedTuple):
     drift_s: NDArray[np.float64]
 
 
-def read_operator_files(folder: Path) -> list[FileRuns]:
-    """Return a table per operator and dtype of both data sets in `folder`; one of the data sets may be absent.
+def read_operator_files(folder: Path, ops: Collection[str] = OP_CODE) -> list[FileRuns]:
+    """Return a table per operator of `ops` and dtype of the data sets in `folder`; some of the data sets may be absent.
 
     `rows.gpu` are rows of the shipped catalogue; rows are unique and in the order of their keys. Raises NotFound
-    without either data set.
+    without any data set.
     """
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
     blocks: list[TaggedBlock] = []
     drift_s: list[NDArray[np.float64]] = []
     read = 0
-    for upload in _parts(folder):
+    for upload in _parts(folder, ops):
         rows = len(upload.sent)
         blocks += _blocks(upload, gpus, np.arange(read, read + rows))
         drift_s.append(np.zeros(rows) if upload.host_drift_s is None else upload.host_drift_s)
@@ -65,14 +73,21 @@ def read_operator_files(folder: Path) -> list[FileRuns]:
     return [FileRuns(part, tag // _PER_SPLIT, drift[tag % _PER_SPLIT]) for part, tag in runs]
 
 
-def _parts(folder: Path) -> Iterator[Part]:
-    """Return the uploads that an import of both data sets would send."""
-    if not (folder / NEUSIGHT).is_dir() and not (folder / MODERN).is_dir():
+def _parts(folder: Path, ops: Collection[str]) -> Iterator[Part]:
+    """Yield the uploads with operators of `ops` that an import of the data sets would send."""
+    present = [name for name in _READERS if (folder / name).is_dir()]
+    if not present:
         raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
-    if (folder / NEUSIGHT).is_dir():
-        yield from neusight.read(folder / NEUSIGHT)
-    if (folder / MODERN).is_dir():
-        yield from aiconfigurator.read(folder / MODERN)
+    for name in present:
+        yield from (part for part in _READERS[name](folder / name) if _has(part, ops))
+
+
+def _has(part: Part, ops: Collection[str]) -> bool:
+    """Return whether a part has rows of one of the operators."""
+    assert isinstance(part.sent, OperatorColumns)
+    sent = part.sent.columns["op"]
+    assert isinstance(sent, Words)
+    return any(word in ops for word in sent.words)
 
 
 def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp]) -> Iterator[TaggedBlock]:

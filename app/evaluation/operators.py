@@ -17,6 +17,8 @@ from app.errors import BadInput, NotTrained
 from app.evaluation.host_drift import with_host_drift
 from app.evaluation.operator_cells import read_cells
 from app.evaluation.operator_goals import APART, GOALS, MUST_REACH, Where, published
+from app.ops import OPS
+from app.ops.base import Op
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.finish import finished
@@ -90,7 +92,11 @@ def contenders() -> tuple[Contender, ...]:
 
 def family_of(cell: Cell) -> str:
     """Return the family of a cell: its operator group, or in attention its operator, as prefill and decode differ."""
-    return cell.runs.op if cell.group == "attention" else cell.group
+    return _family(cell.op)
+
+
+def _family(op: Op) -> str:
+    return op.name if op.group == "attention" else op.group
 
 
 def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command)
@@ -116,10 +122,9 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
     ]
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    of_family: dict[str, list[Cell]] = defaultdict(list)
-    for cell in read_cells(folder):
-        of_family[family_of(cell)].append(cell)
-    cells = [cell for part in _chosen("family", of_family, families).values() for cell in part]
+    chosen = _chosen("family", dict.fromkeys(map(_family, OPS)), families)
+    cells = sorted(read_cells(folder, {op.name for op in OPS if _family(op) in chosen}), key=family_of)
+    cells = [cell for cell in cells if family_of(cell) in chosen]
     errors: dict[tuple[str, str, str], list[CellErrors]] = defaultdict(list)
     for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
         for contender in running.values():

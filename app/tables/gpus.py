@@ -71,8 +71,8 @@ SPEC_COLUMNS = (
 MOST_IN_A_MACHINE = 16
 TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # Fraction of the datasheet's DRAM bandwidth that streaming kernels reach, as measured: HBM on P100 to B200 (0.75 to
-# 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part of
-# the bandwidth, and on the Arc Pro B60, which has none; older memories on the P4.
+# 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part,
+# and on the Arc Pro B60, which has none; older memories on the P4.
 _STREAMED_SHARES = {"HBM": 0.87, "GDDR7": 0.95, "GDDR6X": 0.94, "GDDR6": 0.80}
 _NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = 0.95, 0.77
 # Derived columns: the fraction above, and the factor by which a product's tensor units are slower than its chip's

@@ -455,7 +455,7 @@ def test_invalid_files_are_rejected(database: Database, tmp_path: Path) -> None:
 
 def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
     neusight(tmp_path / "neusight")
-    modern(tmp_path / "modern_operators")
+    modern(tmp_path / "serving_operators")
     found = {part.runs.op: part for part in read_operator_files(tmp_path) if part.runs.dtype == "fp32"}
     linear = found["linear"]
     # The row that is in both parts was learned from.

@@ -3,9 +3,9 @@
 A busy pipe takes power e x rate x V^2, with voltage V rising with the clock, so a card of little power runs long
 matrix products far under its boost clock (L4, T4). Of the largest clock f up to boost with w + 0.2 TDP + e c P (f /
 f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), the sustained rate is c P f / f_boost, c the part of its
-peak P that a pipe reaches at any clock. For tensor units w = 0 and f_n = 1.57 GHz sqrt(7 nm / node); for lanes f_n is at
-least f_boost, and e grows with the node. The constants of tensor units were fitted on eighteen measured ceilings, those
-of lanes on nine (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view.
+peak P that a pipe reaches at any clock. For tensor units w = 0 and f_n = 1.57 GHz sqrt(7 nm / node); for lanes f_n is
+at least f_boost, and e grows with the node. The constants of tensor units were fitted on eighteen measured ceilings,
+those of lanes on ten (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TENSOR_ENERGY_J, HALVING_SAVING = 1.01e-12, 1.26
 WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
 FP32_TENSOR_ENERGY_J = 12e-12
 # Energy at 1 V of an FP32 operation on lanes of the default node, J; it grows with the node to this exponent.
-LANES_ENERGY_J, NODE_EXPONENT = 13.7e-12, 0.22
+LANES_ENERGY_J, NODE_EXPONENT = 14.4e-12, 0.22
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
 IDLE_SHARE = 0.2
 # Part of the board power that products draw on top of that: alone what is left, in a network more, since its other rows
 # draw less. Chosen on measured networks (docs/explanation/notebook.md); it is what keeps a step at the board power in
 # the mean that spends four fifths in products and draws 40 % in the rest.
 ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
-# Power of a board besides those shares when its lanes are busy, W: it matters on small cards.
+# Power of a board besides those shares when products on its lanes run alone, W: it matters on small cards.
 FIXED_W = 10.0
 # Process node if the catalogue has none, that of 2020, the clock of nominal voltage there, and the lowest voltage.
 DEFAULT_NODE_NM, NOMINAL_HZ, LEAST_VOLTS = 7.0, 1.57e9, 0.6
@@ -57,7 +57,8 @@ def _energy_j(pipe: str, node_nm: Floats) -> Floats:
     if dtype == "fp32":
         return np.full(len(node_nm), FP32_TENSOR_ENERGY_J)
     grouped = np.where(node_nm <= WARP_GROUP_NODE_NM, WARP_GROUP_SAVING, 1.0)
-    return TENSOR_ENERGY_J / (HALVING_SAVING ** np.log2(16.0 / _BITS[dtype]) * grouped)
+    of_format = TENSOR_ENERGY_J / HALVING_SAVING ** float(np.log2(16.0 / _BITS[dtype]))
+    return np.asarray(of_format / grouped, dtype=np.float64)
 
 
 def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Floats:
@@ -66,7 +67,7 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Float
     node = np.where(np.isnan(node), DEFAULT_NODE_NM, node)
     nominal_hz, left_w = NOMINAL_HZ * np.sqrt(DEFAULT_NODE_NM / node), drawn * gpus.column("board_power_w")
     if not pipe.endswith("_tensor"):
-        nominal_hz, left_w = np.maximum(nominal_hz, boost_hz), left_w - FIXED_W
+        nominal_hz, left_w = np.maximum(nominal_hz, boost_hz), left_w - FIXED_W * drawn / ALONE_SHARE
     volts = np.maximum(LEAST_VOLTS, 0.2 + 0.8 * _CLOCKS * boost_hz / nominal_hz)
     over = _energy_j(pipe, node) * rate * _CLOCKS * volts**2 > left_w  # False for an unknown power
     share: Floats = np.where(over, _CLOCKS[0], _CLOCKS).max(axis=0)
