@@ -21,6 +21,8 @@ QUANTISED_BYTES = 5.0
 EAGER_DTYPES = ("fp64", "fp32", "tf32")
 # Part of the host's time that adds to the device's; the rest overlaps with it.
 HOST_SHARE = 0.5
+# Boost clock of the GPUs on which the times of operators without work in a CUDA graph were set (H100, B200).
+LAUNCH_CLOCK_HZ = 1.98e9
 # Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
 L2_SHARE = 0.35
 # Working set over the L2 up to which it is still there when the operator runs again, and from which none of it is: what

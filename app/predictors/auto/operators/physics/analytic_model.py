@@ -33,11 +33,13 @@ from app.predictors.priors import (
     HOP_S,
     HOST_SHARE,
     IN_TURN_SHARE,
+    IS_COLLECTIVE,
     IS_EAGER,
     IS_LINEAR,
     KEPT_SHARE,
     KEPT_TO,
     L2_SHARE,
+    LAUNCH_CLOCK_HZ,
     LOST_FROM,
     ON_TENSOR_UNITS,
     QUANTISED_BYTES,
@@ -168,10 +170,18 @@ def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, g
 
 
 @compiled
-def _overhead_s(op_features: OperatorFeatures, row: int, eager: bool) -> tuple[float, float, float]:
-    """Return the overhead (s), the shortest time (s), and the bytes moved to quantise activations."""
+def _overhead_s(
+    op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, eager: bool
+) -> tuple[float, float, float]:
+    """Return the overhead (s), the shortest time (s), and the bytes moved to quantise activations.
+
+    What a kernel takes without work is in part cycles (its barriers, the latency of caches), in part not (its launch,
+    the latency of DRAM), so it falls with the square root of the clock.
+    """
     kind, dtype = op_features.kind[row], op_features.dtype[row]
     host, device = BY_KIND[kind, 2], BY_KIND[kind, 3] * op_features.launches[row]
+    if not IS_COLLECTIVE[kind]:
+        device *= np.sqrt(LAUNCH_CLOCK_HZ / devices.figures[_CLOCK, gpu])
     if eager:
         return HOST_SHARE * host, max(host, device), 0.0
     if not IS_LINEAR[kind] or QUANTISING[dtype, 0] == 0.0:
@@ -290,7 +300,7 @@ def fill_terms(
     i, j = queries
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        adds, least, quantised = _overhead_s(op_features, row, is_eager(op_features, row))
+        adds, least, quantised = _overhead_s(op_features, row, devices, gpu, is_eager(op_features, row))
         terms[COMPUTE_S, q] = compute_s(op_features, row, devices, gpu, only[q], 1.0)
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(op_features, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
