@@ -102,6 +102,13 @@ def of_each_gpu(runs: OperatorRuns) -> Iterator[tuple[int, Ints]]:
             yield int(gpu), rows
 
 
+def drawn(rows: Ints, most: int) -> Ints:
+    """Return at most `most` of the rows, drawn with seed 0, in order."""
+    if len(rows) <= most:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
 def points(ops: OpTable, names: list[str]) -> Floats:
     """Return shapes as log2(1 + dimension), float64 [n, names]; absent dimensions are 0."""
     shape = np.stack([ops.column(name) for name in names], axis=1)

@@ -207,9 +207,9 @@ def test_strided_tensors_beyond_the_l2_are_read_in_bursts() -> None:
         assert least < strided / even < most
 
 
-def test_random_numbers_are_compute_bound_on_fast_memory() -> None:
+def test_random_numbers_are_compute_bound_on_fast_memory_only() -> None:
     row = {"b": 2.0**20, "h": 256, "eager": 0}
-    for gpu, least, most in ((H100, 4.0, 5.0), (L4, 1.0, 1.2)):
+    for gpu, least, most in ((H100, 1.1, 1.3), (L4, 1.0, 1.01)):
         drawn, copied = (ask(operators(op, row), gpu).latency_s[0] for op in ("dropout", "relu"))
         assert least < drawn / (9 / 8 * copied) < most
 

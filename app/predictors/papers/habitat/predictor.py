@@ -28,6 +28,7 @@ from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
 from app.predictors.papers.queries import (
     Cell,
     cell_key,
+    drawn,
     estimate,
     learned_cells,
     of_each_gpu,
@@ -143,7 +144,7 @@ def _sample(run: OperatorRuns, gpus: GpuTable) -> Samples | None:
     op = OPS[OP_CODE[run.op]]
     if op.link_bytes is not None:
         return None
-    parts = {gpu: _drawn(rows, MOST_ROWS[run.op in VARYING]) for gpu, rows in of_each_gpu(run)}
+    parts = {gpu: drawn(rows, MOST_ROWS[run.op in VARYING]) for gpu, rows in of_each_gpu(run)}
     if not parts:
         return None
     rows = run.rows.take(np.concatenate(list(parts.values())))
@@ -157,9 +158,3 @@ def _sample(run: OperatorRuns, gpus: GpuTable) -> Samples | None:
         np.log(op.work(rows.ops).bytes).astype(np.float32),
         np.log(rows.latency_s).astype(np.float32),
     )
-
-
-def _drawn(rows: Ints, most: int) -> Ints:
-    if len(rows) <= most:
-        return rows
-    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

@@ -30,6 +30,7 @@ from app.predictors.papers.pm2lat.throughput_table import AXES
 from app.predictors.papers.queries import (
     Cell,
     cell_key,
+    drawn,
     estimate,
     learned_cells,
     of_each_gpu,
@@ -48,6 +49,8 @@ from app.tables.predictions import Estimate
 
 # Operators whose kernels depend only on their products.
 PLAIN = ("linear", "bmm")
+# Rows of an operator, dtype and GPU that its kernels are fitted to, at most; published sweeps have up to 150,000.
+MOST_ROWS = 20_000
 UNSUPPORTED = ("recurrent", "collective")
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
 _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
@@ -211,8 +214,9 @@ def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
     kernel, tiles = _kernels(run)
     found: dict[int, ProductKernels | MemoryKernels] = {}
     for gpu, rows in of_each_gpu(run):
-        part = run.rows.take(rows)
-        one = _fitted(op, part.ops, part.latency_s, kernel[rows], tiles, gpus.values[[_SMS, _L2], gpu])
+        some = drawn(rows, MOST_ROWS)
+        part = run.rows.take(some)
+        one = _fitted(op, part.ops, part.latency_s, kernel[some], tiles, gpus.values[[_SMS, _L2], gpu])
         if one is not None:
             found[gpu] = one
     if not found:
