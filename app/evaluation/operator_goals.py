@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from app.config import SEED_DATA
 from app.training.operator_scores import ALL
 
-P4, B200 = "tesla-p4", "b200"
+P4 = "tesla-p4"
 # GPUs that the pooled scores are also computed without.
-APART = (P4, B200)
+APART = (P4,)
 # Predictors whose constants were set by hand on the rows that they are judged on.
 IN_SAMPLE = frozenset({"auto-untrained"})
 # Family -> (protocol, part) in which a constant of `auto` was set on rows of the same GPUs: the share of the correction
@@ -62,16 +62,21 @@ _FP32: dict[str, tuple[str, float | None, float | None]] = {
     "norm": ("layer norm", 6.0, 14.0),
     "conv2d": ("convolution 3x3", None, None),
 }
-# Family, dtype, GPUs: label; goals for held-out configurations and left-out GPUs; measured rows (part), goal with them.
-_MODERN: dict[tuple[str, str, str], tuple[str, float | None, float | None, str, float | None]] = {
-    ("linear", "bf16", ALL): ("GEMM BF16", 4.2, 20.0, "128_rows", 11.0),
-    ("linear", "fp8", f"{ALL} but {B200}"): ("GEMM FP8, without B200", 4.5, None, "128_rows", None),
-    ("linear", "fp8", B200): ("GEMM FP8, B200", None, None, "128_rows", None),
-    ("linear", "fp8_block", ALL): ("GEMM FP8 by blocks", None, None, "128_rows", None),
-    ("attention_prefill", "bf16", ALL): ("prefill BF16", 4.5, None, "128_rows", 19.0),
-    ("attention_decode", "bf16", ALL): ("decode BF16", 3.8, None, "128_rows", 16.0),
-    ("moe", ALL, ALL): ("MoE, all dtypes", 10.0, None, "128_rows", 16.0),
-    ("collective", ALL, ALL): ("collectives", 5.5, None, "2_points", 15.0),
+# Family, dtype: label; goals for held-out configurations and left-out GPUs; measured rows (part), goal with them.
+_SERVING: dict[tuple[str, str], tuple[str, float | None, float | None, str, float | None]] = {
+    ("linear", "bf16"): ("GEMM BF16", 4.2, 15.0, "128_rows", 11.0),
+    ("linear", "fp8"): ("GEMM FP8", 3.7, None, "128_rows", None),
+    ("linear", "fp8_block"): ("GEMM FP8 by blocks", 4.0, None, "128_rows", None),
+    ("linear", "nvfp4"): ("GEMM NVFP4", 5.0, None, "128_rows", None),
+    ("attention_prefill", "bf16"): ("prefill BF16", 3.4, 20.0, "128_rows", 19.0),
+    ("attention_prefill", "fp8"): ("prefill FP8", 3.4, None, "128_rows", None),
+    ("attention_decode", "bf16"): ("decode BF16", 3.4, 20.0, "128_rows", 16.0),
+    ("attention_mixed", "bf16"): ("mixed batches BF16", None, None, "128_rows", None),
+    ("attention_mla", "bf16"): ("MLA BF16", 5.0, None, "128_rows", None),
+    ("attention_module", ALL): ("modules of MLA and sparse attention", 6.0, None, "128_rows", None),
+    ("linear_attention", ALL): ("linear attention", 6.0, None, "128_rows", None),
+    ("moe", ALL): ("MoE, all dtypes", 10.0, 20.0, "128_rows", 16.0),
+    ("collective", ALL): ("collectives", 5.5, None, "2_points", 15.0),
 }
 _AMD = {"MI100": "amd-instinct-mi100", "MI210": "amd-instinct-mi210"}
 
@@ -92,10 +97,10 @@ def _goals() -> Iterator[Goal]:
             yield Goal(f"{label} FP32, {name}", Where("leave_one_gpu_out", "unseen", family, "fp32", gpu), None)
     yield Goal(f"{_FP32['conv2d'][0]} FP32", Where("neusight", "as_measured", "conv2d", "fp32"), 13.0)
     yield Goal(f"{_FP32['conv2d'][0]} FP32", Where("leave_one_gpu_out", "as_measured", "conv2d", "fp32"), 21.0)
-    for (family, dtype, gpu), (name, held_out, left_out, part, few_shot) in _MODERN.items():
-        yield Goal(name, Where("configurations", "seen", family, dtype, gpu), held_out)
-        yield Goal(name, Where("leave_one_gpu_out", "unseen", family, dtype, gpu), left_out)
-        yield Goal(name, Where("few_shot", part, family, dtype, gpu), few_shot)
+    for (family, dtype), (name, held_out, left_out, part, few_shot) in _SERVING.items():
+        yield Goal(name, Where("configurations", "seen", family, dtype), held_out)
+        yield Goal(name, Where("leave_one_gpu_out", "unseen", family, dtype), left_out)
+        yield Goal(name, Where("few_shot", part, family, dtype), few_shot)
 
 
 GOALS = tuple(_goals())
