@@ -1,8 +1,8 @@
 """Train the artefacts that ship with the code, with the same import and retrain jobs as any other version.
 
 This runs in a throw-away database, an embedded PostgreSQL in a temporary folder. Kernel measurements are not used,
-because the licences of those available do not allow a derived model to be distributed. Predictors of whole networks
-are trained last: their rows are imported after the predictors that learn from every operator are trained.
+because the licences of those available do not allow a derived model to be distributed. Predictors that learn from
+different data sets are trained in databases of their own.
 """
 
 from __future__ import annotations
@@ -47,11 +47,18 @@ class Source(NamedTuple):
     licence: str
 
 
+NEUSIGHT = Source("neusight", "neusight", "github.com/sitar-lab/NeuSight", "MIT")
+# Papers' predictors learn from one serving stack per GPU; those below tell stacks apart, and learn from all of them.
 OPERATORS = (
-    Source("neusight", "neusight", "github.com/sitar-lab/NeuSight", "MIT"),
+    NEUSIGHT,
+    Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
+)
+OPERATORS_BY_STACK = (
+    NEUSIGHT,
     Source("serving_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
     Source("whole_models", "llmservingsim", "github.com/casys-kaist/LLMServingSim", "MIT"),
 )
+TELL_STACKS_APART = ("auto",)
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
 # Every start imports these, so the throw-away installation has them too.
 OWN = {"origin": "seed_data/measurements", "licence": "Apache-2.0"}
@@ -64,7 +71,9 @@ def trainable() -> list[str]:
 
 def sources_of(predictor: str) -> tuple[Source, ...]:
     """Return the data sets that the shipped version of a predictor is trained on."""
-    return NETWORKS if predicts_networks_only(predictor) else OPERATORS
+    if predicts_networks_only(predictor):
+        return NETWORKS
+    return OPERATORS_BY_STACK if predictor in TELL_STACKS_APART else OPERATORS
 
 
 def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Report) -> int:
@@ -83,19 +92,31 @@ def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Repo
     if missing:
         raise BadInput(f"No measurements found in {', '.join(missing)}.")
     kept = {name: item.sha256 for name, item in shipped_versions(out).items() if name in {*trainable()} - {*predictors}}
-    with _throw_away() as runtime:
+    with tempfile.TemporaryDirectory(prefix="gpucast-shipped-") as folder:
+        made, named = Path(folder), dict[str, str]()
         for sources, names in stages:
-            for importer, folder in _folders(data, sources):
-                imported = import_parts(runtime.database, importer, folder)
-                report(f"{folder.name}: {imported.inserted:,} of {imported.received:,} rows imported")
-            for name in names:
-                _retrain(runtime, name, report)
-        return _write(runtime, out, kept, report)
+            named |= _trained(data, sources, names, made, report)
+        return _write(out, made, named, kept, report)
+
+
+def _trained(
+    data: Path, sources: tuple[Source, ...], names: Sequence[str], made: Path, report: Report
+) -> dict[str, str]:
+    """Train predictors on the same data sets, publish them in `made` and return their SHA-256 by predictor."""
+    with _throw_away() as runtime:
+        for importer, folder in _folders(data, sources):
+            imported = import_parts(runtime.database, importer, folder)
+            report(f"{folder.name}: {imported.inserted:,} of {imported.received:,} rows imported")
+        for name in names:
+            _retrain(runtime, name, report)
+        with runtime.database.begin() as connection:
+            served = versions.served(connection)
+        return {version.predictor: _published(runtime, made, version) for version in served}
 
 
 def _stages(predictors: Sequence[str]) -> Iterator[tuple[tuple[Source, ...], list[str]]]:
-    """Yield the data sets to import and the predictors then trained; networks last, else all would learn them."""
-    for sources in (OPERATORS, NETWORKS):
+    """Yield data sets and the predictors that are trained on them."""
+    for sources in (OPERATORS, OPERATORS_BY_STACK, NETWORKS):
         if names := [name for name in predictors if sources_of(name) == sources]:
             yield sources, names
 
@@ -139,24 +160,17 @@ def _retrain(runtime: Runtime, name: str, report: Report) -> None:
     report(f"{name}: trained in {(job.finished_at - job.started_at).total_seconds():.0f} s")
 
 
-def _write(runtime: Runtime, out: Path, kept: Mapping[str, str], report: Report) -> int:
-    """Write the trained artefacts beside the kept ones and return the bytes of all of them."""
-    with runtime.database.begin() as connection:
-        served = versions.served(connection)
-    with tempfile.TemporaryDirectory(prefix="gpucast-shipped-") as folder:
-        made = Path(folder)
-        named = {version.predictor: _published(runtime, made, version) for version in served}
-        for name, sha256 in named.items():
-            report(f"{name}: {(made / f'{sha256}.joblib').stat().st_size / 1e6:.2f} MB")
-        kept_paths = [path for sha256 in kept.values() for path in out.glob(f"{sha256}.*")]
-        total = sum(path.stat().st_size for path in (*made.iterdir(), *kept_paths))
-        if total >= MOST_BYTES:
-            raise GpucastError(
-                f"The artefacts take {total / 1e6:.1f} MB together; the limit is {MOST_BYTES / 1e6:.0f} MB."
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        for path in made.iterdir():
-            shutil.copy(path, out / path.name)
+def _write(out: Path, made: Path, named: Mapping[str, str], kept: Mapping[str, str], report: Report) -> int:
+    """Write the artefacts `made` beside the kept ones and return the bytes of all of them."""
+    for name, sha256 in named.items():
+        report(f"{name}: {(made / f'{sha256}.joblib').stat().st_size / 1e6:.2f} MB")
+    kept_paths = [path for sha256 in kept.values() for path in out.glob(f"{sha256}.*")]
+    total = sum(path.stat().st_size for path in (*made.iterdir(), *kept_paths))
+    if total >= MOST_BYTES:
+        raise GpucastError(f"The artefacts take {total / 1e6:.1f} MB together; the limit is {MOST_BYTES / 1e6:.0f} MB.")
+    out.mkdir(parents=True, exist_ok=True)
+    for path in made.iterdir():
+        shutil.copy(path, out / path.name)
     write_list(out, {**kept, **named})
     return total
 

@@ -66,7 +66,8 @@ _DATA = typer.Option(
     envvar=DATA_VARIABLE,
     file_okay=False,
     metavar="DIR",
-    help="Folder with the data sets neusight, serving_operators, whole_models, vision_models and cuda_kernels.",
+    help="Folder with the data sets neusight, modern_operators, serving_operators, serving_points, whole_models, "
+    "vision_models and cuda_kernels.",
 )
 Data: TypeAlias = Annotated[Path, _DATA]
 DataIfAny: TypeAlias = Annotated[Path | None, _DATA]
