@@ -28,12 +28,13 @@ def by_model() -> dict[str, Line]:
 @pytest.mark.parametrize(
     ("deployed", "most"),
     [
-        ("llama70b fp8", 13.0),
-        ("llama70b fp4", 13.0),
+        ("llama70b fp8", 10.0),
+        ("llama70b fp4", 16.0),
         ("qwen32b bf16", 11.0),
         ("qwen32b fp8", 8.0),
-        ("gptoss fp4", 12.0),
-        ("dsr1 fp4", 15.0),
+        ("gptoss fp4", 9.0),
+        ("dsr1 fp4", 13.0),
+        ("dsr1 fp8", 17.0),
     ],
 )
 def test_time_per_output_token(by_model: dict[str, Line], deployed: str, most: float) -> None:
