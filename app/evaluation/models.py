@@ -82,7 +82,7 @@ def read_study(folder: Path) -> Study:
     specs = load_seed_specs()
     catalog, home = Catalog(specs), folder / "neusight"
     runs, published = tuple(read_measured(home, catalog)), read_published(home, catalog)
-    operators = tuple(cell for cell in read_cells(folder) if (cell.split != NO_SPLIT).any())
+    operators = tuple(cell for cell in read_cells(folder, names=("neusight",)) if (cell.split != NO_SPLIT).any())
     return Study(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
 

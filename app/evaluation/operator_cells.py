@@ -16,7 +16,9 @@ _SPLIT = np.empty(3, dtype=np.intp)
 _SPLIT[[operator_files.NO_SPLIT, operator_files.TRAIN, operator_files.TEST]] = NO_SPLIT, TRAIN, TEST
 
 
-def read_cells(folder: Path, ops: Collection[str] = OP_CODE) -> Iterator[Cell]:
-    """Return a cell per operator of `ops` and dtype of the folder; `rows.gpu` are rows of the shipped catalogue."""
-    for runs, split, drift_s in operator_files.read_operator_files(folder, ops):
+def read_cells(
+    folder: Path, ops: Collection[str] = OP_CODE, names: Collection[str] = operator_files.DATA_SETS
+) -> Iterator[Cell]:
+    """Return a cell per operator of `ops` and dtype of the data sets `names`; `rows.gpu` are rows of the catalogue."""
+    for runs, split, drift_s in operator_files.read_operator_files(folder, ops, names):
         yield Cell(runs, _SPLIT[split], drift_s)

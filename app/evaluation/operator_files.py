@@ -35,6 +35,7 @@ _READERS: Mapping[str, Callable[[Path], Iterator[Part]]] = {
     "serving_operators": aiconfigurator.read,
     "whole_models": llmservingsim.read,
 }
+DATA_SETS = tuple(_READERS)
 NO_SPLIT, TRAIN, TEST = range(3)
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
 _PER_SPLIT = 1 << 40
@@ -52,8 +53,10 @@ class FileRuns(NamedTuple):
     drift_s: NDArray[np.float64]
 
 
-def read_operator_files(folder: Path, ops: Collection[str] = OP_CODE) -> list[FileRuns]:
-    """Return a table per operator of `ops` and dtype of the data sets in `folder`; some of the data sets may be absent.
+def read_operator_files(
+    folder: Path, ops: Collection[str] = OP_CODE, names: Collection[str] = DATA_SETS
+) -> list[FileRuns]:
+    """Return a table per operator of `ops` and dtype of the data sets `names` in `folder`, some of which may be absent.
 
     `rows.gpu` are rows of the shipped catalogue; rows are unique and in the order of their keys. Raises NotFound
     without any data set.
@@ -63,7 +66,7 @@ def read_operator_files(folder: Path, ops: Collection[str] = OP_CODE) -> list[Fi
     blocks: list[TaggedBlock] = []
     drift_s: list[NDArray[np.float64]] = []
     read = 0
-    for upload in _parts(folder, ops):
+    for upload in _parts(folder, ops, names):
         rows = len(upload.sent)
         blocks += _blocks(upload, gpus, np.arange(read, read + rows))
         drift_s.append(np.zeros(rows) if upload.host_drift_s is None else upload.host_drift_s)
@@ -73,9 +76,9 @@ def read_operator_files(folder: Path, ops: Collection[str] = OP_CODE) -> list[Fi
     return [FileRuns(part, tag // _PER_SPLIT, drift[tag % _PER_SPLIT]) for part, tag in runs]
 
 
-def _parts(folder: Path, ops: Collection[str]) -> Iterator[Part]:
+def _parts(folder: Path, ops: Collection[str], names: Collection[str]) -> Iterator[Part]:
     """Yield the uploads with operators of `ops` that an import of the data sets would send."""
-    present = [name for name in _READERS if (folder / name).is_dir()]
+    present = [name for name in names if (folder / name).is_dir()]
     if not present:
         raise NotFound(f"{folder} has none of the files known. Pass --data the folder that holds {NEUSIGHT_FILE}.")
     for name in present:

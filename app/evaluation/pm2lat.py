@@ -76,7 +76,7 @@ def _runs(folder: Path, gpus: GpuTable) -> Iterator[OperatorRuns]:
     """Return the rows of the tables' operators on the paper's GPUs."""
     in_tables = {(op, dtype) for layer in LAYERS.values() for op in layer.ops for dtype in layer.dtypes}
     rows = [gpus.ids.index(gpu) for names in GPUS.values() for gpu in names]
-    for cell in read_cells(folder):
+    for cell in read_cells(folder, {op for op, _ in in_tables}):
         here = np.flatnonzero(np.isin(cell.runs.rows.gpu, rows))
         if (cell.runs.op, cell.runs.dtype) in in_tables and len(here):
             yield cell.runs.take(here)

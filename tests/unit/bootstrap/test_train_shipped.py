@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.bootstrap.train_shipped import NETWORKS, OPERATORS, OWN, sources_of, train_shipped, trainable
+from app.bootstrap.train_shipped import (
+    NETWORKS,
+    OPERATORS,
+    OPERATORS_BY_STACK,
+    OWN,
+    sources_of,
+    train_shipped,
+    trainable,
+)
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput
 from app.store import artifacts
@@ -67,4 +75,4 @@ def test_missing_data_sets_and_untrainable_names_are_rejected(tmp_path: Path, da
 
 def test_networks_train_predictors_of_networks_only() -> None:
     assert [name for name in trainable() if sources_of(name) == NETWORKS] == ["convmeter", "convmeter_ols"]
-    assert {sources_of(name) for name in trainable()} == {OPERATORS, NETWORKS}
+    assert {sources_of(name) for name in trainable()} == {OPERATORS, OPERATORS_BY_STACK, NETWORKS}
