@@ -54,10 +54,10 @@ def test_auto_beats_the_roofline_and_itself_untrained(cells: list[dict[str, Any]
 
 
 def test_auto_errors_stay_within_bounds(cells: list[dict[str, Any]]) -> None:
-    """From 500 rows per GPU; docs/reference/results.md has the figures from all of them."""
+    """From 500 rows per GPU, which three serving stacks share; docs/reference/results.md has those from all rows."""
     found = {(c["protocol"], c["dtype"]): c["mape"] for c in cells if (c["predictor"], c["gpu"]) == ("auto", "all")}
     assert found["configurations", "bf16"] < 10.0
-    assert found["configurations", "fp8_block"] < 8.0
+    assert found["configurations", "fp8_block"] < 10.5
     assert found["leave_one_gpu_out", "bf16"] < 27.0
     assert found["leave_one_gpu_out", "fp32"] < 21.0
 
