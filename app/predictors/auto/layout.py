@@ -13,7 +13,7 @@ from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISIO
 from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.auto.operators.physics.physics_fit import FACTOR_NAMES
 from app.predictors.schema import Layout
-from app.tables.ops import DTYPES
+from app.tables.ops import ACTIVATION_DTYPES, DTYPES
 
 
 def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -41,6 +41,7 @@ def _of_operator(name: str) -> Layout:
     op, seen = OPS[kind], own_dims(kind)
     codes = {f"{name}.{dim.name}": dim.choices for dim in op.dims if dim.choices and dim.name in seen}
     if any(dim.feature == "code" and isnan(dim.default or 0.0) for dim in op.dims):  # left out: the row's dtype
-        last = max(DTYPES.index(dtype) for dtype in op.dtypes)
+        # Formats of weights alone come last, and their order does not matter: no cache of keys and values has them.
+        last = max(DTYPES.index(dtype) for dtype in op.dtypes if dtype in ACTIVATION_DTYPES)
         codes[f"{name}.dtype"] = DTYPES[: last + 1]
     return Layout({f"features of {name}": shape_feature_names(kind)}, codes)
