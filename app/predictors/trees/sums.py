@@ -91,22 +91,23 @@ def add_trees(
     if span[0] == span[1]:
         return
     feature, level_threshold, half = trees
-    m = len(total)
+    m, rest_from = len(total), span[1] - (span[1] - span[0]) % _TREES
     place = np.empty((len(thresholds.begin) - 1, m), dtype=np.uint8)
     if m < _FEW:
         for k in range(m):
             _find_places(features, k, thresholds, place)
-            alone = np.float32(0.0)
+            alone, some = np.float32(0.0), np.float32(0.0)
             for tree in range(span[0], span[1]):
-                alone += _single(half[tree, _leaf(place, k, feature[tree], level_threshold[tree])])
+                some += _single(half[tree, _leaf(place, k, feature[tree], level_threshold[tree])])
+                if tree >= rest_from or (tree - span[0]) % _TREES == _TREES - 1:  # in the order of the sums below
+                    alone, some = alone + some, np.float32(0.0)
             total[k] += weight * alone
         return
     _fill_places(features, thresholds, place)
     leaf, value = np.empty((_TREES, m), dtype=np.uint8), np.empty((_TREES, LEAVES), dtype=np.float32)
     bits, least = np.empty(LEAVES, dtype=np.uint32), np.empty(LEAVES, dtype=np.uint32)
     whole, taken, summed = bits.view(np.float32), least.view(np.float32), np.zeros(m, dtype=np.float32)
-    tree = span[0]
-    while tree + _TREES <= span[1]:
+    for tree in range(span[0], rest_from, _TREES):
         for k in range(_TREES):
             _fill_leaves(place, feature[tree + k], level_threshold[tree + k], leaf[k])
             _fill_bits(half[tree + k], bits, least)
@@ -115,8 +116,7 @@ def add_trees(
         a, b, c, d = value[0], value[1], value[2], value[3]
         for k in range(m):
             summed[k] += a[of_a[k]] + b[of_b[k]] + c[of_c[k]] + d[of_d[k]]
-        tree += _TREES
-    for rest in range(tree, span[1]):
+    for rest in range(rest_from, span[1]):
         _fill_leaves(place, feature[rest], level_threshold[rest], leaf[0])
         _fill_bits(half[rest], bits, least)
         _fill_difference(whole, taken, value[0])

@@ -26,7 +26,10 @@ def test_tree_sums_are_equal_for_single_rows_and_blocks(rows: int) -> None:
     features[1, 1::3], features[2, 2::5], features[3, ::7] = np.nan, np.inf, -np.inf
     leaf = leaves_of(features, trees)
     expected = trees.value.astype(np.float64)[np.arange(TREES), leaf].sum(axis=1)
-    np.testing.assert_allclose(trees.sum(features), expected, rtol=1e-5, atol=1e-6)
+    sums = trees.sum(features)
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-6)
+    alone = [trees.sum(np.ascontiguousarray(features[:, row : row + 1]))[0] for row in range(rows)]
+    assert sums.tolist() == alone
 
 
 @pytest.mark.parametrize("rows", [1, 4])
