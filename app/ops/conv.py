@@ -225,7 +225,7 @@ CONV_OPS = (
         handed=handed,
         saving=saving,
         # On tensor units from whole networks on V100, RTX 2080 Ti, A100 and H100: layouts change between layers.
-        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=0.55),
+        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75)),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
         backward=BY_DATA_AND_WEIGHT,

@@ -17,7 +17,7 @@ class Prior(NamedTuple):
     device_s  time of an operator of no work in a CUDA graph, seconds
     width     half-width in log space of an interval that holds 80 %; equal in an interval group (docs/explanation/
               notebook.md)
-    tensor    share of `compute` that is left where products of 16 bits run on tensor units
+    tensor    shares of `compute` that are left where products of 16 bits run on tensor units: before Ampere, and since
     """
 
     compute: float
@@ -25,7 +25,7 @@ class Prior(NamedTuple):
     host_s: float
     device_s: float
     width: float
-    tensor: float = 1.0
+    tensor: tuple[float, float] = (1.0, 1.0)
 
 
 # Of whatever only moves bytes. Host time: a guess, no rows are behind it.

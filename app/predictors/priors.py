@@ -51,8 +51,10 @@ HOP_S = 0.9e-6
 
 # By code into OPS and DTYPES.
 BY_KIND = np.array([op.prior[:4] for op in OPS])
-# Share of a kind's `compute` on tensor units by dtype, [kinds, dtypes].
-ON_TENSOR_UNITS = np.array([[op.prior.tensor if dtype in {"fp16", "bf16"} else 1.0 for dtype in DTYPES] for op in OPS])
+# Share of a kind's `compute` on tensor units before Ampere, and since, by dtype, [2, kinds, dtypes].
+ON_TENSOR_UNITS = np.array(
+    [[[op.prior.tensor[i] if dtype in {"fp16", "bf16"} else 1.0 for dtype in DTYPES] for op in OPS] for i in range(2)]
+)
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
 IS_LINEAR = np.array([op.quantised is not None for op in OPS])

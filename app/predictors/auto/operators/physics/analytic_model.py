@@ -138,8 +138,9 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 @compiled
 def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the share of the sustained rate that the operator's kernels attain on full tiles."""
-    kind, on_tensor_units = op_features.kind[row], devices.figures[_TENSOR, gpu] > 0.0
-    reached = ON_TENSOR_UNITS[kind, op_features.dtype[row]] if on_tensor_units else 1.0
+    kind, since_ampere = op_features.kind[row], int(devices.figures[_BF16, gpu] > 0.0)
+    on_tensor_units = devices.figures[_TENSOR, gpu] > 0.0
+    reached = ON_TENSOR_UNITS[since_ampere, kind, op_features.dtype[row]] if on_tensor_units else 1.0
     return float(BY_KIND[kind, 0] * reached)
 
 
