@@ -86,7 +86,10 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     results: Annotated[
         bool,
         typer.Option(
-            "--results", "--readme", help="Write the tables of docs/reference/results.md and evaluation/operators.json."
+            "--results",
+            "--readme",
+            help="Write the tables of docs/reference/results.md and evaluation/operators.json; what is not evaluated"
+            " now stays as recorded.",
         ),
     ] = False,
 ) -> None:
@@ -96,8 +99,6 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
 
     if json_file is not None:
         _refuse_unwritable(json_file)
-    if results and family:
-        raise BadInput("--results records whole protocols: omit --family.")
     study = evaluate_operators(
         data,
         predictors=predictor or (),

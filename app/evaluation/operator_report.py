@@ -144,13 +144,8 @@ def _coverage(cell: Result | None) -> str:
 
 def body(study: Study, cells: Sequence[Result]) -> dict[str, Any]:
     """Return the JSON record of `cells`."""
-    return {
-        "study": "operators",
-        "version": study.version,
-        "commit": commit(),
-        "limits": dict(study.limits),
-        "cells": [dict(cell) for cell in cells],
-    }
+    made_by = {"version": study.version, "commit": commit(), "limits": dict(study.limits)}
+    return {"study": "operators", "cells": [{**cell, **made_by} for cell in cells]}
 
 
 def commit() -> str | None:
@@ -162,8 +157,12 @@ def commit() -> str | None:
 
 def table(run: Mapping[str, Any]) -> list[str]:
     """Return the lines between the markers of the results page, from a record."""
-    made_by = f"{_limits(run['limits'])}; version {run['version']}, commit {run['commit']}."
-    return [*markdown(run["cells"], GOALS), "", MARKED, "", made_by]
+    made_by: dict[str, list[str]] = {}
+    for cell in run["cells"]:
+        text = f"{_limits(cell['limits'])}; version {cell['version']}, commit {cell['commit']}."
+        made_by.setdefault(text, []).append(cell["protocol"])
+    sources = [f"`{'`, `'.join(dict.fromkeys(of))}`: {text}" for text, of in made_by.items()]
+    return [*markdown(run["cells"], GOALS), "", MARKED, *(line for text in sources for line in ("", text))]
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
@@ -175,10 +174,20 @@ def _limits(limits: Mapping[str, Any]) -> str:
 
 
 def record(study: Study) -> None:
-    """Write the short table's results to evaluation/operators.json, and the table into the results page."""
+    """Write the short table's results to evaluation/operators.json, and the table into the results page.
+
+    Results of other protocols, families and predictors that were recorded before stay.
+    """
     run = body(study, short(study.cells))
+    new, shown = {_key(cell) for cell in run["cells"]}, {goal.where for goal in GOALS}
+    before = json.loads(RECORD.read_text("utf-8"))["cells"] if RECORD.exists() else []
+    run["cells"][:0] = [cell for cell in before if _key(cell) not in new and _where(cell) in shown]
     RECORD.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
     RESULTS.write_text(with_table(RESULTS.read_text("utf-8"), table(run)), "utf-8")
+
+
+def _key(cell: Result) -> tuple[Where, str]:
+    return _where(cell), cell["predictor"]
 
 
 def with_table(page: str, lines_: Sequence[str], begin: str = BEGIN, end: str = END) -> str:

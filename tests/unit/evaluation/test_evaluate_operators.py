@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -69,7 +69,8 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
     table = operators("linear", *rows, dtype="bf16")
     runs = runs_of("linear", "bf16", table, gpu=[3] * 256 + [4] * 32, latency_s=[SECONDS] * 288)
 
-    def cells(folder: Path) -> Iterator[Cell]:
+    def cells(folder: Path, ops: Collection[str]) -> Iterator[Cell]:
+        assert "linear" in ops
         yield Cell(runs, np.full(288, NO_SPLIT), np.zeros(288))
 
     monkeypatch.setattr(service, "read_cells", cells)

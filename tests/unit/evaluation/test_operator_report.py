@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.errors import BadInput
-from app.evaluation import calibration_report
+from app.evaluation import calibration_report, operator_report
 from app.evaluation.operator_goals import GOALS, published
-from app.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, table, with_table
+from app.evaluation.operator_report import BEGIN, END, RECORD, RESULTS, heading, markdown, record, table, with_table
+from app.evaluation.operators import Study
 
 
 def test_the_results_page_shows_the_recorded_operators() -> None:
     run = json.loads(RECORD.read_text("utf-8"))
-    assert run["version"] and run["commit"]
+    assert all(cell["version"] and cell["commit"] for cell in run["cells"])
     text = RESULTS.read_text("utf-8")
     assert with_table(text, table(run)) == text, "run gpucast evaluate operators --results"
     assert len(table(run)) > 20
@@ -53,6 +55,22 @@ def test_errors_that_reach_their_goal_are_bold() -> None:
         "| linear FP32, without P4 † | 9 | **9.0** | 8.0 | 80 |",
     ]
     assert markdown([result("auto", 9.06)], GOALS)[-1].endswith("| 9 | 9.1 | 80 |")
+
+
+def test_results_that_are_not_evaluated_again_stay_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_report, "RECORD", tmp_path / "operators.json")
+    monkeypatch.setattr(operator_report, "RESULTS", tmp_path / "results.md")
+    (tmp_path / "results.md").write_text(f"{BEGIN}\n{END}")
+    limits = {"test_rows": 4000, "rows": None, "intervals": True}
+    for version, cells in (("1", [result("auto", 9.0), result("tilewave", 8.0)]), ("2", [result("auto", 7.0)])):
+        record(Study(tuple(cells), limits, version))
+    recorded = json.loads((tmp_path / "operators.json").read_text())["cells"]
+    assert {(cell["predictor"], cell["mape"], cell["version"]) for cell in recorded} == {
+        ("tilewave", 8.0, "1"),
+        ("auto", 7.0, "2"),
+    }
+    page = (tmp_path / "results.md").read_text()
+    assert "version 1, commit" in page and "version 2, commit" in page
 
 
 def test_in_sample_errors_are_marked() -> None:
