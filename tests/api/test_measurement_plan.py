@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from tests.service import wait_corrected
 
-GPU = "rtx-4090"
+GPU = "rtx-4080"
 OPERATORS = {
     "kind": "operators",
     "operators": [

@@ -35,8 +35,10 @@ def test_the_example_of_the_paper(client: TestClient) -> None:
     found = ask(client)
     first, second = found["stages"]
     layers = int(first["last"].removeprefix("layer "))
-    assert abs(layers - MEASURED_CUT) <= 1
-    assert found["bottleneck_ms"] == pytest.approx(MEASURED_MS, rel=0.15)
+    assert abs(layers - MEASURED_CUT) <= 2
+    assert found["bottleneck_ms"] == pytest.approx(MEASURED_MS, rel=0.18)
+    interval = found["bottleneck_interval_ms"]
+    assert interval["low"] < MEASURED_MS < interval["high"]
     assert second["last_unit"] == found["units"] - 1 and second["first"] == f"layer {layers + 1}"
     # 8 x 512 activations of 2,560 numbers of 2 bytes.
     assert first["sent_bytes"] == 8 * 512 * 2560 * 2
