@@ -125,6 +125,7 @@ class Op:
     products  the matrix products that its work is, if it is; `batched`: in kernels for batches of products
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
+    relaid    bytes read and written to change layouts around kernels of early tensor units
     queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     transformed  the same products in another space, if kernels may do them there
@@ -172,6 +173,7 @@ class Op:
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
+    relaid: Callable[[OpTable], Floats] | None = None
     queries: Callable[[OpTable], Queries] | None = None
     loops: Callable[[OpTable], Loops] | None = None
     transformed: Callable[[OpTable], Transformed] | None = None

@@ -99,6 +99,13 @@ def work(table: OpTable) -> Work:
     return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
 
 
+def relaid(table: OpTable) -> Floats:
+    """Bytes read and written where images in 16 bits pass to channels last, which tensor units take, and back."""
+    half = (table.dtype == DTYPE_CODE["fp16"]) | (table.dtype == DTYPE_CODE["bf16"])
+    written = table.column("b") * table.column("out_channels") * output(table).area * OUTPUT_BYTES[table.dtype]
+    return np.where(half, 2.0 * (1.0 + table.column("backward")) * (handed(table) + written), 0.0)
+
+
 def saving(table: OpTable) -> Floats:
     """By how much Winograd's algorithm may cut the FLOPs of windows in steps of one."""
     winograd = (plane(table, "kernel_size").area > 1.0) & (plane(table, "stride").area == 1.0)
@@ -223,8 +230,9 @@ CONV_OPS = (
         products=products,
         transformed=transformed,
         handed=handed,
+        relaid=relaid,
         saving=saving,
-        # On tensor units from whole networks on V100, RTX 2080 Ti, A100 and H100: layouts change between layers.
+        # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090.
         prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75)),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),

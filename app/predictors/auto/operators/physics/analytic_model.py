@@ -204,7 +204,9 @@ def _reduced_peak_share(reduction: float, used: float) -> float:
 
 @compiled
 def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
-    """Return the compute seconds: FLOPs (0 in a dtype without a known rate) plus synchronisation clocks.
+    """Return the compute seconds: FLOPs (0 in a dtype without a known rate), synchronisation clocks, changes of layout.
+
+    Layouts change before Ampere only, whose libraries have kernels for either.
 
     `slower`: time of kernels at the full tensor peak over the prior's, which lowers the time the tensor units are busy.
     """
@@ -215,7 +217,10 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     products = float(op_features.flops[row] / (rate * share))
     used = BY_KIND[op_features.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
     products *= _reduced_peak_share(devices.peak_reduction[dtype, gpu], min(used / slower, 1.0))
-    return meeting + (0.0 if np.isnan(rate) else products)
+    relaid_s = 0.0
+    if devices.figures[_TENSOR, gpu] > 0.0 and not devices.figures[_BF16, gpu] > 0.0:
+        relaid_s = op_features.relaid[row] / (BY_KIND[op_features.kind[row], 1] * devices.bandwidth[gpu])
+    return meeting + relaid_s + (0.0 if np.isnan(rate) else products)
 
 
 @compiled

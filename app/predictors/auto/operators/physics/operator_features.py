@@ -47,6 +47,7 @@ class OperatorFeatures(NamedTuple):
     reread, in_flight, passed  bytes re-read if evicted from the L2, and the bytes in flight per SM and in total
     clocks              SM clocks to synchronise a row reduction, draw random numbers or start a tile; mostly 0
     handed              input bytes that the previous operator of a network has just written
+    relaid              bytes moved to change layouts around kernels of early tensor units; else 0
     between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0
     launches            dependent kernel launches
     sent                bytes over the link of collectives; else 0
@@ -70,6 +71,7 @@ class OperatorFeatures(NamedTuple):
     passed: Floats
     clocks: Floats
     handed: Floats
+    relaid: Floats
     between: Floats
     launches: Floats
     sent: Floats
@@ -151,6 +153,16 @@ def _handed(kind: Kind) -> Floats:
     return kind.op.handed(kind.table)
 
 
+def _relaid(nothing: Floats, kinds: list[Kind]) -> Floats:
+    relaying = [(kind, kind.op.relaid) for kind in kinds if kind.op.relaid is not None]
+    if not relaying:
+        return nothing
+    column = nothing.copy()
+    for kind, relaid in relaying:
+        column[kind.rows] = relaid(kind.table)
+    return column
+
+
 def _activations(kind: Kind) -> Floats:
     quantised = kind.op.quantised
     return np.zeros(len(kind.table)) if quantised is None else quantised(kind.table)
@@ -215,6 +227,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         _of_kinds(ops, kinds, _activations),
         *rereads,
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
+        _relaid(nothing, kinds),
         _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
