@@ -95,8 +95,8 @@ STACKS = {
 # Fitted to InferenceX's closed loops. `gpucast evaluate serving --fit` fits them anew, and prints errors with
 # deployments held out.
 HOST = {
-    "vllm": HostTimes(0.0, 0.0, 22e-3, 1.0e-3, 0.64e-6, 1.26),
-    "sglang": HostTimes(0.2e-3, 4e-6, 95e-3, 4.1e-3, 0.2e-6, 1.37),
+    "vllm": HostTimes(38e-6, 9.9e-6, 20e-3, 0.0, 2.8e-6, 1.17),
+    "sglang": HostTimes(0.0, 0.0, 80e-3, 15e-3, 1.0e-6, 1.24),
     "trtllm": HostTimes(34e-6, 3.7e-6, 25e-3, 0.92e-3, 4.7e-6, 1.01),
 }
 
