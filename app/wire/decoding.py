@@ -19,6 +19,7 @@ import msgspec
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
 from app.wire.json_parts import decode_in_parts
 from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, every_value
+from app.wire.near_names import did_you_mean
 from app.wire.usual_names import field_hint, renamed_dtypes, with_own_dtypes
 
 T = TypeVar("T")
@@ -27,6 +28,15 @@ _PLACE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _BAD_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
+_BAD_TYPE = re.compile(r"^Expected `([a-z| ]+)`, got `([a-z]+)`$")
+_BAD_NUMBER = re.compile(r"^Expected `(?:int|float)` (?:[<>]=? |that's a multiple of )")
+# JSON's types in words; None is left out of what a field accepts unless nothing else is left.
+_WORDS = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
+    "object": "an object", "null": "null",
+}  # fmt: skip
+_MOST_SHOWN = 60
+UNKNOWN_FIELD = "unknown field"
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[str, Any]) -> T:
@@ -109,6 +119,10 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
         except msgspec.ValidationError as error:
             path, message = _split(str(error))
             path, message = _point_at_field(path, message)
+            if message == UNKNOWN_FIELD:
+                message += field_hint(str(path[-1])) or did_you_mean(
+                    str(path[-1]), _names_at(form, path[:-1], repaired)
+                )
             if any(error.loc == loc + path for error in errors):  # the repair took it out and has nothing to put there
                 break
             errors.append(FieldError(loc + path, _improve_message(message, path, repaired, form)))
@@ -122,6 +136,8 @@ def _first_error(error: Exception, form: Any) -> BadInput:
     if not isinstance(error, msgspec.ValidationError | OverflowError):
         return Malformed(f"The body is not valid JSON: {error}.")
     path, message = _point_at_field(*_split(str(error)))
+    if message == UNKNOWN_FIELD:
+        message += field_hint(str(path[-1]))
     errors = [FieldError(path, _improve_message(message, path, None, form))]
     return BadInput(summary(errors), errors=errors)
 
@@ -152,7 +168,7 @@ def _split(text: str) -> tuple[Path, str]:
 def _point_at_field(path: Path, message: str) -> tuple[Path, str]:
     """Point at the unknown or missing field itself, not at the enclosing object."""
     if unknown := _UNKNOWN.match(message):
-        return (*path, unknown[1]), f"unknown field{field_hint(unknown[1])}"
+        return (*path, unknown[1]), UNKNOWN_FIELD
     if missing := _MISSING.match(message):
         return (*path, missing[1]), "required field is missing"
     return path, message
@@ -165,12 +181,44 @@ def _improve_message(message: str, path: Path, raw: Any, form: Any) -> str:
         return f"must be a finite number, got {value}"
     if choice := _BAD_CHOICE.match(message):
         valid = _choices(form, path, raw)
-        return f"invalid value {choice[1]}" + (f"; valid: {', '.join(valid)}" if valid else "")
+        return f"invalid value {choice[1]}{did_you_mean(str(value), valid)}" + (
+            f"; valid: {', '.join(valid)}" if valid else ""
+        )
+    if wrong := _BAD_TYPE.match(message):
+        return _wrong_type(wrong[1], wrong[2], value)
+    found = f", got {value}" if _BAD_NUMBER.match(message) and isinstance(value, int | float) else ""
     return (
         message.replace("Expected", "expected", 1)
         .replace("`float` that's a multiple of 1.0", "a whole number")
         .replace("`float`", "a number")
+        .replace("`int`", "a whole number")
+        + found
+        + _as_share(path, value)
     )
+
+
+def _wrong_type(accepted: str, got: str, value: Any) -> str:
+    """Return what a field accepts and what it was given, in words, with the value found where it is short."""
+    names = [name for name in accepted.split(" | ") if name != "null"] or ["null"]
+    wanted = " or ".join(_WORDS.get(name, name) for name in names)
+    shown = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, str | bool | int | float) else ""
+    found = f" {shown[:_MOST_SHOWN]}" if shown else ""
+    mend = ": leave out the quotes" if got == "str" and {"int", "float"} & {*names} and _is_number(value) else ""
+    return f"expected {wanted}, got {_WORDS.get(got, got)}{found}{mend}"
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        return isfinite(float(text))
+    except (TypeError, ValueError):
+        return False
+
+
+def _as_share(path: Path, value: Any) -> str:
+    """Return what to send in place of a percentage."""
+    if path and path[-1] == "coverage" and isinstance(value, int | float) and 1.0 < value < 100.0:
+        return f": send {value / 100.0:g} for {value:g} %"
+    return ""
 
 
 def _get(raw: Any, path: Path) -> Any:
@@ -195,7 +243,21 @@ def _types(form: Any) -> Iterator[msgspec.inspect.Type]:
 
 def _choices(form: Any, path: Path, raw: Any) -> list[str]:
     """Return the literals that the field of `raw` at `path` accepts."""
-    found = [msgspec.inspect.type_info(form)]
+    literals = [option for option in _types_at(form, path, raw) if isinstance(option, msgspec.inspect.LiteralType)]
+    return list(dict.fromkeys(str(value) for option in literals for value in option.values))
+
+
+def _names_at(form: Any, path: Path, raw: Any) -> list[str]:
+    """Return the names of the fields that the object of `raw` at `path` may have."""
+    tag = _get(raw, path)
+    objects = [option for option in _types_at(form, path, raw) if isinstance(option, msgspec.inspect.StructType)]
+    meant = [one for one in objects if one.tag_field and isinstance(tag, dict) and tag.get(one.tag_field) == one.tag]
+    return list(dict.fromkeys(field.encode_name for one in meant or objects for field in one.fields))
+
+
+def _types_at(form: Any, path: Path, raw: Any) -> list[msgspec.inspect.Type]:
+    """Return the types that the place of `raw` at `path` accepts."""
+    found = list(_types(msgspec.inspect.type_info(form)))
     for depth, part in enumerate(path):
         inner: list[msgspec.inspect.Type] = []
         holder = _get(raw, path[:depth])
@@ -207,8 +269,7 @@ def _choices(form: Any, path: Path, raw: Any) -> list[str]:
             elif isinstance(option, msgspec.inspect.ListType):
                 inner += _types(option.item_type)
         found = inner
-    literals = [option for option in found if isinstance(option, msgspec.inspect.LiteralType)]
-    return list(dict.fromkeys(str(value) for option in literals for value in option.values))
+    return found
 
 
 def _repair(raw: Any, path: Path, example: Any) -> bool:

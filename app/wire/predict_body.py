@@ -11,6 +11,7 @@ from msgspec import Struct
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.wire.decoding import decode, decode_plain, summary
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
+from app.wire.near_names import did_you_mean
 from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
 from app.wire.operators.operators_form import (
     OPERATOR_TABLE_EXAMPLE,
@@ -91,7 +92,7 @@ def _explain_refusal(body: bytes) -> Request:
     workload = raw.get("workload") if isinstance(raw, dict) else None
     kind = workload.get("kind") if isinstance(workload, dict) else None
     if isinstance(workload, dict) and not (isinstance(kind, str) and kind in _KINDS):
-        _refuse_kind(f"{str(kind)[:100]!r} is unknown" if "kind" in workload else "required field is missing")
+        _refuse_kind(_unknown_kind(str(kind)) if "kind" in workload else "required field is missing")
     decoder, example = _KINDS[kind or "kernel"]
     if kind == "operators" and isinstance(workload, dict):
         _check_operator_names(workload)
@@ -111,10 +112,14 @@ def _explain_long(body: bytes) -> Request:
     except (msgspec.DecodeError, UnicodeDecodeError):
         kind = "kernel"
     if kind not in _KINDS:
-        _refuse_kind(f"{kind[:100]!r} is unknown")
+        _refuse_kind(_unknown_kind(kind))
     decoder, example = _KINDS[kind]
     refused: Request = decode(decoder, body, example=example)
     return refused
+
+
+def _unknown_kind(kind: str) -> str:
+    return f"{kind[:100]!r} is unknown{did_you_mean(kind, _KINDS)}"
 
 
 def _refuse_kind(why: str) -> NoReturn:

@@ -65,8 +65,10 @@ def network_names() -> tuple[str, ...]:
 
 def _unknown(name: str) -> str:
     names = network_names()
-    near = difflib.get_close_matches(name.lower(), names, 5, 0.4)
-    return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
+    near = difflib.get_close_matches(name.lower().rpartition("/")[2], names, 5, 0.4)
+    known = f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
+    hub = "; of a model on Hugging Face send the text of its config.json as config, in place of name"
+    return known + (hub if "/" in name else "")
 
 
 def _refused(field: str, message: str) -> BadInput:

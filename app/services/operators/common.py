@@ -10,7 +10,7 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops.figures import Work
-from app.predictors import DEFAULT, OPERATOR_PREDICTORS
+from app.predictors import BY_NAME, DEFAULT, OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.links import beyond_link_domain
 from app.predictors.roofline import peaks
@@ -18,6 +18,7 @@ from app.tables.arrays import Bools, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import Predictions
+from app.wire.near_names import did_you_mean
 from app.wire.prediction_form import Skipped
 
 ROOFLINE = "roofline"
@@ -38,7 +39,8 @@ def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: li
     """Raise BadInput or NotTrained unless the predictor answers for operators on every target."""
     versions = [engine.serving(predictor, rows.id(target)) for target in targets] if predictor in _SERVING else []
     if not versions:
-        message = f"{predictor[:100]!r} does not predict operators: use one of {', '.join(_SERVING)}"
+        near = "" if predictor in BY_NAME else did_you_mean(predictor, _SERVING)
+        message = f"{predictor[:100]!r} does not predict operators{near}: use one of {', '.join(_SERVING)}"
         raise BadInput(message, errors=[FieldError(("predictor",), message)])
 
 

@@ -11,6 +11,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
 from app.ops.stacks import software_columns
 from app.wire.kernel_workload import Name
+from app.wire.near_names import did_you_mean
 from app.wire.usual_names import operator_hint
 
 # Fields that every operator has. Requests spell some of the columns of app.ops.base.COMMON differently.
@@ -61,7 +62,8 @@ def _code_lookup(words: tuple[str, ...]) -> Callable[[str], float]:
 
     def number(word: str) -> float:
         if word not in codes:
-            raise ValueError(f"invalid value {word[:100]!r}; valid: {', '.join(words)}")
+            near = did_you_mean(word, words)
+            raise ValueError(f"invalid value {word[:100]!r}{near}; valid: {', '.join(words)}")
         return codes[word]
 
     return number
@@ -92,7 +94,8 @@ OP_NAMES = ", ".join(FORMS)
 
 def unknown_op(name: object) -> str:
     """Return the message for an unknown operator."""
-    unknown = f"unknown operator {str(name)[:100]!r}{operator_hint(name)}"
+    hint = operator_hint(name) or did_you_mean(str(name), FORMS)
+    unknown = f"unknown operator {str(name)[:100]!r}{hint}"
     return f"{unknown}; for anything else send memory with its bytes; known: {OP_NAMES}"
 
 
