@@ -110,7 +110,7 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "GPUs seen, NeuSight's test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
     written = json.loads((tmp_path / "cells.json").read_text())
-    assert written["limits"] == {"test_rows": 4000, "rows": None, "intervals": True}
+    assert written["cells"][0]["limits"] == {"test_rows": 4000, "rows": None, "intervals": True}
     found = {(c["protocol"], c["part"], c["op"], c["gpu"]): c["n"] for c in written["cells"]}
     assert found == {
         ("neusight", "seen", "linear", "all"): 1,
