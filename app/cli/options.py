@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
@@ -15,7 +15,8 @@ import msgspec
 import typer
 
 from app.cli.model_workload import model_workload
-from app.cli.request_fields import pair, put_fields, read_json, value_of
+from app.cli.request_fields import pair, put_fields, value_of
+from app.cli.request_file import request_of_file
 from app.config import Settings
 from app.errors import BadInput
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from app.services.graphs.graph_store import Graphs
 
 File: TypeAlias = Annotated[
-    Path | None, typer.Argument(help="JSON file of a workload or of a whole request; - reads standard input.")
+    Path | None,
+    typer.Argument(
+        help="A workload or a whole request in JSON, a config.json of Hugging Face, a graph of `gpucast trace`, or a "
+        "network in ONNX; - reads standard input."
+    ),
 ]
 Gpus: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several; all: every GPU.")
@@ -61,6 +66,12 @@ Powers: TypeAlias = Annotated[
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON answer.")]
 Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print CSV, a line per GPU.")]
+_EXAMPLES = """Nothing says what to predict. For example:
+  gpucast predict --gpu nvidia-l4 --model llama-3-8b --mode decode --batch 8 --sequence 2048
+  gpucast predict --gpu h100-sxm5-80gb config.json --mode prefill --batch 1 --sequence 1024
+  gpucast compare --gpu a100-sxm4-80gb --gpu nvidia-l4 network.onnx --batch 16
+  gpucast predict request.json
+`gpucast predict --help` lists the options."""
 DATA_VARIABLE = "GPUCAST_SHARED_DATA"
 _DATA = typer.Option(
     envvar=DATA_VARIABLE,
@@ -93,10 +104,12 @@ class ModelOptions:
 
         The file may hold only the workload.
         """
+        how = {name: getattr(self, name) for name in ("mode", "batch", "sequence", "image_size", "dtype")}
         if self.model is None:
-            request = _of_file(file, self.fields or [], self._measured)
+            request = _of_file(file, how, self.fields or [], self._measured)
+        elif file is not None:
+            raise BadInput(f"{file} and --model {self.model} are two workloads: send one.")
         else:
-            how = {name: getattr(self, name) for name in ("mode", "batch", "sequence", "image_size", "dtype")}
             request = {"workload": model_workload(self.model, how, self.fields or [])}
         if request.get("save"):
             raise BadInput("save: a running service keeps answers; send the request to it.")
@@ -204,13 +217,13 @@ def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tu
             yield Snapshot.of(engine), Graphs(runtime.database)
 
 
-def _of_file(file: Path | None, fields: list[str], measured: list[str]) -> dict[str, Any]:
-    given = read_json(file) if file else {"kind": "kernel"}
-    if not isinstance(given, dict):
-        raise BadInput("The JSON must be an object: a workload, or a request with one.")
-    request = given if "workload" in given else {"workload": given}
+def _of_file(file: Path | None, how: Mapping[str, Any], fields: list[str], measured: list[str]) -> dict[str, Any]:
+    if file is None and not fields:
+        raise BadInput(_EXAMPLES)
+    request: dict[str, Any] = request_of_file(file) if file else {"workload": {"kind": "kernel"}}
     workload = request["workload"]
     if isinstance(workload, dict):
+        workload |= {name: value for name, value in how.items() if value is not None}
         put_fields(workload, fields)
         rows = [{"gpu": name, "latency_ms": value_of(ms)} for name, ms in (pair(m, "--measured") for m in measured)]
         if rows:

@@ -12,14 +12,19 @@ from app.errors import BadInput, FieldError
 _TRUTHS = {"true": True, "false": False}
 
 
+def read_file(file: Path) -> bytes:
+    """Return the bytes of a file; - is standard input. Raises BadInput."""
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
 def read_json(file: Path) -> Any:
     """Return the JSON of a file; - is standard input."""
     from app.wire.decoding import decode_plain
 
-    try:
-        return decode_plain(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+    return decode_plain(read_file(file))
 
 
 def pair(text: str, option: str) -> tuple[str, str]:

@@ -30,8 +30,13 @@ def command() -> None:
     from app.bootstrap.runtime import open_runtime
     from app.runtime import logs
     from app.runtime.service_file import announced
+    from app.runtime.start_checks import folder_problem, port_problem
 
     settings = Settings.from_env()
+    if problem := port_problem(settings) or (
+        folder_problem(settings.data_dir) if settings.database_url is None else ""
+    ):
+        raise Unavailable(problem)
     logs.configure(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)

@@ -21,7 +21,7 @@ from app.config import Settings
 _FILE = "service.json"
 _TRIES, _PAUSE_S = 5, 0.02
 # Of requests that a service answers as a command would: no other status is.
-_OK = 200
+_OK = (200, 201)
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -43,18 +43,18 @@ def announced(settings: Settings) -> Iterator[None]:
         yield
 
 
-def answer_of_service(settings: Settings, path: str, body: bytes) -> bytes | None:
+def answer_of_service(settings: Settings, path: str, body: bytes, *, media: str = "application/json") -> bytes | None:
     """What the running service of this installation answers; None if there is none, or it refuses."""
-    place = _running(settings)
+    place = running_service(settings)
     if place is None:
         return None
     # Nothing older than the request: what a command stored just before counts.
-    headers = {"content-type": "application/json", "cache-control": "no-cache"}
+    headers = {"content-type": media, "cache-control": "no-cache"}
     connection = HTTPConnection(*place, timeout=settings.request_timeout_s)
     try:
         connection.request("POST", path, body, headers)
         response = connection.getresponse()
-        return response.read() if response.status == _OK else None
+        return response.read() if response.status in _OK else None
     except (OSError, HTTPException):
         return None
     finally:
@@ -71,8 +71,8 @@ def _locked(file: IO[str]) -> bool:
     return False
 
 
-def _running(settings: Settings) -> tuple[str, int] | None:
-    """Host and port of the service that answers from what these settings name."""
+def running_service(settings: Settings) -> tuple[str, int] | None:
+    """Host and port of the service that answers from what these settings name; None if none runs."""
     try:
         with (settings.data_dir / _FILE).open("r") as file:
             if not _held(file):
