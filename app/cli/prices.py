@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cli.request_fields import read_file
 from app.config import Settings
 from app.errors import BadInput
 
@@ -17,22 +20,45 @@ command = typer.Typer(no_args_is_help=True, help="Import and list GPU prices.")
 def import_prices(
     file: Annotated[
         Path,
-        typer.Argument(help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider and region."),
+        typer.Argument(
+            help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider and region; or SkyPilot's "
+            "vms.csv, a catalogue of gpuhunt, or a bill in FOCUS 1.2."
+        ),
     ],
+    provider: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Provider of a catalogue (default: its folder's name).")
+    ] = None,
+    day: Annotated[
+        datetime | None, typer.Option("--date", formats=["%Y-%m-%d"], help="Day of a catalogue (default: today).")
+    ] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Take a catalogue's interruptible instances.")] = False,
+    instances: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="SkyPilot's vms.csv, which says what a bill's instances have.")
+    ] = None,
 ) -> None:
-    """Import a price table, all rows or none; stored prices are kept."""
+    """Import prices, all rows or none; stored prices are kept. An instance's price is divided by its devices."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
+    from app.services.compare.price_catalogues import Asked, format_of, read_instances, read_offers
     from app.services.compare.price_rows import add_prices
 
-    try:
-        body = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+    body = read_file(file)
+    tool = format_of(body)
+    if tool is not None:
+        asked = Asked(provider or file.absolute().parent.name, (day or datetime.now(UTC)).date(), spot)
+        known = {} if instances is None else read_instances(read_file(instances))
+        offers = read_offers(body, tool, asked, known)
+        for reason, count in offers.left_out.most_common():
+            print(f"{count} rows left out: {reason}")
+        if not offers.rows:
+            raise BadInput(f"{file} has no price of a known GPU.")
+        body, media = json.dumps(offers.rows).encode(), "application/json"
+    else:
+        media = "text/csv"
     with open_runtime(Settings.from_env()) as runtime:
         with runtime.database.begin() as connection:
             catalog = load_catalog(connection)
-        report = add_prices(runtime.database, catalog, body, "text/csv")
+        report = add_prices(runtime.database, catalog, body, media)
     print(f"{report.received} prices: {report.inserted} new, {report.unchanged} already stored")
 
 
