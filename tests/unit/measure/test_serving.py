@@ -128,7 +128,8 @@ def test_failed_requests_are_counted_and_leave_the_load_out(tmp_path: Path) -> N
 def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "served.json"
     with running(Behaviour(first_s=0.05, each_s=0.001)) as url:
-        words = ["measure", "--serving", url, "--out", str(out), "--concurrency", "1", "--concurrency", "2"]
+        loads = [word for load in (1, 2, 3, 4) for word in ("--concurrency", str(load))]
+        words = ["measure", "--serving", url, "--out", str(out), *loads]
         sizes = ["--input-tokens", "8", "--output-tokens", "100"]
         command = [sys.executable, "-m", "app.cli", *words, *sizes]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -139,5 +140,6 @@ def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: si
         shown, said = process.communicate(timeout=30)
     assert process.returncode == 0, said
     assert "stopped" in said
-    assert [point["concurrency"] for point in json.loads(out.read_text("utf-8"))["serving_points"]] == [1]
-    assert "1 loads, means in ms" in shown
+    done = [point["concurrency"] for point in json.loads(out.read_text("utf-8"))["serving_points"]]
+    assert done in ([1], [1, 2], [1, 2, 3])  # more than one where this process had to wait for a core
+    assert f"{len(done)} loads, means in ms" in shown
