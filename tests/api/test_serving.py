@@ -113,6 +113,14 @@ def test_a_rate_that_is_too_high_is_saturated(client: TestClient) -> None:
     assert ask(client, below)["serving"]["saturated"] is False
 
 
+def test_the_highest_rate_does_not_depend_on_the_load(client: TestClient) -> None:
+    rates = [
+        ask(client, SMALL | {"load": {"concurrency": concurrency}})["serving"]["highest_rate_per_s"]
+        for concurrency in (1, 8, 200)
+    ]
+    assert rates == [pytest.approx(rates[0], rel=1e-9)] * 3
+
+
 def test_a_model_that_leaves_no_memory_is_saturated_and_does_not_fit(client: TestClient) -> None:
     found = ask(client, SMALL | {"name": "llama-3.1-70b"})
     assert found["memory"]["fits"] is False

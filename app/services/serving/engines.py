@@ -82,10 +82,7 @@ def _axes(deployment: Deployment, settings: list[Settings]) -> Axes:
     """Return axes that hold the steps of all these settings."""
     budget = max(one.budget_tokens for one in settings)
     sequences = max(one.sequences for one in settings)
-    load, replicas = deployment.workload.load, deployment.attention_replicas
-    at_once = load.concurrency or load.burst or (len(load.trace.arrival_s) if load.trace else float(sequences))
     verified, _, _ = _speculation(deployment)
-    sequences = min(float(sequences), max(np.ceil(at_once / replicas), 1.0))
     lengths = deployment.lengths
     positions = deployment.architecture.stacks[0].embedding.max_positions
     return axes_of(budget + 0.0, verified * sequences, lengths.prompt, lengths.output, float(positions))
