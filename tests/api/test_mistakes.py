@@ -90,3 +90,14 @@ def test_each_mistake_gets_its_mend(
     place_told = next((loc for loc in told if loc.startswith(place)), None)
     assert place_told is not None, told
     assert all(word in told[place_told] for word in words), told
+
+
+@pytest.mark.parametrize(("field", "value", "words"), [("flops", 2.1, "not GFLOP"), ("bytes", 12.0, "not MB or GB")])
+def test_counts_in_another_unit_are_doubted(
+    client: TestClient, kernel: dict[str, Any], field: str, value: float, words: str
+) -> None:
+    plain = {name: part for name, part in kernel.items() if name != "measured"}
+    for workload, is_doubted in ((plain, False), (plain | {field: value}, True)):
+        answer = client.post("/predict", json={"gpu": GPU, "workload": workload}).raise_for_status().json()
+        warnings = answer["predictions"][0]["warnings"]
+        assert any(words in warning for warning in warnings) is is_doubted, warnings

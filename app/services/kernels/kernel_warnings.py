@@ -18,6 +18,8 @@ from app.wire.prediction_form import PredictRequest
 
 # Tolerance for clocks above the data sheet and rounded counts.
 LIMIT_TOLERANCE = 0.05
+# A launch whose threads share one operation or byte among so many has counts in another unit.
+THREADS_PER_COUNT = 1000.0
 
 
 def answer_warnings(
@@ -35,11 +37,23 @@ def answer_warnings(
         warnings.append("only measurements of other kernels inform this prediction")
     elif support == EXTRAPOLATED:
         warnings.append("the launch lies outside the measured range: extrapolated")
+    warnings += unit_warnings(request.workload)
     if request.workload.working_set_bytes > spec.memory_bytes:
         warnings.append(f"the working set does not fit in the memory of {spec.id}")
     if uncatalogued and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
         warnings.append(f"{inferred} figures of {spec.id} are inferred from its architecture, not stated")
     return warnings
+
+
+def unit_warnings(workload: KernelWorkload) -> list[str]:
+    """Return warnings about counts so small for the grid that their unit is wrong: GFLOP, or MB."""
+    few = workload.blocks * workload.threads_per_block / THREADS_PER_COUNT
+    counts = (("flops", workload.flops, "operations, not GFLOP"), ("bytes", workload.bytes, "bytes, not MB or GB"))
+    return [
+        f"{name} is {count:g} for {workload.blocks * workload.threads_per_block:,.0f} threads: it counts {unit}"
+        for name, count, unit in counts
+        if 0.0 < count < few
+    ]
 
 
 def measurement_warnings(
