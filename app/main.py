@@ -129,7 +129,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.router.routes.extend(routes)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(check_parameters)] if router in STRICT else [])
-    problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)])
+    problems.install(app, [*routes, *(route for router in ROUTERS for route in router.routes)], pages.missing)
     app.mount(STATIC, assets())
     openapi.install(app)
     return app

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -47,9 +47,13 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 
-def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer every exception of the application in this form; `routes` give the methods of each path."""
+def install(app: FastAPI, routes: Sequence[BaseRoute], missing: Callable[[Request], Response]) -> None:
+    """Answer every exception of the application in this form, but to browsers the page `missing` for an unknown path.
+
+    `routes` give the methods of each path.
+    """
     app.state.routes = tuple(route for route in routes if isinstance(route, Route))
+    app.state.missing = missing
     app.add_exception_handler(GpucastError, _ours)
     app.add_exception_handler(HTTPException, _theirs)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -106,6 +110,10 @@ def _ours(request: Request, error: Exception) -> Response:
 def _theirs(request: Request, error: Exception) -> Response:
     """Render Starlette's errors: unknown path, wrong method, a body that FastAPI could not parse."""
     assert isinstance(error, HTTPException)
+    is_browser = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if error.status_code == HTTPStatus.NOT_FOUND and is_browser:
+        page: Response = request.app.state.missing(request)
+        return page
     phrase = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
     code = phrase.lower().replace(" ", "-")

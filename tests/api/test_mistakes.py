@@ -101,3 +101,11 @@ def test_counts_in_another_unit_are_doubted(
         answer = client.post("/predict", json={"gpu": GPU, "workload": workload}).raise_for_status().json()
         warnings = answer["predictions"][0]["warnings"]
         assert any(words in warning for warning in warnings) is is_doubted, warnings
+
+
+def test_an_unknown_address_is_a_page_for_browsers(client: TestClient) -> None:
+    shown = client.get("/compar", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert shown.status_code == 404 and "No such page" in shown.text and 'href="/scaling"' in shown.text
+    assert "&lt;script&gt;" in client.get("/%3Cscript%3E", headers={"accept": "text/html"}).text
+    told = client.get("/compar")
+    assert told.status_code == 404 and told.json()["title"] == "Not Found"

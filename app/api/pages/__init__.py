@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from app.api.pages import accuracy, compare, detail, gpus, interface, measured, scaling, serving
+from app.api.pages.shell import missing
+
+__all__ = ["ROUTERS", "missing"]
 
 ROUTERS = (
     compare.router,

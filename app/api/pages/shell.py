@@ -86,6 +86,11 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
     return HTMLResponse(_ENVIRONMENT.get_template(template).render(shown), status, HEADERS)
 
 
+def missing(request: Request) -> HTMLResponse:
+    """Return the page of an address that has none, status 404."""
+    return page(request, "missing.html", status=404)
+
+
 def as_json(answer: Any) -> Response:
     """Return the API's answer behind a page."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
