@@ -26,7 +26,10 @@ def command(  # noqa: PLR0913 - one parameter per option
         str, typer.Option(metavar="N,...", help="Numbers of data-parallel devices, for example 1,2,4,8.")
     ] = "1",
     batches: Annotated[
-        str, typer.Option(metavar="N,...", help="Batch sizes per device; with --strong, of the whole step.")
+        str,
+        typer.Option(
+            "--batch", "--batches", metavar="N,...", help="Batch sizes per device; with --strong, of the whole step."
+        ),
     ] = "1",
     strong: Annotated[
         bool, typer.Option("--strong", help="Strong scaling: split each batch over the devices.")
@@ -50,7 +53,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     from app.wire.predict_body import read_request
 
     refuse_other(plot)
-    counts, sizes = _numbers(devices, "--devices"), _numbers(batches, "--batches")
+    counts, sizes = _numbers(devices, "--devices"), _numbers(batches, "--batch")
     options = {"mode": mode, "sequence": sequence, "image_size": image_size, "dtype": dtype}
     workload = model_workload(model, options, fields or [])
     request: Any = {"workload": workload, "gpus": gpu, "predictor": predictor}

@@ -88,12 +88,12 @@ def test_scaling_curves_as_numbers_and_as_a_plot(settings: Settings, tmp_path: P
 
 
 def test_scaling_splits_a_batch_over_devices(settings: Settings) -> None:
-    sizes = ("--devices", "1,4", "--batches", "64", "--strong", "--json")
+    sizes = ("--devices", "1,4", "--batch", "64", "--strong", "--json")
     run = gpucast(settings, "scale", "--model", "resnet18", "--gpu", "nvidia-l4", *sizes)
     assert run.returncode == 0, run.stderr
     alone, shared = json.loads(run.stdout)
     assert alone["batch"] == shared["batch"] == 64
     assert alone["latency_ms"] > 2 * shared["latency_ms"]
-    run = gpucast(settings, "scale", "--model", "resnet18", "--gpu", "nvidia-l4", "--batches", "8,32")
+    run = gpucast(settings, "scale", "--model", "resnet18", "--gpu", "nvidia-l4", "--batch", "8,32")
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.splitlines()) == 3
