@@ -193,6 +193,19 @@ def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
         assert not any("not known" in words for words in found["warnings"])
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"), [({"torch_dtype": "bfloat16"}, "bfloat16"), ({"dtype": "float16"}, "float16")]
+)
+def test_a_published_format_that_is_not_asked_for_is_told(
+    client: TestClient, extra: dict[str, str], words: str
+) -> None:
+    workload = {name: value for name, value in MODEL.items() if name != "dtype"} | {"mode": "inference"}
+    told = ask(client, workload | {"config": SMALL | extra}, gpu="h100-sxm5-80gb")["warnings"]
+    assert any(f"no dtype is given: fp32; the configuration says {words}" in one for one in told), told
+    plain = ask(client, workload | {"config": SMALL | {"torch_dtype": "float32"}}, gpu="h100-sxm5-80gb")["warnings"]
+    assert not any("the configuration says" in one for one in plain)
+
+
 def test_a_quantised_configuration_has_its_formats_unless_a_dtype_is_given(client: TestClient) -> None:
     fp8 = {"quantization_config": {"quant_method": "fp8"}}
     plain, ignored, read = (

@@ -131,7 +131,12 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
     elif has_formats(config):
         notes.append(f"quantization_config is ignored: weights and products use the requested dtype, {run.dtype}")
     text = config.get("text_config")
-    longest = (text if isinstance(text, Mapping) else config).get("max_position_embeddings")
+    own = text if isinstance(text, Mapping) else config
+    published = own.get("torch_dtype") or own.get("dtype") or config.get("torch_dtype")
+    given = workload.config is not None and workload.dtype is None and run.formats is None
+    if given and isinstance(published, str) and published != "float32":
+        notes.append(f"no dtype is given: {run.dtype}; the configuration says {published[:40]}, send it as dtype")
+    longest = own.get("max_position_embeddings")
     context = run.sequence + int(workload.output_tokens or 1) - 1
     if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
         notes.append(f"the context of {context} tokens exceeds max_position_embeddings, {longest}")

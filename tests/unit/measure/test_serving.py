@@ -124,6 +124,15 @@ def test_failed_requests_are_counted_and_leave_the_load_out(tmp_path: Path) -> N
     assert skipped[0].reason == "3 of 10 requests failed"
 
 
+# A shell starts what runs in its background with SIGINT ignored.
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from app.cli import main
+main()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "served.json"
@@ -131,7 +140,7 @@ def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: si
         loads = [word for load in (1, 2, 3, 4) for word in ("--concurrency", str(load))]
         words = ["measure", "--serving", url, "--out", str(out), *loads]
         sizes = ["--input-tokens", "8", "--output-tokens", "100"]
-        command = [sys.executable, "-m", "app.cli", *words, *sizes]
+        command = [sys.executable, "-c", INTERRUPTIBLE, *words, *sizes]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 60.0
         while not out.exists() and time.monotonic() < until:
