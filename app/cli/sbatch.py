@@ -17,7 +17,7 @@ from app.cli.request_fields import pair
 from app.config import Settings
 from app.errors import BadInput
 
-SINFO = ("sinfo", "--noheader", "--format", "%R %l %G")
+SINFO = ("sinfo", "--noheader", "--format", "%R %a %l %D %G")
 # Deadline of a job without one, seconds: only the partition's time limit applies.
 _ANY_S = 1e9
 
@@ -37,10 +37,11 @@ def command(  # noqa: PLR0913 - one parameter per option
     price: Prices = None,
     max_devices: MaxDevices = None,
     partitions: Annotated[
-        Path | None, typer.Option(help=f"File with the output of {' '.join(SINFO)} (default: run it).")
+        Path | None, typer.Option(help=f"File with the output of {shlex.join(SINFO)} (default: run it).")
     ] = None,
     name: Annotated[
-        list[str] | None, typer.Option(metavar="WORD=GPU", help="Catalogue GPU of a Slurm GPU type.")
+        list[str] | None,
+        typer.Option(metavar="TYPE=GPU", help="GPU of a Slurm type (gpu:TYPE:COUNT); gpu=GPU: of GPUs without a type."),
     ] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="Submit the job instead of only printing the command.")
@@ -50,14 +51,14 @@ def command(  # noqa: PLR0913 - one parameter per option
     import msgspec
 
     from app.services.compare.job_plan import choose_gpus
-    from app.services.scheduling.slurm import parse_partitions, propose
+    from app.services.scheduling.slurm import parse_partitions, passed_over, propose
     from app.wire.job_plan_form import read_plan
 
     settings, names = Settings.from_env(), dict(pair(text, "--name") for text in name or [])
     lines = _sinfo() if partitions is None else partitions.read_text("utf-8").splitlines()
     with snapshot_of(settings) as (snapshot, graphs):
         partitions_found = parse_partitions(lines, names, snapshot.engine.catalog)
-        for warning in partitions_found.without:
+        for warning in (*partitions_found.notes, *partitions_found.without):
             print(f"gpucast: {warning}", file=sys.stderr)
         places = partitions_found.known
         request = network.request(
@@ -73,9 +74,11 @@ def command(  # noqa: PLR0913 - one parameter per option
         parsed = read_plan(msgspec.json.encode(request))
         answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
     found = propose(answer.choices, places)
+    reasons = passed_over(answer.choices, places, found)
     if found is None:
-        missing = "; ".join(f"{choice.gpu}: {warning}" for choice in answer.choices for warning in choice.missing)
-        raise BadInput(f"No partition has the GPUs and the time for this job. {missing}".rstrip())
+        raise BadInput(" ".join(["No partition has the GPUs and the time for this job.", *reasons]))
+    for reason in reasons:
+        print(f"gpucast: {reason}", file=sys.stderr)
     command_line = ["sbatch", *found.options, *script]
     if submit:
         os.execvp(command_line[0], command_line)

@@ -14,10 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
-from functools import cache
 from typing import Any, NamedTuple
 
-from app.config import SEED_DATA
+from app.engine.usual_names import usual_gpu
 from app.errors import BadInput
 
 SKYPILOT, GPUHUNT, FOCUS = "SkyPilot's catalogue", "gpuhunt", "FOCUS"
@@ -29,8 +28,6 @@ _COLUMNS = {
 # A unit of time that a price is for: "Hours", "1 Hour", "100 Hrs".
 _HOURS = re.compile(r"^\s*(\d+(?:\.\d+)?)?\s*h(?:ou)?rs?\s*$", re.IGNORECASE)
 _MIB_PER_GB = 1024.0
-# A name with one memory is that product; of several, the nearest within this share.
-_NEAR = 0.15
 
 
 class Asked(NamedTuple):
@@ -120,14 +117,14 @@ def _accelerators(row: Mapping[str, str]) -> Instance | str:
     if not name or not count:
         return "no accelerator"
     memory = re.search(r"SizeInMiB'?\"?:\s*(\d+)", row.get("GpuInfo", ""))
-    gpu = cloud_gpu(name, float(memory[1]) / _MIB_PER_GB if memory else None)
+    gpu = usual_gpu(name, float(memory[1]) / _MIB_PER_GB if memory else None)
     return f"accelerator {name} is not in the catalogue" if gpu is None else Instance(gpu, count)
 
 
 def _gpuhunt(rows: Iterable[dict[str, str]], asked: Asked, left_out: Counter[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
         count, price = _number(row["gpu_count"]), _number(row["price"])
-        gpu = cloud_gpu(row["gpu_name"], _number(row["gpu_memory"])) if row["gpu_name"] else None
+        gpu = usual_gpu(row["gpu_name"], _number(row["gpu_memory"])) if row["gpu_name"] else None
         if (row["spot"].lower() == "true") != asked.spot:
             left_out["interruptible" if not asked.spot else "not interruptible"] += 1
         elif not count or not row["gpu_name"]:
@@ -191,20 +188,3 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-@cache
-def _names() -> dict[str, dict[str, str]]:
-    names: dict[str, dict[str, str]] = json.loads((SEED_DATA / "cloud_gpu_names.json").read_text("utf-8"))["names"]
-    return names
-
-
-def cloud_gpu(name: str, memory_gb: float | None) -> str | None:
-    """Return the GPU id that clouds rent under a name, by its memory where several have it; None if unknown."""
-    products = _names().get(re.sub(r"[^a-z0-9]", "", name.lower()))
-    if products is None:
-        return None
-    if memory_gb is None or len(products) == 1:
-        return products[min(products, key=float)]
-    nearest = min(products, key=lambda size: abs(float(size) - memory_gb))
-    return products[nearest] if abs(float(nearest) / memory_gb - 1.0) < _NEAR else None

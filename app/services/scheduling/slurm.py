@@ -1,7 +1,7 @@
-"""Slurm: which partition to send a job to, how many GPUs to request, and for how long.
+"""Slurm: which partition to send a job to, how many GPUs of which type to request, and for how long.
 
-Partitions are lines of `sinfo --noheader --format "%R %l %G"`: name, time limit, generic resources such as
-`gpu:a100:4(S:0-1)`. GPU types are named by the administrator: `names` maps those that are not in the catalogue.
+Partitions are lines of `sinfo --noheader --format "%R %a %l %D %G"`: name, availability, time limit, number of nodes,
+generic resources such as `gpu:a100:4(S:0-1)`. A partition with nodes of several kinds has a line for each.
 """
 
 from __future__ import annotations
@@ -12,34 +12,52 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from app.errors import BadInput, FieldError, NotFound
+from app.services.scheduling.gres_types import gpu_of_type
 from app.tables.catalog import Catalog
 from app.wire.job_plan_form import Choice
 
+SINFO_FORMAT = "%R %a %l %D %G"
+_COLUMNS = 5
+# Name of GPUs whose type Slurm does not have, in `--name`.
+UNTYPED = "gpu"
 # [days-]hours:minutes:seconds, or fewer parts from the right.
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-_GPU = re.compile(r"gpu:(?P<type>[^:,()\s]+):(?P<count>\d+)")
-_UNTYPED = re.compile(r"\bgpu:\d+(?![^,()\s])")
-_NO_TYPE = "GPUs whose type Slurm does not name (gpu:TYPE:COUNT)."
+# gpu:TYPE:COUNT or gpu:COUNT, with the sockets behind it; no_consume is said of resources that are shared.
+_GPU = re.compile(
+    r"(?:^|,)gpu(?::(?P<type>(?!\d+(?:[,(]|$))[^:,()\s]+))?(?::no_consume)?(?::(?P<count>\d+))?(?=[,(]|$)"
+)
+_SOCKETS = re.compile(r"\([^)]*\)")
 _UNLIMITED = ("infinite", "unlimited", "n/a")
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition with one type of GPU, `count` per node; `most_s` is its time limit, seconds."""
+    """Nodes of a partition with one type of GPU, `count` per node; `most_s` is the time limit, seconds.
+
+    `word` is Slurm's name of the type, empty if it has none.
+    """
 
     name: str
     most_s: float
+    word: str
     gpu: str
     count: int
+    nodes: int
+
+    @property
+    def shown(self) -> str:
+        """Partition and type, as messages name them."""
+        return f"{self.name} (gpu:{self.word or self.count})"
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Partitions with known GPUs, and reason -> names of partitions left out."""
+    """Partitions with known GPUs, reason -> names of those left out, and which product a type was taken for."""
 
     known: Sequence[Partition]
     left_out: Mapping[str, Sequence[str]]
+    notes: Sequence[str] = ()
 
     @property
     def without(self) -> list[str]:
@@ -57,49 +75,98 @@ class Proposal:
     @property
     def options(self) -> list[str]:
         """Options for sbatch."""
-        each = self.partition.count
-        nodes = ceil(self.choice.devices / each)
+        nodes, word = nodes_of(self.choice, self.partition), self.partition.word
         return [
             f"--partition={self.partition.name}",
             f"--nodes={nodes}",
-            f"--gpus-per-node={ceil(self.choice.devices / nodes)}",
+            f"--gpus-per-node={f'{word}:' * bool(word)}{ceil(self.choice.devices / nodes)}",
             f"--time={slurm_time(self.choice.time_limit_s)}",
         ]
 
 
 def parse_partitions(lines: Sequence[str], names: Mapping[str, str], catalog: Catalog) -> Partitions:
-    """Return the partitions with GPUs. Raises BadInput for an invalid line or name, or if no GPU is known."""
+    """Return the partitions with GPUs; `names`: catalogue GPU of a Slurm type, UNTYPED for those without one.
+
+    Raises BadInput for an invalid line or name, or if no GPU is known.
+    """
     partitions: list[Partition] = []
     left_out: dict[str, list[str]] = {}
+    notes: list[str] = []
     for number, line in enumerate(lines, start=1):
-        parts = line.split(maxsplit=2)
+        parts = line.split(maxsplit=_COLUMNS - 1)
         if not parts:
             continue
-        if len(parts) != 3:
-            raise _refused(number, f"expected a name, a time and resources, got {line[:100]!r}")
-        name, most_s, resources = parts[0].rstrip("*"), _seconds(parts[1], number), parts[2]
-        if _UNTYPED.search(resources):
-            left_out.setdefault(_NO_TYPE, []).append(name)
-        for word, count in _GPU.findall(resources):
+        if len(parts) != _COLUMNS or not parts[3].isdigit():
+            raise _refused(number, f"expected a name, up or down, a time, a number and resources, got {line[:100]!r}")
+        name, most_s, resources = parts[0].rstrip("*"), _seconds(parts[2], number), _SOCKETS.sub("", parts[4])
+        found = list(_GPU.finditer(resources))
+        if parts[1] != "up" or not found:
+            reason = f"the partition is {parts[1]}." if parts[1] != "up" else "it has no GPUs."
+            left_out.setdefault(reason, []).append(name)
+            continue
+        for match in found:
+            word = match["type"] or ""
             try:
-                partitions.append(Partition(name, most_s, catalog.resolve(names.get(word, word)).id, int(count)))
+                gpu, note = gpu_of_type(word, names, catalog) if word else _untyped(names, catalog)
             except NotFound as error:
-                if word in names:
-                    raise BadInput(f"--name {word}={names[word]}: {error.detail}") from None
-                left_out.setdefault(f"{error.detail} Name it with --name {word}=GPU", []).append(name)
-    known = Partitions(partitions, {reason: list(dict.fromkeys(them)) for reason, them in left_out.items()})
+                left_out.setdefault(error.detail, []).append(name)
+                continue
+            partitions.append(Partition(name, most_s, word, gpu, int(match["count"] or 1), int(parts[3])))
+            notes += [note] * bool(note)
+    reasons = {reason: list(dict.fromkeys(them)) for reason, them in left_out.items()}
+    known = Partitions(partitions, reasons, list(dict.fromkeys(notes)))
     if not partitions:
         raise BadInput(" ".join(["No partition has GPUs of a known type.", *known.without]))
     return known
 
 
+def _untyped(names: Mapping[str, str], catalog: Catalog) -> tuple[str, str]:
+    if UNTYPED in names:
+        return gpu_of_type(UNTYPED, names, catalog)
+    raise NotFound(f"GPUs whose type Slurm does not name (gpu:TYPE:COUNT). Name them with --name {UNTYPED}=GPU.")
+
+
 def propose(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
-    """Return the first choice that meets the goals within a partition's time limit, or None."""
+    """Return the first choice that meets the goals within a partition's time limit and nodes, or None."""
     for choice in choices:
-        fitting = [item for item in partitions if item.gpu == choice.gpu and choice.time_limit_s <= item.most_s]
+        fitting = [item for item in partitions if item.gpu == choice.gpu and not _too_small(choice, item)]
         if choice.meets and fitting:
             return Proposal(min(fitting, key=lambda item: item.most_s), choice)
     return None
+
+
+def passed_over(choices: Sequence[Choice], partitions: Sequence[Partition], proposal: Proposal | None) -> list[str]:
+    """Return a sentence for each partition that was not proposed, with the reason."""
+    of_gpu = {choice.gpu: choice for choice in choices}
+    chosen = None if proposal is None else proposal.partition
+    return [f"{item.shown} not chosen: {_reason(of_gpu.get(item.gpu), item)}" for item in partitions if item != chosen]
+
+
+def _reason(choice: Choice | None, partition: Partition) -> str:
+    if choice is None:
+        return f"{partition.gpu} cannot run this workload."
+    if not choice.meets:
+        return f"{partition.gpu} misses the goals: {'; '.join(choice.missing)}."
+    if reason := _too_small(choice, partition):
+        return reason
+    cost = "" if choice.cost_usd is None else f" and costs {choice.cost_usd:.3g} USD"
+    return f"{choice.devices} {partition.gpu} also do, but the job takes up to {slurm_time(choice.time_limit_s)}{cost}."
+
+
+def _too_small(choice: Choice, partition: Partition) -> str:
+    """Return why a partition's time limit or nodes do not suffice; empty if they do."""
+    if choice.time_limit_s > partition.most_s:
+        most, needed = slurm_time(partition.most_s), slurm_time(choice.time_limit_s)
+        return f"its time limit is {most}, and the job takes up to {needed} on {choice.devices} {choice.gpu}."
+    needed_nodes = nodes_of(choice, partition)
+    if needed_nodes > partition.nodes:
+        return f"{choice.devices} {choice.gpu} are {needed_nodes} nodes, and it has {partition.nodes}."
+    return ""
+
+
+def nodes_of(choice: Choice, partition: Partition) -> int:
+    """Return the number of nodes that have the devices of a choice."""
+    return ceil(choice.devices / partition.count)
 
 
 def slurm_time(seconds: float) -> str:

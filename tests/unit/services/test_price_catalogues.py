@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.engine.curated import load_seed_specs
+from app.engine.usual_names import _names, usual_gpu
 from app.errors import BadInput
 from app.services.compare.price_catalogues import (
     FOCUS,
@@ -18,8 +19,6 @@ from app.services.compare.price_catalogues import (
     SKYPILOT,
     Asked,
     Instance,
-    _names,
-    cloud_gpu,
     format_of,
     read_instances,
     read_offers,
@@ -140,6 +139,6 @@ def test_names_of_clouds_are_gpus_of_the_catalogue() -> None:
     for products in _names().values():
         assert {*products.values()} <= known.keys()
     assert (
-        cloud_gpu("H100", 94.0) == "h100-nvl-94gb" and cloud_gpu("A100", 24.0) is None and cloud_gpu("X", 1.0) is None
+        usual_gpu("H100", 94.0) == "h100-nvl-94gb" and usual_gpu("A100", 24.0) is None and usual_gpu("X", 1.0) is None
     )
     assert format_of(b"gpu,usd_per_hour,source,date\n") is None

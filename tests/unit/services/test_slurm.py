@@ -1,30 +1,23 @@
-"""Slurm's partitions and times, and the proposal of `gpucast sbatch` with a real command behind it."""
+"""Slurm's partitions, times and names of GPUs."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from math import inf
-from pathlib import Path
 
 import pytest
 
-from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
+from app.services.scheduling.gres_types import gpu_of_type
 from app.services.scheduling.slurm import Partition, parse_partitions, slurm_time
 from app.tables.catalog import Catalog
 
-pytestmark = pytest.mark.slow
-
 LINES = """\
-debug* 30:00 gpu:l4:1
-batch 2-00:00:00 gpu:a100:4(S:0-1)
-long infinite gpu:a100:8,gpu:h100:2
-odd infinite gpu:k9000:8
-cpu infinite (null)
+debug* up 30:00 2 gpu:l4:1
+batch up 2-00:00:00 4 gpu:a100:4(S:0-1)
+long up infinite 1 gpu:a100:8,gpu:h100:2
+odd up infinite 1 gpu:k9000:8
+cpu up infinite 12 (null)
 """
 NAMES = {"a100": "a100-sxm4-80gb", "h100": "h100-sxm5-80gb", "l4": "nvidia-l4"}
 
@@ -36,12 +29,13 @@ def catalog() -> Catalog:
 
 def test_partitions(catalog: Catalog) -> None:
     found = parse_partitions(LINES.splitlines(), NAMES, catalog)
-    assert [words.startswith("Left out of odd: ") for words in found.without] == [True]
+    odd, cpu = found.without
+    assert odd.startswith("Left out of odd: ") and cpu == "Left out of cpu: it has no GPUs."
     assert found.known == [
-        Partition("debug", 1800.0, "nvidia-l4", 1),
-        Partition("batch", 2 * 86_400.0, "a100-sxm4-80gb", 4),
-        Partition("long", inf, "a100-sxm4-80gb", 8),
-        Partition("long", inf, "h100-sxm5-80gb", 2),
+        Partition("debug", 1800.0, "l4", "nvidia-l4", 1, 2),
+        Partition("batch", 2 * 86_400.0, "a100", "a100-sxm4-80gb", 4, 4),
+        Partition("long", inf, "a100", "a100-sxm4-80gb", 8, 1),
+        Partition("long", inf, "h100", "h100-sxm5-80gb", 2, 1),
     ]
 
 
@@ -49,18 +43,36 @@ def test_partitions(catalog: Catalog) -> None:
     ("words", "seconds"), [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("1-2", 93_600), ("1-02:03", 93_780)]
 )
 def test_times(catalog: Catalog, words: str, seconds: float) -> None:
-    (found,) = parse_partitions([f"p {words} gpu:l4:1"], NAMES, catalog).known
+    (found,) = parse_partitions([f"p up {words} 1 gpu:l4:1"], NAMES, catalog).known
     assert found.most_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("resources", "found"),
+    [
+        ("gpu:l4", [("l4", 1)]),
+        ("gpu:l4:no_consume:2", [("l4", 2)]),
+        ("gpu:l4:2(S:0),gpu:nvidia_a100-sxm4-80gb:8(S:0-1)", [("l4", 2), ("nvidia_a100-sxm4-80gb", 8)]),
+        ("mps:l4:100,gpu:l4:2(IDX:0-1),shard:l4:8", [("l4", 2)]),
+        ("gpu:4(S:0-1)", [("", 4)]),
+    ],
+)
+def test_generic_resources(catalog: Catalog, resources: str, found: list[tuple[str, int]]) -> None:
+    known = parse_partitions([f"p up 10 1 {resources}"], {"gpu": "a100-sxm4-80gb"}, catalog).known
+    assert [(item.word, item.count) for item in known] == found
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("p", "expected a name"),
-        ("p soon gpu:l4:1", "not a time"),
-        ("p 10 gpu:a100x9:1", "Left out of p: .*a100x9.* --name a100x9=GPU"),
-        ("p 10 gpu:4(S:0-1)", "Left out of p: .*gpu:TYPE:COUNT"),
-        ("p 10 (null)", "known type.$"),
+        ("p up 10", "expected a name"),
+        ("p up 10 gpu:l4:1 1", "expected a name"),
+        ("p up soon 1 gpu:l4:1", "not a time"),
+        ("p up 10 1 gpu:k9000:1", "Left out of p: .*k9000.* --name k9000=GPU"),
+        ("p up 10 1 gpu:a100_3g.20gb:1", "Left out of p: .*slice"),
+        ("p up 10 1 gpu:4(S:0-1)", "Left out of p: .*gpu:TYPE:COUNT.* --name gpu=GPU"),
+        ("p up 10 1 (null)", "Left out of p: it has no GPUs.$"),
+        ("p drain 10 1 gpu:l4:1", "Left out of p: the partition is drain"),
     ],
 )
 def test_unreadable_lines_are_rejected(catalog: Catalog, line: str, words: str) -> None:
@@ -70,16 +82,41 @@ def test_unreadable_lines_are_rejected(catalog: Catalog, line: str, words: str) 
 
 def test_unknown_partitions_are_omitted_and_reported(catalog: Catalog) -> None:
     lines = [
-        "old 10 gpu:k9000:2",
-        "mixed 10 gpu:k9000:2,gpu:l4:4(S:0,2-3)",
-        "plain 10 gpu:8,gpu:l4:1",
-        "old 20 gpu:k9000:8",
+        "old up 10 1 gpu:k9000:2",
+        "mixed up 10 1 gpu:k9000:2,gpu:l4:4(S:0,2-3)",
+        "plain up 10 1 gpu:8,gpu:l4:1",
+        "old up 20 1 gpu:k9000:8",
     ]
     found = parse_partitions(lines, NAMES, catalog)
-    assert found.known == [Partition("mixed", 600.0, "nvidia-l4", 4), Partition("plain", 600.0, "nvidia-l4", 1)]
+    assert [(item.name, item.count) for item in found.known] == [("mixed", 4), ("plain", 1)]
     unknown, untyped = found.without
-    assert unknown.startswith("Left out of old, mixed: ") and unknown.endswith("Name it with --name k9000=GPU")
+    assert unknown.startswith("Left out of old, mixed: ") and "Name it with --name k9000=GPU" in unknown
     assert untyped.startswith("Left out of plain: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "gpu", "others"),
+    [
+        ("a100", "a100-sxm4-40gb", "a100-sxm4-80gb"),
+        ("A100_80GB", "a100-sxm4-80gb", "a100-pcie-80gb"),
+        ("tesla_a100-40g", "a100-sxm4-40gb", "a100-pcie-40gb"),
+        ("h100", "h100-sxm5-80gb", "h100-nvl-94gb"),
+        ("v100", "tesla-v100-sxm2-16gb", "tesla-v100-sxm2-32gb"),
+        ("v100-32gb", "tesla-v100-sxm2-32gb", "tesla-v100-pcie-32gb"),
+        ("p100", "tesla-p100-pcie-16gb", "tesla-p100-sxm2-16gb"),
+        ("v100-sxm2-32gb", "tesla-v100-sxm2-32gb", None),
+        ("nvidia_h100_80gb_hbm3", "h100-sxm5-80gb", None),
+        ("geforce_rtx_3090", "rtx-3090", None),
+        ("rtx2080ti", "rtx-2080-ti", None),
+        ("l40s", "l40s", None),
+        ("mi250", "amd-instinct-mi250", None),
+    ],
+)
+def test_usual_names_of_types(catalog: Catalog, word: str, gpu: str, others: str | None) -> None:
+    """Of a family the usual product is planned, and the note names the others."""
+    found = gpu_of_type(word, {}, catalog)
+    assert found.gpu == gpu
+    assert (others in found.note and f"--name {word}=GPU" in found.note) if others else not found.note
 
 
 def test_a_name_of_no_gpu_is_rejected(catalog: Catalog) -> None:
@@ -89,37 +126,3 @@ def test_a_name_of_no_gpu_is_rejected(catalog: Catalog) -> None:
 
 def test_times_are_rounded_up_to_a_minute() -> None:
     assert [slurm_time(s) for s in (1, 60, 3601, 90_000)] == ["0-00:01:00", "0-00:01:00", "0-01:01:00", "1-01:00:00"]
-
-
-@pytest.fixture
-def cluster(settings: Settings, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with a `sinfo` that prints LINES and a `sbatch` that prints its arguments."""
-    for name, line in {"sinfo": f"cat <<'EOF'\n{LINES}EOF", "sbatch": 'printf "%s\\n" "$@"'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    yield os.environ | {"PATH": path, "DATABASE_URL": settings.database_url or "", "GPUCAST_DATA_DIR": str(tmp_path)}
-
-
-def sbatch(cluster: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    names = [word for pair in NAMES.items() for word in ("--name", "=".join(pair))]
-    command = [sys.executable, "-m", "app.cli", "sbatch", *names, *options, "--", "job.sh", "--epochs=3"]
-    return subprocess.run(command, env=cluster, capture_output=True, text=True, check=False)
-
-
-def test_a_job_is_submitted_to_a_partition_with_enough_time(cluster: dict[str, str]) -> None:
-    job = ["--model", "gpt2", "--mode", "training", "--batch", "16", "--dtype", "bf16", "--sequence", "512"]
-    price = ["--price", "nvidia-l4=0.8", "--price", "a100-sxm4-80gb=3", "--price", "h100-sxm5-80gb=9"]
-    done = sbatch(cluster, *job, *price, "--steps", "20000", "--max-devices", "4", "--submit")
-    assert done.returncode == 0, done.stderr
-    assert "gpucast: Left out of odd: " in done.stderr and "--name k9000=GPU" in done.stderr
-    partition, nodes, gpus, limit, *script = done.stdout.split()
-    assert script == ["job.sh", "--epochs=3"]
-    assert partition == "--partition=batch" and nodes == "--nodes=1"  # debug is too short for so many steps
-    assert gpus.startswith("--gpus-per-node=") and limit.startswith("--time=0-")
-
-
-def test_jobs_that_no_partition_can_take_are_reported(cluster: dict[str, str]) -> None:
-    job = ["--model", "gpt2", "--mode", "training", "--batch", "16", "--sequence", "512"]
-    done = sbatch(cluster, *job, "--deadline", "1e-6")
-    assert done.returncode == 1 and "too long" in done.stderr

@@ -1,0 +1,56 @@
+"""Which GPU a cluster means by the type of a generic resource: `a100`, `nvidia_a100-sxm4-80gb`, `v100_32gb`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from app.engine.usual_names import usual_gpu
+from app.errors import BadInput, NotFound
+from app.tables.catalog import Catalog
+from app.tables.names import normalise
+
+# A slice of a GPU: 3g.20gb.
+_SLICE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
+_VENDOR = re.compile(r"^(?:(?:nvidia|amd|tesla|quadro|geforce|hgx|dgx)[_\- ]*)+", re.IGNORECASE)
+# A type with its memory: a100_80gb, v100-32g, a100-40.
+_MEMORY = re.compile(r"^(.*?[a-z0-9])[_\-](\d{2,3})(?:gb?)?$", re.IGNORECASE)
+# What a product's name begins with that clusters leave out.
+_LEFT_OUT = ("", "Tesla ", "RTX ", "GeForce ", "Quadro ", "AMD Instinct ")
+
+
+class GpuType(NamedTuple):
+    """The GPU of a type; `note` says which of several products was chosen, empty if there is one."""
+
+    gpu: str
+    note: str = ""
+
+
+def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog) -> GpuType:
+    """Return the GPU of a type; `names` are the user's, by type. Raises BadInput for a name that is no GPU, NotFound.
+
+    A family's name (a100) is its usual product, and of two memories the smaller: what is planned then also fits.
+    """
+    if word in names:
+        try:
+            return GpuType(catalog.resolve(names[word]).id)
+        except NotFound as error:
+            raise BadInput(f"--name {word}={names[word]}: {error.detail}") from None
+    if _SLICE.search(word):
+        raise NotFound(f"gpu:{word} is a slice (MIG) of a GPU, and slices are not predicted.")
+    bare = _VENDOR.sub("", word)
+    for left_out in _LEFT_OUT:
+        if found := catalog.find(word if not left_out else left_out + bare):
+            return GpuType(found.id)
+    parts = _MEMORY.match(bare)
+    family, memory_gb = (parts[1], float(parts[2])) if parts else (bare, None)
+    gpu = usual_gpu(family, memory_gb)
+    if gpu is None:
+        near = catalog.near(word)
+        raise NotFound(
+            f"gpu:{word} is no known GPU. Name it with --name {word}=GPU{f', such as {near[0]}' if near else ''}."
+        )
+    others = [name for name in catalog.near(family) if normalise(family) in normalise(name) and name != gpu]
+    note = f"gpu:{word} is planned as {gpu}, the usual product; --name {word}=GPU names another: {', '.join(others)}."
+    return GpuType(gpu, note if others else "")
