@@ -21,6 +21,8 @@ COMMANDS = (
     ("predict", "predict", "Predict how long a workload takes on a GPU."),
     ("compare", "compare", "Rank GPUs by time, throughput, money or energy."),
     ("sbatch", "sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
+    ("kueue", "kueue", "Rank Kueue's resource flavours for a job, and label it."),
+    ("dra", "dra", "Select GPUs that meet a deadline, for Kubernetes' DRA."),
     ("plan", "plan", "Choose GPUs for a deadline, a budget or a throughput."),
     ("partition", "partition", "Split a network into stages over unequal GPUs."),
     ("sweep", "sweep", "Predict tables of millions of rows, to Parquet files."),

@@ -7,7 +7,7 @@ its GPU in one of GPU_LABELS, as set by device plugins and discovery. Pods witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,9 +16,9 @@ from msgspec import Struct
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
-from app.services.compare.request import read_compare
 from app.services.compare.time_distribution import probability_within
-from app.wire.compare_form import Compared, CompareRequest, CompareResponse
+from app.services.scheduling.comparison import Compare, compare_each, unfit
+from app.wire.compare_form import Compared
 from app.wire.json_text import check_json_text
 from app.wire.rankings import RANKINGS, RankBy
 
@@ -29,8 +29,6 @@ GPU_LABELS = ("gpucast/gpu", "nvidia.com/gpu.product", "amd.com/gpu.product-name
 # The kube-scheduler's maximum.
 BEST_SCORE = 10
 _SURE = 0.9
-
-Compare = Callable[[Snapshot, CompareRequest], CompareResponse]
 
 
 class _Metadata(Struct, frozen=True):
@@ -146,9 +144,8 @@ def _unnamed(node: _Metadata) -> str:
 
 
 def _unfit(row: Compared, allowed_ms: float, required: float) -> str:
-    if not row.memory.fits:
-        needed, has = (size / 2**30 for size in (row.memory.required_bytes, row.memory.capacity_bytes))
-        return f"needs {needed:.3g} GiB of memory, has {has:.3g}"
+    if reason := unfit(row):
+        return reason
     probability = probability_within(row.latency_ms, row.interval_ms, allowed_ms)
     if probability < required:
         return f"takes {row.latency_ms:.4g} ms, within {allowed_ms:.4g} ms with a probability of only {probability:.2g}"
@@ -188,24 +185,8 @@ def _compare(
     gpus, annotations = sorted(set(gpu_of.values())), question.annotations
     if WORKLOAD not in annotations or not gpus:
         return {}
-    # The pod's workload states its split: no others are searched.
-    fields = {"gpus": gpus, "rank_by": annotations.get(RANK_BY, RANKINGS[0]), "max_devices": 1}
-    workload = msgspec.Raw(annotations[WORKLOAD].encode())
-    try:
-        rows = compare(snapshot, read_compare(msgspec.json.encode(fields | {"workload": workload}))).ranking
-    except BadInput:
-        if len(gpus) == 1:
-            raise
-        rows = []
-        for gpu in gpus:  # a GPU without the workload's dtype must not affect the others
-            body = msgspec.json.encode(fields | {"gpus": [gpu], "workload": workload})
-            try:
-                rows += compare(snapshot, read_compare(body)).ranking
-            except BadInput:
-                continue
-        if not rows:
-            raise
-    return {row.gpu: row for row in rows}
+    fields = {"rank_by": annotations.get(RANK_BY, RANKINGS[0]), "workload": msgspec.Raw(annotations[WORKLOAD].encode())}
+    return compare_each(snapshot, compare, fields, gpus)[0]
 
 
 EXTENDER_EXAMPLE: dict[str, Any] = {

@@ -27,10 +27,11 @@ class GpuType(NamedTuple):
     note: str = ""
 
 
-def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog) -> GpuType:
-    """Return the GPU of a type; `names` are the user's, by type. Raises BadInput for a name that is no GPU, NotFound.
+def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog, kind: str = "gpu:") -> GpuType:
+    """Return the GPU of a type; `names` are the user's, by type.
 
-    A family's name (a100) is its usual product, and of two memories the smaller: what is planned then also fits.
+    A family's name (a100) is its usual product, and of two memories the smaller: what is planned then also fits. `kind`
+    stands before the type in messages. Raises BadInput for a name that is no GPU, and NotFound for an unknown type.
     """
     if word in names:
         try:
@@ -38,7 +39,7 @@ def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog) -> GpuTyp
         except NotFound as error:
             raise BadInput(f"--name {word}={names[word]}: {error.detail}") from None
     if _SLICE.search(word):
-        raise NotFound(f"gpu:{word} is a slice (MIG) of a GPU, and slices are not predicted.")
+        raise NotFound(f"{kind}{word} is a slice (MIG) of a GPU, and slices are not predicted.")
     bare = _VENDOR.sub("", word)
     for left_out in _LEFT_OUT:
         if found := catalog.find(word if not left_out else left_out + bare):
@@ -49,8 +50,8 @@ def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog) -> GpuTyp
     if gpu is None:
         near = catalog.near(word)
         raise NotFound(
-            f"gpu:{word} is no known GPU. Name it with --name {word}=GPU{f', such as {near[0]}' if near else ''}."
+            f"{kind}{word} is no known GPU. Name it with --name {word}=GPU{f', such as {near[0]}' if near else ''}."
         )
     others = [name for name in catalog.near(family) if normalise(family) in normalise(name) and name != gpu]
-    note = f"gpu:{word} is planned as {gpu}, the usual product; --name {word}=GPU names another: {', '.join(others)}."
+    note = f"{kind}{word} is planned as {gpu}, the usual product; --name {word}=GPU names another: {', '.join(others)}."
     return GpuType(gpu, note if others else "")

@@ -1,0 +1,154 @@
+"""Kueue: resource flavours ranked by a job's predicted time on their GPU, and the job with its longest time.
+
+A flavour's GPU is that of its nodes' labels. Of a Job, the label MAX_EXEC_TIME ends a run that takes longer, and the
+node affinity allows only flavours that meet the deadline: Kueue compares it with the flavours' `nodeLabels`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+from typing import Any
+
+from app.errors import BadInput, FieldError, NotFound
+from app.services.scheduling.comparison import JobTime
+from app.services.scheduling.extender import GPU_LABELS
+from app.services.scheduling.gres_types import gpu_of_type
+from app.tables.catalog import Catalog
+
+MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
+# Labels of nodes that name a GPU, in order of precedence: of device plugins, of Google's and of Amazon's clusters.
+LABELS = (*GPU_LABELS, "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
+# Kueue reads the label as a 32-bit number.
+_MOST_S = 2**31 - 1
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    """A resource flavour; `gpu` is None where no label names one, and `note` says why, or which product was chosen."""
+
+    name: str
+    labels: Mapping[str, str]
+    gpu: str | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A flavour with the job's time on it; `missing` says why the job should not run there, empty if it may."""
+
+    flavor: Flavor
+    time: JobTime | None
+    missing: str
+
+
+def read_manifests(text: str) -> list[Manifest]:
+    """Return the objects of JSON or YAML, those of lists one by one. Raises BadInput."""
+    try:
+        parts = [json.loads(text)]
+    except ValueError:
+        parts = _yaml(text)
+    found: list[Manifest] = []
+    for part in parts:
+        if not isinstance(part, dict) or not isinstance(part.get("metadata", {}), dict):
+            raise BadInput(f"expected Kubernetes objects, got {str(part)[:60]!r}")
+        found += part["items"] if isinstance(part.get("items"), list) else [part]
+    return found
+
+
+def _yaml(text: str) -> list[Any]:
+    try:
+        import yaml  # noqa: PLC0415 - not a dependency
+    except ModuleNotFoundError:
+        raise BadInput("This is no JSON, and YAML needs PyYAML: kubectl get ... -o json writes JSON.") from None
+    try:
+        return [part for part in yaml.safe_load_all(text) if part is not None]
+    except yaml.YAMLError as error:
+        raise BadInput(f"This is neither JSON nor YAML: {str(error)[:200]}") from None
+
+
+def read_flavors(manifests: Iterable[Manifest], names: Mapping[str, str], catalog: Catalog) -> list[Flavor]:
+    """Return the resource flavours of the objects; `names`: catalogue GPU of a label's value. Raises BadInput."""
+    found = []
+    for part in manifests:
+        if part.get("kind") != "ResourceFlavor":
+            continue
+        labels = (part.get("spec") or {}).get("nodeLabels") or {}
+        if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
+            message = "expected an object of texts"
+            raise BadInput(f"nodeLabels: {message}", errors=[FieldError(("spec", "nodeLabels"), message)])
+        found.append(Flavor(str(part.get("metadata", {}).get("name", "")), labels, *_gpu(labels, names, catalog)))
+    if not found:
+        raise BadInput("No ResourceFlavor is among the objects: kubectl get resourceflavors -o json lists them.")
+    return found
+
+
+def _gpu(labels: Mapping[str, str], names: Mapping[str, str], catalog: Catalog) -> tuple[str | None, str]:
+    label = next((name for name in LABELS if name in labels), None)
+    if label is None:
+        return None, f"no label of its nodes names a GPU: {', '.join(LABELS)}"
+    try:
+        gpu, note = gpu_of_type(labels[label], names, catalog, kind="")
+    except NotFound as error:
+        return None, error.detail
+    return gpu, note
+
+
+def rank_flavors(
+    flavors: Sequence[Flavor], times: Mapping[str, JobTime], reasons: Mapping[str, str], *, by_cost: bool
+) -> list[Ranked]:
+    """Return the flavours in order: those that meet the goal by cost or by time, then the others.
+
+    `times` and `reasons` (why a GPU cannot run the workload) are by GPU.
+    """
+    ranked = []
+    for flavor in flavors:
+        time = times.get(flavor.gpu or "")
+        missing = time.missing if time else reasons.get(flavor.gpu or "", flavor.note)
+        ranked.append(Ranked(flavor, time, missing))
+
+    def order(one: Ranked) -> tuple[bool, bool, float, float]:
+        if one.time is None:
+            return True, True, 0.0, 0.0
+        cost = one.time.cost_usd if by_cost else 0.0
+        return bool(one.missing), cost is None, cost or 0.0, one.time.job_s
+
+    return sorted(ranked, key=order)
+
+
+def label_job(job: Manifest, ranked: Sequence[Ranked]) -> Manifest:
+    """Return the job with its longest time on the flavours that meet the goal, and a Job with an affinity to them.
+
+    Raises BadInput if no flavour meets the goal, or the time is too long for Kueue.
+    """
+    allowed = [(one.flavor, one.time) for one in ranked if one.time and not one.missing]
+    if not allowed:
+        raise BadInput("No flavour meets the goal.")
+    most_s = ceil(max(time.limit_s for _, time in allowed))
+    if most_s > _MOST_S:
+        raise BadInput(f"The job takes up to {most_s:,} s, and Kueue's limit has at most {_MOST_S:,}.")
+    labelled = copy.deepcopy(job)
+    metadata = labelled.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), MAX_EXEC_TIME: str(most_s)}
+    if labelled.get("kind") == "Job":
+        pod = labelled.setdefault("spec", {}).setdefault("template", {}).setdefault("spec", {})
+        _restrict(pod, [flavor.labels for flavor, _ in allowed])
+    return labelled
+
+
+def _restrict(pod: Manifest, labels: Sequence[Mapping[str, str]]) -> None:
+    """Restrict a pod to nodes with one of several sets of labels, beside what it requires already."""
+    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    before = affinity.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
+    ours = [[{"key": key, "operator": "In", "values": [value]} for key, value in one.items()] for one in labels]
+    terms = [
+        {**old, "matchExpressions": [*old.get("matchExpressions", []), *new]} for old, new in product(before, ours)
+    ]
+    affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
