@@ -22,6 +22,7 @@ from app.api import (
     job_plan,
     jobs,
     keys,
+    llm_d,
     measurement_plan,
     measurements,
     openapi,
@@ -79,6 +80,7 @@ STRICT = (
     predictions.router,
     predictors.router,
     scheduler.router,
+    llm_d.router,
 )
 LENIENT = (operations.router, sign_in.router, *pages.ROUTERS)
 ROUTERS = (*STRICT, *LENIENT)

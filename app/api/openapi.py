@@ -17,6 +17,7 @@ from app.wire.compare_form import CompareRequest, CompareResponse
 from app.wire.graph_form import Graph
 from app.wire.job_plan_form import PlanRequest, PlanResponse
 from app.wire.kernel_workload import KernelWorkload
+from app.wire.llm_d_form import EngineState, EngineStates, NextRequestsTimes, NextRequestTimes, PredictorStatus
 from app.wire.measurement_plan_form import MeasurementPlan, MeasurementPlanRequest
 from app.wire.measurements.measurement_form import MeasuredModel, MeasurementIn
 from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
@@ -64,6 +65,11 @@ STRUCTS = (
     MeasurementPlan,
     MeasurementPlanRequest,
     Graph,
+    EngineState,
+    EngineStates,
+    NextRequestTimes,
+    NextRequestsTimes,
+    PredictorStatus,
 )
 REF = "#/components/schemas/{name}"
 BINARY = {"type": "string", "format": "binary"}

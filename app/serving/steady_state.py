@@ -65,8 +65,8 @@ class Steady(NamedTuple):
     prefill_share: float
 
 
-class _Prefill(NamedTuple):
-    """A prompt's cost: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding.
+class PromptCost(NamedTuple):
+    """Cost of a prompt: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding.
 
     least  such steps per prompt where as many prompts share a step as the budget allows
     """
@@ -78,13 +78,13 @@ class _Prefill(NamedTuple):
 
 
 @compiled
-def _decode(times: StepTimes, shape: Shape, decoding: float) -> float:
+def decode_step_s(times: StepTimes, shape: Shape, decoding: float) -> float:
     """Return the seconds of a step of `decoding` sequences at their mean context."""
     return step_s(times, Step(max(decoding, 1.0), shape.prompt + 0.5 * shape.output, 0.0, 0.0, 0.0))
 
 
 @compiled
-def _prefill(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: float, together: float) -> _Prefill:
+def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: float, together: float) -> PromptCost:
     """Return the cost of a prompt beside `decoding` sequences, `together` of which arrive during a step."""
     beside = decoding if limits.mixes > 0.0 else 0.0
     new = max(shape.prompt - shape.cached, 1.0)
@@ -104,8 +104,8 @@ def _prefill(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: flo
     attention = prompts_attention_s(times, prompts * total, prompts)
     context = shape.prompt + 0.5 * shape.output
     whole = step_s(times, Step(beside, context, prompts * chunk, prompts, attention))
-    added = whole - (_decode(times, shape, decoding) if beside > 0.0 else 0.0)
-    return _Prefill(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
+    added = whole - (decode_step_s(times, shape, decoding) if beside > 0.0 else 0.0)
+    return PromptCost(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
 
 
 @compiled
@@ -125,11 +125,11 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, rate = most, 0.0
     decode = mixed = ttft = tpot = 0.0
-    cost = _Prefill(0.0, 1.0, 0.0, 1.0)
+    cost = PromptCost(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
-        decode = _decode(times, shape, 1.0 + others * decoding)
+        decode = decode_step_s(times, shape, 1.0 + others * decoding)
         bunch = _bunch(limits, others * rate, decode)
-        cost = _prefill(times, limits, shape, others * decoding, max(rate * mixed, bunch))
+        cost = prompt_cost(times, limits, shape, others * decoding, max(rate * mixed, bunch))
         mixed = cost.step_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - others * rate * cost.added_s, 0.05)
         waiting = others * rate * max(ttft - front, 0.0)
@@ -151,11 +151,11 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     later = max(shape.output - 1.0, 0.0)
     front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    cost = _Prefill(0.0, 1.0, 0.0, 1.0)
+    cost = PromptCost(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
-        decode = _decode(times, shape, 1.0 + decoding)
+        decode = decode_step_s(times, shape, 1.0 + decoding)
         bunch = _bunch(limits, rate, decode)
-        cost = _prefill(times, limits, shape, decoding, max(together, bunch))
+        cost = prompt_cost(times, limits, shape, decoding, max(together, bunch))
         mixed = cost.step_s
         busy = rate * cost.added_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - busy, 1e-3)
@@ -183,7 +183,11 @@ def highest_rate(times: StepTimes, limits: EngineLimits, shape: Shape) -> float:
     if most < 1.0:
         return 0.0
     low = 0.0
-    high = 2.0 * most / max(_decode(times, shape, most) * max(shape.output - 1.0, 1.0) / times.scalars[ACCEPTED], 1e-9)
+    high = (
+        2.0
+        * most
+        / max(decode_step_s(times, shape, most) * max(shape.output - 1.0, 1.0) / times.scalars[ACCEPTED], 1e-9)
+    )
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if np.isfinite(open_load(times, limits, shape, middle).tpot_s):

@@ -1,0 +1,95 @@
+"""Routes of the latency predictor of llm-d's inference gateway, below a saved prediction of a served model."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.current import current
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.api.listing import Id
+from app.api.openapi import json_answer, json_body, ref
+from app.config import Settings
+from app.engine.snapshot import SnapshotHolder
+from app.services.serving.next_request import NextRequests, next_requests, status
+from app.store import quotes
+from app.store.session import Database
+from app.wire.llm_d_form import STATE_EXAMPLE, STATES_EXAMPLE, NextRequestsTimes, read_state, read_states
+
+router = APIRouter(tags=["Deciding"], prefix="/llm-d/{prediction_id}")
+
+_ABOUT = (
+    " For llm-d's inference gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that"
+    " was saved; its model, GPU, stack, settings and mean answer hold of the engines, its load does not."
+)
+_BULK = json_answer("Their times, in the same order", ref("NextRequestsTimes"))
+
+
+@router.post(
+    "/predict",
+    description=f"Times of a request that an engine in this state gets next.{_ABOUT}",
+    openapi_extra=json_body(ref("EngineState"), STATE_EXAMPLE),
+    response_class=Response,
+    responses={200: json_answer("The times of the request", ref("NextRequestTimes"))},
+)
+def predict_next(
+    prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+) -> Response:
+    """Predict the next request of an engine."""
+    state = read_state(body)
+    return _json(_saved(prediction_id, database, holder, settings).times(state))
+
+
+@router.post(
+    "/predict/bulk",
+    description=f"Times of requests, each with the state of an engine.{_ABOUT}",
+    openapi_extra=json_body(ref("EngineStates"), STATES_EXAMPLE),
+    response_class=Response,
+    responses={200: _BULK},
+)
+@router.post(
+    "/predict/bulk/strict",
+    description=f"The same as /predict/bulk, which refuses all requests for a wrong one, too.{_ABOUT}",
+    openapi_extra=json_body(ref("EngineStates"), STATES_EXAMPLE),
+    response_class=Response,
+    responses={200: _BULK},
+)
+def predict_next_of_several(
+    prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+) -> Response:
+    """Predict the next request of several engines."""
+    began, states = time.perf_counter(), read_states(body).requests
+    engine = _saved(prediction_id, database, holder, settings)
+    times = [engine.times(state) for state in states]
+    answer = NextRequestsTimes(
+        predictions=times,
+        total_requests=len(states),
+        successful_predictions=len(times),
+        processing_time_ms=1e3 * (time.perf_counter() - began),
+    )
+    return _json(answer)
+
+
+@router.get(
+    "/status",
+    response_class=Response,
+    responses={200: json_answer("Ready", ref("PredictorStatus"))},
+)
+def get_status(prediction_id: Id, database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> Response:
+    """State of the predictor, which the gateway asks for first."""
+    _saved(prediction_id, database, holder, settings)
+    return _json(status())
+
+
+def _saved(prediction_id: int, database: Database, holder: SnapshotHolder, settings: Settings) -> NextRequests:
+    with database.begin() as connection:
+        saved = quotes.get(connection, prediction_id)
+    most = settings.max_batch_rows
+    return current(holder, lambda snapshot: next_requests(snapshot, saved.kind, saved.request, max_rows=most))
+
+
+def _json(answer: object) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
