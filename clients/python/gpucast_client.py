@@ -415,6 +415,35 @@ class Gpucast:
         answer = self._send("POST", "/scheduler/prioritize", body=body)
         return cast("list[HostPriority]", answer.json())
 
+    def predict_next(self, prediction_id: int, body: EngineState) -> NextRequestTimes:
+        """Times of a request that an engine in this state gets next. For llm-d's inference gateway, with
+        PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved; its model,
+        GPU, stack, settings and mean answer hold of the engines, its load does not.
+        """
+        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict", body=body)
+        return cast("NextRequestTimes", answer.json())
+
+    def predict_next_of_several(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
+        """The same as /predict/bulk, which refuses all requests for a wrong one, too. For llm-d's inference
+        gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved;
+        its model, GPU, stack, settings and mean answer hold of the engines, its load does not.
+        """
+        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk/strict", body=body)
+        return cast("NextRequestsTimes", answer.json())
+
+    def predict_next_of_several(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
+        """Times of requests, each with the state of an engine. For llm-d's inference gateway, with
+        PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved; its model,
+        GPU, stack, settings and mean answer hold of the engines, its load does not.
+        """
+        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk", body=body)
+        return cast("NextRequestsTimes", answer.json())
+
+    def get_status(self, prediction_id: int) -> PredictorStatus:
+        """State of the predictor, which the gateway asks for first."""
+        answer = self._send("GET", f"/llm-d/{_quoted(prediction_id)}/status")
+        return cast("PredictorStatus", answer.json())
+
     def healthz(self) -> HealthzAnswer:
         """Return whether the process answers."""
         answer = self._send("GET", "/healthz")
@@ -3209,6 +3238,64 @@ class GraphTensor(TypedDict):
         ]
         | None
     ]
+
+
+class EngineState(TypedDict):
+    """State of an engine, and the request that may be sent to it."""
+
+    kv_cache_percentage: float
+    input_token_length: float
+    num_request_waiting: float
+    num_request_running: float
+    num_tokens_generated: float
+    prefix_cache_score: float
+
+
+class EngineStates(TypedDict):
+    """States of several engines, or several requests."""
+
+    requests: list[EngineState]
+
+
+class NextRequestTimes(TypedDict):
+    """Mean times of a request in such a state; bounds hold the true mean with the saved prediction's
+    coverage.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+    ttft_uncertainty: float
+    tpot_uncertainty: float
+    ttft_prediction_bounds: list[float]
+    tpot_prediction_bounds: list[float]
+    predicted_at: str
+    model_type: str
+    objective_type: str
+    quantile: float
+    last_model_load: NotRequired[str | None]
+
+
+class NextRequestsTimes(TypedDict):
+    """Times of all requests, in their order."""
+
+    predictions: list[NextRequestTimes]
+    errors: NotRequired[list[str]]
+    total_requests: int
+    successful_predictions: int
+    failed_predictions: NotRequired[int]
+    processing_time_ms: float
+
+
+class PredictorStatus(TypedDict):
+    """What the gateway asks before it sends states."""
+
+    is_ready: NotRequired[bool]
+    model_type: str
+    objective_type: str
+    quantile: float
+    last_model_load: NotRequired[str | None]
+    training_server_url: NotRequired[str]
+    models_exist: dict[str, bool]
 
 
 class Problem(TypedDict):
