@@ -37,7 +37,13 @@ def test_the_client_and_its_example_type_check(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--config-file", ""]
     wrong = tmp_path / "wrong.py"
     wrong.write_text('from gpucast_client import Gpucast\nGpucast().get_job("one")["state"] + 1\n')
-    done = subprocess.run([*command, "example.py", str(wrong)], cwd=FOLDER, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "example.py", "gpucast_skypilot.py", str(wrong)],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert re.findall(r"^(.+?\.py):\d+: error: .*\[(.+)\]$", done.stdout, re.MULTILINE) == [
         (str(wrong), "arg-type"),
         (str(wrong), "operator"),
