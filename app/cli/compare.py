@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.charts import Bar, interval_chart
-from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_ranking
 from app.config import Settings
+from app.services.charts.drawing import refuse_other
 from app.wire.rankings import RANKINGS, SERVED_RANKINGS
 
 if TYPE_CHECKING:
     from app.wire.compare_form import Compared, CompareResponse
-
-_UNITS = {"latency": "milliseconds", "throughput": "per second", "cost": "US dollars", "energy": "joules"}
-_NAMES = {"latency": "Latency", "throughput": "Throughput", "cost": "Cost", "energy": "Energy"}
 
 
 @with_options(WorkloadOptions)
@@ -53,11 +49,15 @@ def command(
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
+    from app.services.charts.answers import ranking_chart
+    from app.services.charts.titles import workload_title
+
+    title = workload_title(request["workload"])
     if isinstance(answer, ServingCompareResponse):
-        show_served_ranking(workload, answer)
+        show_served_ranking(workload, answer, title)
         return
     ranked = answer
-    workload.show(ranked, ranked.ranking, lambda: _show(ranked), lambda: _drawn(ranked))
+    workload.show(ranked, ranked.ranking, lambda: _show(ranked), lambda: ranking_chart(ranked, title))
 
 
 def _show(answer: CompareResponse) -> None:
@@ -87,13 +87,3 @@ def _figure(value: float | None) -> str:
 def _tied(row: Compared) -> str:
     first, *others = row.indistinguishable_from or ["-"]
     return f"{first} and {len(others)} more" if others else first
-
-
-def _drawn(answer: CompareResponse) -> Drawing:
-    """Return a chart of the ranked figure with its interval; GPUs of the Pareto set are marked."""
-    from app.services.compare.compare import figure_of
-
-    rank_by = answer.rank_by
-    found = [(row, *figure_of(row, rank_by)) for row in answer.ranking]
-    bars = [Bar(row.gpu, figure, ends.low, ends.high, row.pareto) for row, figure, ends in found if figure and ends]
-    return interval_chart(bars, title=f"{_NAMES[rank_by]} (orange: Pareto set)", x_label=_UNITS[rank_by])

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.charts import Bar, interval_chart
-from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_plan
 from app.config import Settings
+from app.services.charts.drawing import refuse_other
 
 if TYPE_CHECKING:
     from app.wire.job_plan_form import Choice, PlanResponse
@@ -86,11 +85,15 @@ def command(  # noqa: PLR0913 - one parameter per option
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_plan(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
+    from app.services.charts.answers import plan_chart
+    from app.services.charts.titles import workload_title
+
+    title = workload_title(request["workload"])
     if isinstance(answer, ServingPlanResponse):
-        show_served_plan(workload, answer)
+        show_served_plan(workload, answer, title)
         return
     planned = answer
-    workload.show(planned, planned.choices, lambda: _show(planned), lambda: _drawn(planned))
+    workload.show(planned, planned.choices, lambda: _show(planned), lambda: plan_chart(planned, title))
 
 
 def _show(answer: PlanResponse) -> None:
@@ -116,18 +119,3 @@ def _line(choice: Choice) -> str:
     cost = "-" if choice.cost_usd is None else f"{choice.cost_usd:.4g}"
     per_s = "-" if choice.throughput_per_s is None else f"{choice.throughput_per_s:.4g}"
     return f"{choice.rank:>3} {name:<30}{sure:>6}{choice.job_s:>12.4g}{choice.time_limit_s:>12.4g}{cost:>11}{per_s:>11}"
-
-
-def _drawn(answer: PlanResponse) -> Drawing:
-    """Return a chart of the job's time with its interval; choices that meet the goals are marked."""
-    bars = [
-        Bar(
-            f"{choice.gpu} x{choice.devices}",
-            choice.job_s,
-            choice.job_interval_s.low,
-            choice.job_interval_s.high,
-            choice.meets,
-        )
-        for choice in answer.choices
-    ]
-    return interval_chart(bars, title="Time of the job (orange: meets the goals)", x_label="seconds")

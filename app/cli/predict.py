@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.charts import Bar, interval_chart
-from app.cli.drawing import Drawing, refuse_other
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
 from app.cli.served import show_notes, show_served
 from app.config import Settings
 from app.runtime.service_file import answer_of_service
+from app.services.charts.drawing import Drawing, refuse_other
 
 if TYPE_CHECKING:
     from app.wire.prediction_form import Prediction, PredictResponse
@@ -37,15 +36,23 @@ def command(
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
     answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
+    from app.services.charts.titles import workload_title
+
     kind = request["workload"].get("kind")
     if kind == "operator_table":
         print(answer.decode())
         return
     if kind == "serving":
-        show_served(workload, answer)
+        show_served(workload, answer, workload_title(request["workload"]))
         return
     response = msgspec.json.decode(answer, type=PredictResponse)
-    workload.show(response, response.predictions, lambda: _show(response), lambda: _drawn(response))
+
+    def drawn() -> Drawing:
+        from app.services.charts.answers import prediction_chart
+
+        return prediction_chart(response, workload_title(request["workload"]))
+
+    workload.show(response, response.predictions, lambda: _show(response), drawn)
 
 
 def _computed(settings: Settings, body: bytes) -> bytes:
@@ -70,12 +77,3 @@ def _line(item: Prediction) -> str:
     interval = f"{item.interval_ms.low:.4g} to {item.interval_ms.high:.4g} ({item.interval_ms.coverage:.0%})"
     answered = f"{item.predictor.name} {item.predictor.version}"
     return f"{item.gpu:<26}{item.latency_ms:>12.4g}  {interval:<27}{item.bound:<9}{item.support:<14}{answered}"
-
-
-def _drawn(response: PredictResponse) -> Drawing:
-    bars = [
-        Bar(item.gpu, item.latency_ms, item.interval_ms.low, item.interval_ms.high)
-        for item in response.predictions
-        if item.latency_ms
-    ]
-    return interval_chart(bars, title="Latency", x_label="milliseconds")

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
 
 from app.cli.options import AsJson, snapshot_of
 from app.config import Settings
+from app.errors import BadInput, FieldError
+from app.services.charts.drawing import refuse_other
+
+if TYPE_CHECKING:
+    from app.engine.shipped import Shipped
+    from app.services.charts.drawing import Drawing
 
 _HEAD = f"{'predictor':<16}{'predicts':<32}{'answered by':<32}shipped version learned"
 
@@ -20,15 +29,26 @@ class Row(NamedTuple):
     shipped_rows: int | None
 
 
-def command(*, as_json: AsJson = False) -> None:
+def command(
+    *,
+    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor of the chart.")] = "auto",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.svg|.png", help="Also draw the shipped version's mean errors on unseen GPUs."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the predictors, what they predict, and the version of each that answers."""
     import json
 
     from app.engine.shipped import shipped_versions
     from app.predictors import BY_NAME
 
+    refuse_other(plot)
     settings = Settings.from_env()
     shipped = shipped_versions(settings.shipped_dir)
+    if plot is not None:
+        _chart(shipped, predictor).write(plot)
     with snapshot_of(settings) as (snapshot, _):
         served = {key: ready.version for key, ready in snapshot.engine.served.items()}
     rows = [
@@ -46,6 +66,18 @@ def command(*, as_json: AsJson = False) -> None:
     print(_HEAD)
     for row in rows:
         print(_line(row))
+
+
+def _chart(shipped: Mapping[str, Shipped], predictor: str) -> Drawing:
+    """Return a chart of a shipped predictor's errors on unseen GPUs. Raises BadInput for one that has none."""
+    from app.services.charts.answers import accuracy_chart
+
+    if predictor not in shipped:
+        message = f"{predictor} ships no trained version; {', '.join(shipped)} do"
+        raise BadInput(f"--predictor: {message}.", errors=[FieldError(("--predictor",), message)])
+    rows = shipped[predictor].card["validation"]
+    unseen = [row for row in rows if row["split"] == "gpu_held_out" and row.get("gpu", "all") == "all"]
+    return accuracy_chart(unseen, predictor, "on unseen GPUs")
 
 
 def _line(row: Row) -> str:

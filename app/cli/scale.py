@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.charts import line_chart
-from app.cli.drawing import Drawing, refuse_other
 from app.cli.model_workload import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
 from app.errors import BadInput, FieldError
+from app.services.charts.drawing import refuse_other
 
 if TYPE_CHECKING:
     from app.services.models.scaling import Point
@@ -64,7 +63,12 @@ def command(  # noqa: PLR0913 - one parameter per option
         most = settings.max_batch_rows
         points = scaling_curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
-        _drawn(points, model, over_devices=len(counts) > 1).write(plot)
+        from app.services.charts.answers import scaling_chart
+        from app.services.charts.titles import workload_title
+
+        # The axes have the batch.
+        title = workload_title({**request["workload"], "batch": None})
+        scaling_chart(points, title, over_devices=len(counts) > 1, strong=strong).write(plot)
     if as_json:
         print(msgspec.json.encode(points).decode())
     else:
@@ -85,14 +89,3 @@ def _show(points: list[Point]) -> None:
         interval = f"{point.low_ms:.4g} to {point.high_ms:.4g}"
         figures = f"{point.latency_ms:>12.4g}  {interval:<22}{point.throughput_per_s:>10.4g}{point.efficiency:>12.0%}"
         print(f"{point.gpu:<26}{point.devices:>8}{point.batch:>8}{figures}  {'yes' if point.fits else 'no'}")
-
-
-def _drawn(points: list[Point], model: str, *, over_devices: bool) -> Drawing:
-    """Return a chart of throughput over devices, a line per batch size; with one number of devices over the batch."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        each = point.batch // point.devices if over_devices else 0
-        name = f"{point.gpu}, {each} each" if over_devices else point.gpu
-        lines.setdefault(name, []).append((point.devices if over_devices else point.batch, point.throughput_per_s))
-    warning = {"x_label": "devices" if over_devices else "batch", "y_label": "sequences or images per second"}
-    return line_chart(lines, title=Path(model).stem, **warning)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.cli.charts import Bar, interval_chart
-from app.cli.drawing import Drawing
+from app.services.charts.drawing import Drawing
 
 if TYPE_CHECKING:
     from app.cli.options import WorkloadOptions
@@ -19,14 +18,20 @@ _COLUMNS = (
 )
 
 
-def show_served(options: WorkloadOptions, answer: bytes) -> None:
+def show_served(options: WorkloadOptions, answer: bytes, title: str) -> None:
     """Print an answer as the options say."""
     import msgspec
 
     from app.wire.serving_form import ServingResponse
 
     response = msgspec.json.decode(answer, type=ServingResponse)
-    options.show(response, response.predictions, lambda: _show(response), lambda: _drawn(response))
+
+    def drawn() -> Drawing:
+        from app.services.charts.answers import prediction_chart
+
+        return prediction_chart(response, title)
+
+    options.show(response, response.predictions, lambda: _show(response), drawn)
 
 
 def _show(response: ServingResponse) -> None:
@@ -63,16 +68,13 @@ def _times(time: ServedTime | None, width: int) -> str:
     return f"{time.mean:>{width}.4g}" + (f"{'':>{width}}" if time.p90 is None else f"{time.p90:>{width}.4g}")
 
 
-def show_served_ranking(options: WorkloadOptions, answer: ServingCompareResponse) -> None:
+def show_served_ranking(options: WorkloadOptions, answer: ServingCompareResponse, title: str) -> None:
     """Print a comparison as the options say."""
-    bars = [
-        Bar(row.gpu, row.tokens_per_s_per_gpu, 0.0, 0.0, row.pareto)
-        for row in answer.ranking
-        if row.tokens_per_s_per_gpu
-    ]
 
     def drawn() -> Drawing:
-        return interval_chart(bars, title="Throughput (orange: Pareto set)", x_label="tokens per second and GPU")
+        from app.services.charts.answers import served_ranking_chart
+
+        return served_ranking_chart(answer, title)
 
     options.show(answer, answer.ranking, lambda: _show_ranking(answer), drawn)
 
@@ -97,16 +99,13 @@ def _show_ranking(answer: ServingCompareResponse) -> None:
     _notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
 
 
-def show_served_plan(options: WorkloadOptions, answer: ServingPlanResponse) -> None:
+def show_served_plan(options: WorkloadOptions, answer: ServingPlanResponse, title: str) -> None:
     """Print a plan as the options say."""
-    bars = [
-        Bar(f"{choice.gpu} x{choice.devices}", choice.cost.usd_per_hour, 0.0, 0.0, choice.meets)
-        for choice in answer.choices
-        if choice.cost.usd_per_hour
-    ]
 
     def drawn() -> Drawing:
-        return interval_chart(bars, title="Cost (orange: keeps the limits)", x_label="US dollars per hour")
+        from app.services.charts.answers import served_plan_chart
+
+        return served_plan_chart(answer, title)
 
     options.show(answer, answer.choices, lambda: _show_plan(answer), drawn)
 
@@ -141,12 +140,3 @@ def _notes(of_gpus: list[tuple[str, list[str]]], skipped: list[Skipped], notes: 
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _drawn(response: ServingResponse) -> Drawing:
-    bars = [
-        Bar(item.gpu, item.latency_ms, item.interval_ms.low, item.interval_ms.high)
-        for item in response.predictions
-        if item.latency_ms is not None and item.interval_ms is not None
-    ]
-    return interval_chart(bars, title="Time of a request", x_label="milliseconds")

@@ -84,7 +84,7 @@ def test_scaling_curves_as_numbers_and_as_a_plot(settings: Settings, tmp_path: P
     for one in points:
         assert one["throughput_per_s"] == pytest.approx(one["batch"] / one["latency_ms"] * 1e3)
     drawn = ElementTree.fromstring(plot.read_text("utf-8"))
-    assert len(drawn.findall("{*}polyline")) == 4
+    assert len(drawn.findall("{*}polyline")) == 8  # with the ideal beside each
 
 
 def test_scaling_splits_a_batch_over_devices(settings: Settings) -> None:

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
-from app.api.pages.shell import page
+from app.api.pages.shell import as_picture, page, wants_svg
 from app.api.predictors import VersionOut, get_predictors
+from app.services.charts.answers import accuracy_chart
 from app.services.pages.scorecard import whole_workloads
 
 router = APIRouter(include_in_schema=False)
@@ -40,6 +41,9 @@ def show(
     splits = list(dict.fromkeys(row["split"] for row in rows if row.get("gpu", EVERY) == gpu))
     split = split if split in splits or not splits else splits[0]
     shown = [row for row in rows if row["split"] == split and row.get("gpu", EVERY) == gpu]
+    if wants_svg(request):
+        where = "all GPUs" if gpu == EVERY else gpu
+        return as_picture(accuracy_chart(shown, predictor, f"{where}, {SPLITS.get(split, split)}"))
     return page(
         request,
         "accuracy.html",

@@ -9,8 +9,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages.shell import AddressDep, as_json, command, page, wants_json
+from app.api.pages.shell import AddressDep, as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
 from app.errors import GpucastError
+from app.services.charts.answers import ranking_chart
+from app.services.charts.titles import workload_title
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
 from app.services.pages.compare import FIGURES, compare_body, split_controls, with_figure
@@ -26,19 +28,21 @@ def show(
     """The ranking of POST /compare; an example if the address has no workload."""
     form = controls(holder.engine, address)
     shown: dict[str, Any] = {"form": form, "pairs": address.pairs, "figures": FIGURES}
-    if address.incomplete and not wants_json(request):
+    if address.incomplete and not wants_answer(request):
         return page(request, "compare.html", waits=True, **shown)
     try:
         body = compare_body(address)
         wanted = read_compare(msgspec.json.encode(body))
         answer = compare(holder.snapshot, wanted, max_rows=settings.max_batch_rows, graphs=graphs)
     except GpucastError as error:
-        if wants_json(request):
+        if wants_answer(request):
             raise
         complaints = address.complaints(error)
         return page(request, "compare.html", status=error.status, error=error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(answer)
+    if wants_svg(request):
+        return as_picture(ranking_chart(answer, workload_title(body["workload"])))
     figure = FIGURES[answer.rank_by]
     return page(
         request,

@@ -9,10 +9,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.api.pages.shell import AddressDep, as_json, command, page, wants_json
+from app.api.pages.shell import AddressDep, as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
 from app.errors import GpucastError
+from app.services.charts.answers import scaling_chart
+from app.services.charts.drawing import Drawing
+from app.services.charts.titles import workload_title
 from app.services.pages.form_controls import controls
-from app.services.pages.scaling import BATCHES, DEVICES, MOST_GPUS, scaling
+from app.services.pages.scaling import BATCHES, DEVICES, MOST_GPUS, Scaling, scaling
 from app.wire.predict_body import read_request
 
 router = APIRouter(include_in_schema=False)
@@ -27,7 +30,7 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
     sizes = [*typed.items(), *([("strong", "true")] if strong else [])]
     shown: dict[str, Any] = {"form": controls(holder.engine, address), "typed": typed, "strong": strong}
     shown |= {"pairs": address.pairs, "here": [*address.pairs, *sizes], "most": MOST_GPUS}
-    if address.incomplete and not wants_json(request):
+    if address.incomplete and not wants_answer(request):
         return page(request, "scaling.html", waits=True, **shown)
     try:
         body = address.body()
@@ -36,7 +39,7 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
         predict_request = read_request(msgspec.json.encode(body))
         points = scaling(holder.snapshot, predict_request, strong=strong, max_rows=settings.max_batch_rows, **typed)
     except GpucastError as error:
-        if wants_json(request):
+        if wants_answer(request):
             raise
         complaints = address.complaints(error) | {
             str(item.loc[0]): [item.msg] for item in error.errors if item.loc and item.loc[0] in typed
@@ -44,6 +47,8 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
         return page(request, "scaling.html", status=error.status, error=error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(points)
+    if wants_svg(request):
+        return as_picture(_drawn(points, body, over_devices=query.get("chart") != "batches", strong=strong))
     return page(
         request,
         "scaling.html",
@@ -52,3 +57,9 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
         curl=command(request, "/predict", body),
         **shown,
     )
+
+
+def _drawn(points: Scaling, body: dict[str, Any], *, over_devices: bool, strong: bool) -> Drawing:
+    title = workload_title({**body["workload"], "batch": None})  # the axes have the batch
+    shown = points.devices if over_devices else points.batches
+    return scaling_chart(shown, title, over_devices=over_devices, strong=strong)

@@ -9,12 +9,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.api.pages.shell import as_json, command, page, wants_json
+from app.api.pages.shell import as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
 from app.errors import GpucastError
+from app.services.charts.answers import served_curves_chart, served_ranking_chart
+from app.services.charts.drawing import Drawing
+from app.services.charts.titles import workload_title
 from app.services.compare.served_curves import PERCENTILES, Curves
 from app.services.pages.form_controls import controls
 from app.services.pages.serving import (
     MOST_CURVES,
+    ServingView,
     cheapest,
     limits_of,
     missed,
@@ -46,12 +50,14 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         body = serving_body(address)
         view = serving_view(holder.snapshot, msgspec.json.encode(body), limits, max_rows=settings.max_batch_rows)
     except GpucastError as error:
-        if wants_json(request):
+        if wants_answer(request):
             raise
         complaints = address.complaints(error)
         return page(request, "serving.html", status=error.status, error=error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(view)
+    if wants_svg(request):
+        return as_picture(_drawn(view, body["workload"], request.query_params.get("chart") == "ranking"))
     best = cheapest(view.curves)
 
     def named(one: Curves) -> str:
@@ -74,3 +80,10 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         curl=command(request, "/compare", body),
         **shown,
     )
+
+
+def _drawn(view: ServingView, workload: dict[str, Any], ranking: bool) -> Drawing:
+    """Return the chart of the ranking under the load, or of the curves over loads."""
+    if ranking:
+        return served_ranking_chart(view.comparison, workload_title(workload))
+    return served_curves_chart(view.curves, workload_title({**workload, "load": None}))

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from app import __version__
+from app.services.charts.drawing import Drawing, as_svg
 from app.services.pages import format_figures
 from app.services.pages.address import Address, curl
 
@@ -104,6 +105,22 @@ def command(request: Request, path: str, body: Mapping[str, Any]) -> str:
 def wants_json(request: Request) -> bool:
     """Return whether the address requests the API's answer instead of the page."""
     return request.query_params.get("format") == "json"
+
+
+def wants_svg(request: Request) -> bool:
+    """Return whether the address requests a chart of the answer instead of the page."""
+    return request.query_params.get("format") == "svg"
+
+
+def wants_answer(request: Request) -> bool:
+    """Return whether the address requests anything but the page, so that errors are those of the API."""
+    return wants_json(request) or wants_svg(request)
+
+
+def as_picture(drawing: Drawing) -> Response:
+    """Return a chart as an SVG file, which runs and loads nothing."""
+    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
+    return Response(as_svg(drawing), media_type="image/svg+xml", headers=headers)
 
 
 def _address(request: Request) -> Address:

@@ -1,4 +1,4 @@
-"""Charts of the commands, with logarithmic axes: scaling curves, and GPUs with their intervals."""
+"""Charts with logarithmic axes: lines, and figures with their intervals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from app.cli.drawing import Curve, Dot, Drawing, Label, Rule, Shape
 from app.errors import BadInput
+from app.services.charts.drawing import Curve, Dot, Drawing, Label, Rule, Shape
 
 Line = Sequence[tuple[float, float]]
 
@@ -15,9 +15,12 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 80, 56, 52, 200
 # Width of the names to the left, and height of a row.
 _NAMES, _ROW = 200, 20
 # Okabe and Ito's palette, which colour-blind people can distinguish.
+_GUIDE = "#999999"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
+# Most values of x that are each a tick.
+_MOST_TICKS = 12
 # Largest ratio of a figure to its drawn low end.
 _DEEPEST = 100.0
 
@@ -32,42 +35,55 @@ class Bar(NamedTuple):
     marked: bool = False
 
 
-def line_chart(lines: Mapping[str, Line], *, title: str, x_label: str, y_label: str) -> Drawing:
-    """Return a chart of named lines of positive (x, y) points."""
-    points = [point for line in lines.values() for point in line]
+def line_chart(
+    lines: Mapping[str, Line], *, title: str, x_label: str, y_label: str, guides: Sequence[Line] = ()
+) -> Drawing:
+    """Return a chart of named lines of positive (x, y) points, before thin grey `guides`. Raises BadInput for none."""
+    if not lines:
+        raise BadInput("There is no figure to draw.")
+    points = [point for line in (*lines.values(), *guides) for point in line]
     x = _Axis([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
     y = _Axis([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
     shapes: list[Shape] = [
         Label(_LEFT, 20, title, size=15),
-        Label(_LEFT, 40, y_label),
-        Label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, x_label, "middle"),
+        Label(_LEFT, 40, f"{y_label} (log scale)"),
+        Label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, f"{x_label} (log scale)", "middle"),
     ]
-    for value in sorted({p[0] for p in points}):
+    values = sorted({p[0] for p in points})
+    for value in values if len(values) <= _MOST_TICKS else x.decades():
         shapes += [Rule(x(value), y.start, x(value), y.end), Label(x(value), y.start + 18, f"{value:g}", "middle")]
     for value in y.decades():
         shapes += [Rule(x.start, y(value), x.end, y(value)), Label(x.start - 6, y(value) + 4, f"{value:g}", "end")]
+    shapes += [Curve([(x(a), y(b)) for a, b in guide], _GUIDE, 1) for guide in guides]
     for k, (name, line) in enumerate(lines.items()):
         colour, at = _COLOURS[k % len(_COLOURS)], _TOP + 12 + 18 * k
         shapes.append(Curve([(x(a), y(b)) for a, b in line], colour))
         shapes += [Dot(x(a), y(b), colour) for a, b in line]
         shapes += [Rule(x.end + 12, at, x.end + 32, at, colour, 2), Label(x.end + 38, at + 4, name)]
-    return Drawing(_WIDTH, _HEIGHT, shapes)
+    return Drawing(_WIDTH, _HEIGHT, shapes, title)
 
 
-def interval_chart(bars: Sequence[Bar], *, title: str, x_label: str) -> Drawing:
-    """Return a chart with a line per figure from the low to the high end of its interval, and a dot at the figure."""
+def interval_chart(bars: Sequence[Bar], *, title: str, note: str, x_label: str) -> Drawing:
+    """Return a chart with a line per figure from the low to the high end of its interval, and a dot at the figure.
+
+    `note` stands below the title. Raises BadInput for no figures.
+    """
     if not bars:
         raise BadInput("There is no figure to draw.")
     bottom = _TOP + _ROW * len(bars)
     x = _Axis([end for bar in bars for end in (bar.middle, _low(bar), bar.high)], _NAMES, _WIDTH - 20)
-    shapes: list[Shape] = [Label(20, 20, title, size=15), Label((x.start + x.end) / 2, bottom + 44, x_label, "middle")]
+    shapes: list[Shape] = [
+        Label(20, 20, title, size=15),
+        Label(20, 40, note),
+        Label((x.start + x.end) / 2, bottom + 44, f"{x_label} (log scale)", "middle"),
+    ]
     for value in x.decades():
         shapes += [Rule(x(value), _TOP, x(value), bottom), Label(x(value), bottom + 18, f"{value:g}", "middle")]
     for k, bar in enumerate(bars):
         colour, at = _COLOURS[bar.marked], _TOP + _ROW * (k + 0.5)
         shapes += [Label(_NAMES - 8, at + 4, bar.name, "end"), Rule(x(_low(bar)), at, x(bar.high), at, colour, 2)]
         shapes.append(Dot(x(bar.middle), at, colour))
-    return Drawing(_WIDTH, bottom + 56, shapes)
+    return Drawing(_WIDTH, bottom + 56, shapes, title)
 
 
 def _low(bar: Bar) -> float:

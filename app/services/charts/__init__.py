@@ -1,0 +1,1 @@
+"""Charts of answers, drawn on the server for files and reports."""
