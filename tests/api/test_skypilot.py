@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ import httpx
 import pytest
 
 from app import __version__
-from app.config import CHECKOUT, SEED_DATA
+from app.config import SEED_DATA
 from tests.api.test_client import FOLDER, loaded
+from tests.client_environment import client_python
 
 pytestmark = pytest.mark.slow
 
-# Kept between runs: the package brings 80 others.
-ENVIRONMENT = CHECKOUT / "build" / "skypilot"
-VERSION = "0.14.1"
 TRAINING = {"kind": "model", "name": "gpt2", "mode": "training", "batch": 16, "sequence": 512, "dtype": "bf16"}
 PROGRAM = """
 import json, sys, warnings
@@ -40,28 +37,9 @@ print(json.dumps({"seconds": found, "never": NEVER_S, "said": [str(one.message) 
 
 
 @pytest.fixture(scope="module")
-def python() -> Iterator[Path]:
-    """A Python that has SkyPilot and this client. Skips where it cannot be installed."""
-    found, marker = ENVIRONMENT / "bin" / "python", ENVIRONMENT / f"skypilot-{VERSION}"
-    uv = Path(sys.executable).with_name("uv")
-    if not marker.exists():
-        commands = (
-            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, ENVIRONMENT],
-            [uv, "pip", "install", "--quiet", "--python", found, f"skypilot=={VERSION}"],
-        )
-        for command in commands:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"SkyPilot cannot be installed: {done.stderr[-300:]}")
-        marker.touch()
-    done = subprocess.run(
-        [uv, "pip", "install", "--quiet", "--no-deps", "--python", found, FOLDER],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    yield found
+def python() -> Path:
+    """A Python that has SkyPilot, which brings 80 packages, and this client."""
+    return client_python("skypilot", "skypilot==0.14.1")
 
 
 def estimates(python: Path, server: httpx.Client, workload: dict[str, Any], nodes: int, home: Path) -> Any:
