@@ -22,7 +22,7 @@ def import_prices(
         Path,
         typer.Argument(
             help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider and region; or SkyPilot's "
-            "vms.csv, a catalogue of gpuhunt, or a bill in FOCUS 1.2."
+            "vms.csv, a catalogue of gpuhunt, a bill in FOCUS 1.2, or an answer of OpenCost's /assets."
         ),
     ],
     provider: Annotated[
@@ -33,31 +33,34 @@ def import_prices(
     ] = None,
     spot: Annotated[bool, typer.Option("--spot", help="Take a catalogue's interruptible instances.")] = False,
     instances: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="SkyPilot's vms.csv, which says what a bill's instances have.")
+        Path | None, typer.Option(metavar="FILE", help="SkyPilot's vms.csv, which says what GPUs instances have.")
     ] = None,
 ) -> None:
     """Import prices, all rows or none; stored prices are kept. An instance's price is divided by its devices."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
+    from app.services.compare.opencost_prices import opencost_offers, read_assets
     from app.services.compare.price_catalogues import Asked, format_of, read_instances, read_offers
     from app.services.compare.price_rows import add_prices
 
-    body = read_file(file)
-    tool = format_of(body)
-    if tool is not None:
-        asked = Asked(provider or file.absolute().parent.name, (day or datetime.now(UTC)).date(), spot)
-        known = {} if instances is None else read_instances(read_file(instances))
-        offers = read_offers(body, tool, asked, known)
-        for reason, count in offers.left_out.most_common():
-            print(f"{count} rows left out: {reason}")
-        if not offers.rows:
-            raise BadInput(f"{file} has no price of a known GPU.")
-        body, media = json.dumps(offers.rows).encode(), "application/json"
-    else:
-        media = "text/csv"
+    body, media = read_file(file), "text/csv"
+    asked = Asked(provider or file.absolute().parent.name, (day or datetime.now(UTC)).date(), spot)
+    known = {} if instances is None else read_instances(read_file(instances))
+    tool, assets = format_of(body), read_assets(body)
     with open_runtime(Settings.from_env()) as runtime:
         with runtime.database.begin() as connection:
             catalog = load_catalog(connection)
+        if tool is not None or assets is not None:
+            offers = (
+                read_offers(body, tool, asked, known)
+                if tool is not None
+                else opencost_offers(assets or [], asked._replace(provider=provider or ""), known, catalog)
+            )
+            for reason, count in offers.left_out.most_common():
+                print(f"{count} rows left out: {reason}")
+            if not offers.rows:
+                raise BadInput(f"{file} has no price of a known GPU.")
+            body, media = json.dumps(offers.rows).encode(), "application/json"
         report = add_prices(runtime.database, catalog, body, media)
     print(f"{report.received} prices: {report.inserted} new, {report.unchanged} already stored")
 

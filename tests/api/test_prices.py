@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,14 @@ def test_the_commands(client: TestClient, settings: Settings, tmp_path: Path) ->
     assert line.startswith("* h100-sxm5-80gb") and "2.5" in line
     client.app.state.holder.refresh()  # type: ignore[attr-defined]
     assert compared(client, "h100-sxm5-80gb")["price_usd_per_hour"] == 2.5
+
+
+def test_the_command_reads_opencosts_assets(settings: Settings, tmp_path: Path) -> None:
+    node = {"type": "Node", "labels": {"nvidia_com_gpu_product": "NVIDIA-L4"}, "GPUHours": 24, "totalCost": 16.8}
+    answer = {"code": 200, "data": [{"node": node | {"start": f"{TODAY}T00:00:00Z", "minutes": 1440}}]}
+    (tmp_path / "assets.json").write_text(json.dumps(answer))
+    assert "1 prices: 1 new" in run(settings, "import", str(tmp_path / "assets.json"), "--provider=cluster")
+    assert any(line.split()[-1] == "OpenCost" and "0.7" in line for line in run(settings, "list").splitlines())
 
 
 def run(settings: Settings, *words: str) -> str:

@@ -74,12 +74,17 @@ def read_offers(body: bytes, tool: str, asked: Asked, instances: Mapping[str, In
         found = _focus(_lines(body), instances, left_out)
     else:
         found = read[tool](_lines(body), asked, left_out)
-    cheapest: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in found:
+    return Offers(cheapest(found), left_out)
+
+
+def cheapest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the row that counts for each GPU at a provider in a region."""
+    best: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
         key = row["gpu"], row["provider"], row["region"]
-        if key not in cheapest or _rank(row) > _rank(cheapest[key]):
-            cheapest[key] = row
-    return Offers(list(cheapest.values()), left_out)
+        if key not in best or _rank(row) > _rank(best[key]):
+            best[key] = row
+    return list(best.values())
 
 
 def _rank(row: Mapping[str, Any]) -> tuple[str, float]:
@@ -108,7 +113,7 @@ def _skypilot(rows: Iterable[dict[str, str]], asked: Asked, left_out: Counter[st
         elif not price:
             left_out["no price of this kind"] += 1
         else:
-            yield _offer(found, price, asked, row["Region"], SKYPILOT)
+            yield offer(found, price, asked, row["Region"], SKYPILOT)
 
 
 def _accelerators(row: Mapping[str, str]) -> Instance | str:
@@ -135,7 +140,7 @@ def _gpuhunt(rows: Iterable[dict[str, str]], asked: Asked, left_out: Counter[str
             left_out["no price of this kind"] += 1
         else:
             here = asked._replace(provider=row.get("provider") or asked.provider)
-            yield _offer(Instance(gpu, count), price, here, row["location"], GPUHUNT)
+            yield offer(Instance(gpu, count), price, here, row["location"], GPUHUNT)
 
 
 def _focus(
@@ -153,7 +158,7 @@ def _focus(
             raise BadInput(f"A price is in {currency}: prices are in US dollars, and currencies are never converted.")
         else:
             asked = Asked(row.get("ProviderName", ""), _day(row["ChargePeriodStart"]), spot=False)
-            yield _offer(found, price / float(unit[1] or 1.0), asked, row.get("RegionId", ""), FOCUS)
+            yield offer(found, price / float(unit[1] or 1.0), asked, row.get("RegionId", ""), FOCUS)
 
 
 def _day(text: str) -> date:
@@ -171,7 +176,8 @@ def _instance_type(row: Mapping[str, str]) -> str:
     return str(details.get("InstanceType", "")) if isinstance(details, dict) else ""
 
 
-def _offer(found: Instance, price: float, asked: Asked, region: str, tool: str) -> dict[str, Any]:
+def offer(found: Instance, price: float, asked: Asked, region: str, tool: str) -> dict[str, Any]:
+    """Return the row of an instance's price per hour, divided by its devices."""
     kind = " (interruptible)" if asked.spot else ""
     return {
         "gpu": found.gpu,

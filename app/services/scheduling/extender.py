@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from app.engine.gpu_rows import Snapshot
+from app.engine.gpu_types import GPU_LABELS
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.compare.time_distribution import probability_within
@@ -24,8 +25,6 @@ from app.wire.rankings import RANKINGS, RankBy
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
 DEADLINE, PROBABILITY = "gpucast/deadline-ms", "gpucast/probability"
-# In order of precedence.
-GPU_LABELS = ("gpucast/gpu", "nvidia.com/gpu.product", "amd.com/gpu.product-name")
 # The kube-scheduler's maximum.
 BEST_SCORE = 10
 _SURE = 0.9

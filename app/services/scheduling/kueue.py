@@ -14,15 +14,13 @@ from itertools import product
 from math import ceil
 from typing import Any
 
+from app.engine.gpu_types import CLOUD_LABELS, GPU_LABELS, gpu_of_type
 from app.errors import BadInput, FieldError, NotFound
 from app.services.scheduling.comparison import JobTime
-from app.services.scheduling.extender import GPU_LABELS
-from app.services.scheduling.gres_types import gpu_of_type
 from app.tables.catalog import Catalog
 
 MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
-# Labels of nodes that name a GPU, in order of precedence: of device plugins, of Google's and of Amazon's clusters.
-LABELS = (*GPU_LABELS, "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
+LABELS = (*GPU_LABELS, *CLOUD_LABELS)
 # Kueue reads the label as a 32-bit number.
 _MOST_S = 2**31 - 1
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
+from app.engine.gpu_types import gpu_of_type
 from app.errors import BadInput, FieldError, NotFound
-from app.services.scheduling.gres_types import gpu_of_type
 from app.tables.catalog import Catalog
 from app.wire.job_plan_form import Choice
 

@@ -1,4 +1,4 @@
-"""Which GPU a cluster means by the type of a generic resource: `a100`, `nvidia_a100-sxm4-80gb`, `v100_32gb`."""
+"""Which GPU a cluster means by the type of a resource or a label: `a100`, `nvidia_a100-sxm4-80gb`, `v100_32gb`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from app.errors import BadInput, NotFound
 from app.tables.catalog import Catalog
 from app.tables.names import normalise
 
+# Labels of nodes that name a GPU, in order of precedence: ours and device plugins'; Google's and Amazon's.
+GPU_LABELS = ("gpucast/gpu", "nvidia.com/gpu.product", "amd.com/gpu.product-name")
+CLOUD_LABELS = ("cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
 # A slice of a GPU: 3g.20gb.
 _SLICE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 _VENDOR = re.compile(r"^(?:(?:nvidia|amd|tesla|quadro|geforce|hgx|dgx)[_\- ]*)+", re.IGNORECASE)
