@@ -43,12 +43,23 @@ def value(name: str, shape: Sequence[int | str], kind: int = FLOAT) -> bytes:
     return field(1, name) + field(2, field(1, field(1, kind) + field(2, dims)))
 
 
-def attribute(name: str, given: int | float | str | list[int]) -> bytes:
+def attribute(name: str, given: int | float | str | list[int] | bytes) -> bytes:
+    if isinstance(given, bytes):
+        return field(1, name) + field(6, given)
     if isinstance(given, list):
         return field(1, name) + b"".join(field(8, item) for item in given)
     if isinstance(given, float):
         return field(1, name) + varint(2 << 3 | 5) + struct.pack("<f", given)
     return field(1, name) + (field(4, given) if isinstance(given, str) else field(3, given))
+
+
+def subgraph(nodes: Sequence[bytes], inputs: Sequence[str], outputs: Sequence[str], *weights: bytes) -> bytes:
+    """A graph within a graph: a branch, or a body."""
+    graph = (
+        b"".join(field(1, each) for each in nodes) + field(2, "inner") + b"".join(field(5, each) for each in weights)
+    )
+    given = b"".join(field(11, field(1, name)) for name in inputs)
+    return graph + given + b"".join(field(12, field(1, name)) for name in outputs)
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> bytes:

@@ -68,8 +68,12 @@ def free_dims(shapes: Sequence[Sequence[int | str]]) -> list[str]:
     return list(dict.fromkeys(name for name in names if not name.isdigit()))
 
 
-def binding(dims: Mapping[str, int], batch: int, sequence: int) -> dict[str, int]:
-    """Return sizes of the given names, and of the usual names of batch and sequence."""
-    usual = dict.fromkeys(BATCH_NAMES, dims.get(BATCH_NAMES[0], batch))
+def binding(dims: Mapping[str, int], batch: int, sequence: int, names: Sequence[str] = ()) -> dict[str, int]:
+    """Return sizes of the given names, and of the usual names of batch and sequence.
+
+    `names` are the network's: of several usual names of the batch among them, the first of BATCH_NAMES is it.
+    """
+    others = [name for name in BATCH_NAMES if name in names][1:]
+    usual = {name: dims.get(BATCH_NAMES[0], batch) for name in BATCH_NAMES if name not in others}
     usual |= dict.fromkeys(SEQUENCE_NAMES, dims.get(SEQUENCE_NAMES[0], sequence))
     return {**usual, **dims}

@@ -13,7 +13,7 @@ from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
 from app.graphs.importers.tensors import binding
 from app.graphs.run import Run
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.source import JSON, Source, from_database
+from app.services.graphs.source import JSON, ONNX, Source, from_database
 from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.session import Database
@@ -131,7 +131,7 @@ class Graphs:
 
 def lower_source(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
     """Return the rows of one device."""
-    sizes = binding(dims, run.device_batch, run.sequence)
+    sizes = binding(dims, run.device_batch, run.sequence, source.free_dims() if source.form == ONNX else ())
     return lower(source.graph(sizes), run, sizes)
 
 
@@ -144,7 +144,9 @@ def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
         workload = lower(graph, Run(dtype=source.dtype), sizes, loc=())
     except BadInput as error:
         assumed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        raise type(error)(error.detail + f" (with {assumed[:500]})" * bool(assumed), errors=error.errors) from None
+        asked = "&".join(f"dims={name}=SIZE" for name in sizes if name not in dims)
+        message = f" (with {assumed[:500]}{f'; give sizes: ?{asked[:500]}' if asked else ''})" if assumed else ""
+        raise type(error)(error.detail + message, errors=error.errors) from None
     flops = work_of(workload.ops, kinds_of(workload.ops)).flops * workload.runs
     parameters = float(workload.parameters.sum())
     return GraphFigures(len(graph["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)

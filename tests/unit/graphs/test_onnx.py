@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload
 from app.wire.graph_form import check_graph
-from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, tensor, value, varint
+from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, subgraph, tensor, value, varint
 
 
 def lowered(data: bytes, **dims: int) -> Workload:
@@ -162,7 +163,7 @@ def test_operators_on_empty_tensors_are_dropped() -> None:
         (model([node("Add", ["x", "w"], ["y"])], {"x": [3]}, [tensor("w", [4])]), "graph.node.0.input.1: Add 'y'"),
         (model([node("MatMul", ["x", "w"], ["y"])], {"x": [3, 5]}, [tensor("w", [4, 4])]), "has 4 rows"),
         (model([node("Reshape", ["x", "w"], ["y"])], {"x": [3]}, [integers("w", 2, -1)]), "cannot be [2, -1]"),
-        (model([node("Relu", ["x"], ["y"])], {"x": ["tokens"]}), "graph.input.0.type: 'x': dimension 'tokens' has no"),
+        (model([node("Relu", ["x"], ["y"])], {"x": ["tokens"]}), "graph.input.0.type: dimension 'tokens' has no"),
         (model([node("Relu", ["x"], ["y"])], {"": [3]}), "graph.input.0"),
         (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [2], b"1234")]), "needs 8 bytes and holds 4"),
         (model([node("Relu", ["x"], ["y"])], {"x": [3]}, [tensor("w", [-1], b"")]), "graph.initializer.0.dims"),
@@ -240,3 +241,117 @@ def test_a_long_chain_of_constants_is_evaluated_in_bounded_time() -> None:
 def test_unprintable_names_are_escaped() -> None:
     data = field(7, field(1, node("Relu", ["x\x00"], ["y\n"])) + field(11, value("x\x00", [2], FLOAT)))
     assert lowered(data).names == ("y?",)
+
+
+def inner(*parts: str, weight: str = "w") -> bytes:
+    """A branch that multiplies x by a weight of its own, once per part."""
+    names = ["x", *parts]
+    nodes = [node("MatMul", [a, weight], [b]) for a, b in pairwise(names)]
+    return subgraph(nodes, [], [parts[-1]], tensor(weight, [64, 64]))
+
+
+def test_the_branch_of_a_constant_condition_is_entered() -> None:
+    for condition, count in ((1, 1), (0, 2)):
+        nodes = [
+            node("If", ["flag"], ["y"], then_branch=inner("one"), else_branch=inner("one", "two")),
+            node("Relu", ["y"], ["z"]),
+        ]
+        graph = read(model(nodes, {"x": [8, 64]}, [integers("flag", condition)]), {})
+        assert [item["op"] for item in graph["nodes"]] == ["linear"] * count + ["relu"]
+        assert sum(item.get("parameters", 0) for item in graph["nodes"]) == 64 * 64
+
+
+def test_of_an_unknown_condition_the_larger_branch_counts() -> None:
+    nodes = [
+        node("Equal", ["rate", "sixteen"], ["flag"]),
+        node("If", ["flag"], ["y"], then_branch=inner("one"), else_branch=inner("one", "two")),
+    ]
+    graph = read(model(nodes, {"x": [8, 64], "rate": [1]}, [integers("sixteen", 16_000)]), {})
+    assert [item["op"] for item in graph["nodes"]] == ["equal", "linear", "linear"]
+    assert graph["nodes"][-1]["outputs"] == [{"shape": [8, 64]}]
+
+
+def test_branches_may_use_the_same_names() -> None:
+    branch = inner("one")
+    nodes = [
+        node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch),
+        node("If", ["flag"], ["z"], then_branch=branch, else_branch=branch),
+        node("Add", ["y", "z"], ["sum"]),
+    ]
+    workload = lowered(model(nodes, {"x": [8, 64]}, [integers("flag", 1)]))
+    assert not workload.unknown and workload.parameters.sum() == 2 * 64 * 64
+
+
+def test_a_loop_of_known_length_repeats_its_body() -> None:
+    body = subgraph(
+        [node("MatMul", ["h", "w"], ["next"]), node("Identity", ["go"], ["on"]), node("Relu", ["next"], ["out"])],
+        ["i", "go", "h"],
+        ["on", "next", "out"],
+        tensor("w", [64, 64]),
+    )
+    nodes = [node("Loop", ["ten", "", "x"], ["last", "all"], body=body), node("Relu", ["all"], ["y"])]
+    graph = read(model(nodes, {"x": [8, 64]}, [integers("ten", 10)]), {})
+    product, relu, last = graph["nodes"]
+    assert (product["op"], product["repeats"], relu["repeats"], last["repeats"]) == ("linear", 10, 10, 1)
+    assert last["outputs"] == [{"shape": [10, 8, 64]}] and product["parameters"] == 64 * 64
+    unknown = read(model(nodes, {"x": [8, 64], "ten": [1]}), {})
+    often = node("Loop", ["many", "", "x"], ["last"], body=subgraph([nodes[0]], ["i", "go", "x"], ["go", "last"]))
+    with pytest.raises(BadInput, match="runs more than 1,048,576 times"):
+        read(model([often], {"x": [8, 64]}, [integers("ten", 10), integers("many", 200_000)]), {})
+    assert unknown["nodes"][0]["repeats"] == 1
+
+
+def test_a_scan_has_one_round_per_slice() -> None:
+    steps = [node("Add", ["h", "part"], ["next"]), node("Tanh", ["next"], ["out"])]
+    body = subgraph(steps, ["h", "part"], ["next", "out"])
+    axes = {"scan_input_axes": [1], "scan_output_axes": [1]}
+    scan = node("Scan", ["h0", "x"], ["last", "all"], body=body, num_scan_inputs=1, **axes)
+    graph = read(model([scan, node("Relu", ["all"], ["y"])], {"x": [4, 20, 64], "h0": [4, 64]}), {})
+    assert [(item["op"], item["repeats"]) for item in graph["nodes"]] == [("add", 20), ("tanh", 20), ("relu", 1)]
+    assert graph["nodes"][-1]["outputs"] == [{"shape": [4, 20, 64]}]
+
+
+def test_slices_to_the_end_are_known() -> None:
+    """Exporters write the end of x[:, 3:] as the largest integer."""
+    weights = [integers("from", 3), integers("to", 2**63 - 1), integers("axis", 1)]
+    graph = read(model([node("Slice", ["x", "from", "to", "axis"], ["y"])], {"x": [2, 10]}, weights), {})
+    assert graph["nodes"][0]["outputs"] == [{"shape": [2, 7]}]
+
+
+def test_a_tensor_without_a_shape_in_the_file_is_no_scalar() -> None:
+    """value_info with a type and no shape: the shape of the first input counts."""
+    unknown = field(13, field(1, "y") + field(2, field(1, field(1, FLOAT))))
+    body = field(1, node("Mystery", ["x"], ["y"])) + field(2, "net") + field(11, value("x", [2, 8])) + unknown
+    graph = read(field(1, 8) + field(7, body) + field(8, field(2, 17)), {})
+    assert graph["nodes"][0]["outputs"] == [{"shape": [2, 8]}]
+
+
+def test_short_time_transforms() -> None:
+    weights = [integers("step", 160), tensor("window", [400])]
+    power = node("ReduceSumSquare", ["y"], ["power"], axes=[-1], keepdims=0)
+    nodes = [node("STFT", ["x", "step", "window"], ["y"]), power]
+    graph = read(model(nodes, {"x": [2, 16_000]}, weights), {})
+    assert [item["outputs"][0]["shape"] for item in graph["nodes"]] == [[2, 98, 201, 2], [2, 98, 201]]
+    assert graph["nodes"][0]["op"] == "memory"
+    with pytest.raises(BadInput, match="a window of 400 does not fit"):
+        read(model(nodes, {"x": [2, 100]}, weights), {})
+
+
+def test_all_free_dimensions_are_asked_for_at_once() -> None:
+    file = model([node("Add", ["x", "y"], ["z"])], {"x": ["batch", "height", "width"], "y": ["batch", 1, "width"]})
+    with pytest.raises(BadInput, match="dimensions 'height', 'width' have no size: give them in dims") as caught:
+        read(file, {"batch": 1})
+    assert [error.loc for error in caught.value.errors] == [("graph", "input", k, "type") for k in (0, 1)]
+
+
+def test_graphs_within_graphs_are_limited() -> None:
+    branch, other = inner("one"), inner("one")
+    for k in range(20):
+        nested = node("If", ["flag"], [f"o{k}"], then_branch=branch, else_branch=other)
+        branch = subgraph([nested], [], [f"o{k}"])
+    nodes = [node("If", ["flag"], ["y"], then_branch=branch, else_branch=other)]
+    with pytest.raises(BadInput, match="more than 16 graphs within one another"):
+        read(model(nodes, {"x": [8, 64]}, [integers("flag", 1)]), {})
+    short = subgraph([node("Relu", ["x"], ["y"])], ["a", "b", "c"], ["y"])
+    with pytest.raises(BadInput, match="to a graph of 3"):
+        read(model([node("Scan", ["x"], ["y"], body=short, num_scan_inputs=1)], {"x": [8, 64]}), {})

@@ -118,6 +118,21 @@ def _moved(call: Call, shape: Shape) -> list[Step]:
     ]
 
 
+def _stft(call: Call, shape: Shape) -> list[Step]:
+    """Return what moves the bytes: overlapping windows in, bins out. The transform itself hides behind it."""
+    value, window = call.value(0), call.value(2)
+    bins = shape[2]
+    samples = window.elements if window is not None else 2 * bins
+    size = ELEMENT_BYTES[value.dtype] if value is not None else _INDEX_BYTES
+    return [Step("memory", shape, {"bytes": size * (prod(shape[:2]) * samples + prod(shape))}, (0,))]
+
+
+def _dft(call: Call, shape: Shape) -> list[Step]:
+    value = call.value(0)
+    size = ELEMENT_BYTES[value.dtype] if value is not None else _INDEX_BYTES
+    return [Step("memory", shape, {"bytes": size * (prod(call.shape(0)) + prod(shape))}, (0,))]
+
+
 def _sum(call: Call, shape: Shape) -> list[Step]:
     return [Step("add", shape, {}, range(len(call.inputs)), max(len(call.inputs) - 1, 1))]
 
@@ -169,5 +184,5 @@ _RULES: Mapping[str, Rule] = (
     | dict.fromkeys(("Softmax", "LogSoftmax"), _softmax)
     | dict.fromkeys(("Slice", "Split"), _moved)
     | {"Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Gather": _gather}
-    | {"Sum": _sum, "Mean": _sum, "Attention": _attention}
+    | {"Sum": _sum, "Mean": _sum, "Attention": _attention, "STFT": _stft, "DFT": _dft}
 )

@@ -162,6 +162,30 @@ def _elementwise(call: Call) -> Shapes:
     return [broadcast([value.shape for value in call.inputs if value is not None])] if any(call.inputs) else [()]
 
 
+def _stft(call: Call) -> Shapes | None:
+    """Return [batch, frames, bins, real and imaginary] of a signal [batch, samples(, 1 or 2)]."""
+    shape, step, window = call.shape(), call.integers(1, ""), call.value(2)
+    length = [window.elements] if window is not None else call.integers(3, "")
+    if not step or not length or len(shape) < 2 or step[0] < 1 or length[0] < 1:
+        return None
+    if shape[1] < length[0]:
+        raise ShapeError(0, f"a window of {length[0]} does not fit into {list(shape)}")
+    bins = length[0] // 2 + 1 if call.number("onesided", 1) else length[0]
+    return [(shape[0], (shape[1] - length[0]) // step[0] + 1, bins, 2)]
+
+
+def _dft(call: Call) -> Shapes | None:
+    """Return the shape of a transform along one axis; the last dimension is real and imaginary."""
+    shape, axis = list(call.shape()), call.number("axis", 1 if call.opset < 20 else -2)
+    given, length = call.integers(2, ""), call.integers(1, "")
+    if call.value(1) is not None and not length:
+        return None
+    at = axis_of(given[0] if given else axis, len(shape))
+    size = length[0] if length else shape[at]
+    shape[at] = size // 2 + 1 if call.number("onesided", 0) else size
+    return [(*shape[:-1], 2)]
+
+
 def _attention(call: Call) -> Shapes:
     return [(*call.shape(0)[:-1], call.shape(2)[-1])]
 
@@ -186,5 +210,5 @@ _RULES: Mapping[str, Rule] = (
     | dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool)
     | dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks)
     | {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul, "Attention": _attention}
-    | {"LayerNormalization": _normalised, "BatchNormalization": _normalised}
+    | {"LayerNormalization": _normalised, "BatchNormalization": _normalised, "STFT": _stft, "DFT": _dft}
 )

@@ -2,8 +2,9 @@
 
 {"name", "dtype", "opset", "inputs": [{"name", "shape", "dtype"}], "weights": {name: {"shape", "dtype", "values"?}},
 "nodes": [{"op", "inputs", "outputs", "attributes"}], "shapes": {name: shape}}. Only small tensors (shapes, axes,
-scales) have `values`. A dimension without a size has its name; without a name it is the batch (the first dimension) or
-named after the input. Field numbers are those of onnx.proto (IR version 3 to 12).
+scales) have `values`. An attribute may be a graph of its own (a branch, a body), with "outputs": [name]. A dimension
+without a size has its name; without a name it is the batch (the first dimension) or named after the input. Field
+numbers are those of onnx.proto (IR version 3 to 12).
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 from app.errors import FieldError, Malformed, TooLarge
 from app.graphs.importers.onnx.protobuf import FIXED32, Broken, Field, Reader, signed
 from app.graphs.importers.onnx.values import MAX_RANK, SMALL
+from app.graphs.importers.tensors import INDEX_BYTES
 
 MAX_NODES = 100_000
 MAX_NUMBERS = 4_096  # per attribute
-_LARGE = 2**62  # larger values are not sizes
+MAX_DEPTH = 16  # of graphs within graphs
+_LARGE = 2**62  # larger values are no sizes: integers stand for "to the end", and are cut to it
 
 # TensorProto.DataType: our dtype, bytes per element, and struct's format character.
 _TYPES: dict[int, tuple[str, int, str]] = {
@@ -56,7 +59,9 @@ def model(data: bytes) -> Message:
                 opset = max(opset, _opset(reader, field))
         if found is None:
             raise Malformed("The file is not an ONNX model: it has no graph.")
-        return _Graph(reader, found).plain() | {"opset": opset}
+        plain = _Graph(reader, found, [0]).plain()
+        del plain["outputs"]
+        return plain | {"opset": opset}
     except Broken as error:
         raise Malformed(f"The file is not an ONNX model, or is truncated: {error}.") from None
 
@@ -78,10 +83,13 @@ def lie(place: tuple[str | int, ...], message: str) -> Malformed:
 
 
 class _Graph:
-    """The messages of one GraphProto."""
+    """The messages of one GraphProto; `count` is the number of nodes of the whole file so far."""
 
-    def __init__(self, reader: Reader, field: Field) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, field: Field, count: list[int], depth: int = 0) -> None:
+        if depth > MAX_DEPTH:
+            raise Broken(f"more than {MAX_DEPTH} graphs within one another", field.start)
+        self._reader, self._count, self._depth = reader, count, depth
+        self._outputs: list[str] = []
         self._nodes: list[Message] = []
         self._weights: dict[str, Message] = {}
         self._inputs: list[Message] = []
@@ -92,7 +100,8 @@ class _Graph:
 
     def _take(self, field: Field) -> None:
         if field.number == 1:
-            if len(self._nodes) >= MAX_NODES:
+            self._count[0] += 1
+            if self._count[0] > MAX_NODES:
                 raise TooLarge(f"At most {MAX_NODES:,} nodes are taken; the file has more.")
             self._nodes.append(self._node(field))
         elif field.number == 2:
@@ -104,15 +113,21 @@ class _Graph:
                 raise lie(place, f"{name[:200]!r} is defined twice")
             self._weights[name] = tensor
         elif field.number == 11:
-            self._inputs.append(self._value(field, outside=True))
+            self._inputs.append(self._value(field, outside=self._depth == 0))
         elif field.number in (12, 13):
             value = self._value(field, outside=False)
-            if all(value["shape"]):
+            if field.number == 12:
+                self._outputs.append(value["name"])
+            if value["known"] and all(value["shape"]):
                 self._shapes[value["name"]] = value["shape"]
 
     def plain(self) -> Message:
         """Return the graph, without the weights that old files list among the inputs."""
-        inputs = [value for value in self._inputs if value["name"] not in self._weights]
+        inputs = [
+            {name: value[name] for name in ("name", "shape", "dtype")}
+            for value in self._inputs
+            if value["name"] not in self._weights
+        ]
         dtypes = Counter(tensor["dtype"] for tensor in (*inputs, *self._weights.values()) if tensor["dtype"] in _FLOATS)
         return {
             "name": self._name or "onnx",
@@ -121,6 +136,7 @@ class _Graph:
             "weights": self._weights,
             "nodes": self._nodes,
             "shapes": self._shapes,
+            "outputs": self._outputs,
         }
 
     def _node(self, field: Field) -> Message:
@@ -144,7 +160,7 @@ class _Graph:
         return node
 
     def _attribute(self, field: Field) -> tuple[str, Any]:
-        """Return an attribute's name and value: a number, string, list of either, or small tensor; else None."""
+        """Return an attribute's name and value: a number, string, list of either, small tensor or graph; else None."""
         name, value = "", None
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
@@ -157,6 +173,8 @@ class _Graph:
                 value = self._reader.text(inner)
             elif inner.number == 5:
                 value = self._tensor(inner, ("graph", "node", len(self._nodes), "attribute"))[1]
+            elif inner.number == 6:
+                value = _Graph(self._reader, inner, self._count, self._depth + 1).plain()
             elif inner.number in (7, 8):
                 read = self._reader.reals if inner.number == 7 else self._reader.integers
                 value = [*(value or ()), *read(inner, MAX_NUMBERS)]
@@ -195,36 +213,40 @@ class _Graph:
             raise lie(place, f"{name[:200]!r} of shape {dims} needs {elements * size:,} bytes and holds {held:,}")
         if elements <= SMALL and letter and raw is not None and not elsewhere:
             listed = list(struct.unpack(f"<{elements}{letter}", self._reader.data[raw.start : raw.end]))
-        if elements and len(listed) == elements and all(abs(value) < _LARGE for value in listed):
-            tensor["values"] = [int(value) if float(value).is_integer() else float(value) for value in listed]
+        if elements and len(listed) == elements and (values := _values(listed, dtype)) is not None:
+            tensor["values"] = values
         return name, tensor
 
     def _value(self, field: Field, *, outside: bool) -> Message:
-        """Return name, dtype and shape of a ValueInfoProto; unknown sizes inside the graph are 0."""
-        name, dtype, dims = "", "fp32", list[int | str]()
+        """Return name, dtype and shape of a ValueInfoProto; unknown sizes inside the graph are 0.
+
+        `known` is False where the file gives no shape, which then is not that of a scalar.
+        """
+        name, dtype, dims, known = "", "fp32", list[int | str](), False
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
                 name = self._reader.text(inner)
             elif inner.number == 2:
                 for kind in self._reader.fields(inner.start, inner.end):
                     if kind.number == 1:
-                        dtype, dims = self._tensor_type(kind)
+                        dtype, dims, known = self._tensor_type(kind)
         if len(dims) > MAX_RANK:
             raise lie(("graph", "input", len(self._inputs)), f"{name[:200]!r} has more than {MAX_RANK} dimensions")
         if outside:
             dims = [size or ("batch" if axis == 0 else f"{name[:80]}.{axis}") for axis, size in enumerate(dims)]
-        return {"name": name, "shape": dims, "dtype": dtype}
+        return {"name": name, "shape": dims, "dtype": dtype, "known": known}
 
-    def _tensor_type(self, field: Field) -> tuple[str, list[int | str]]:
-        dtype, dims = "fp32", list[int | str]()
+    def _tensor_type(self, field: Field) -> tuple[str, list[int | str], bool]:
+        dtype, dims, known = "fp32", list[int | str](), False
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
                 dtype = _TYPES.get(inner.value, ("uint8", 0, ""))[0]
             elif inner.number == 2:
+                known = True
                 for dim in self._reader.fields(inner.start, inner.end):
                     if dim.number == 1:
                         dims.append(self._extent(dim))
-        return dtype, dims
+        return dtype, dims, known
 
     def _extent(self, field: Field) -> int | str:
         """Return a size or the name of a dimension; 0 if neither is given."""
@@ -237,3 +259,12 @@ class _Graph:
             elif inner.number == 2:
                 extent = self._reader.text(inner)[:100].replace("*", " x ").strip()
         return extent
+
+
+def _values(listed: list[float], dtype: str) -> list[float] | None:
+    """Return a tensor's values: integers cut to +-_LARGE, others only if all are of such a size."""
+    if dtype in INDEX_BYTES:
+        return [max(min(int(value), _LARGE), -_LARGE) for value in listed]
+    if any(not abs(value) < _LARGE for value in listed):
+        return None
+    return [int(value) if float(value).is_integer() else float(value) for value in listed]

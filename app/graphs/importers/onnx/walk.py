@@ -1,0 +1,290 @@
+"""A walk over a stripped ONNX file that writes the JSON graph.
+
+Constants are folded, nodes that depend only on constants are dropped, and weights become parameters of the first node
+that reads them. Branches and bodies are entered (onnx.control_flow); their names may be those of another one.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.errors import BadInput, FieldError
+from app.graphs.importers.onnx.call import Call, Shapes
+from app.graphs.importers.onnx.control_flow import MOST_ROUNDS, entered
+from app.graphs.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
+from app.graphs.importers.onnx.shapes import result_shapes
+from app.graphs.importers.onnx.stripped_file import lie
+from app.graphs.importers.onnx.values import ShapeError, Value, constant, folded
+from app.graphs.importers.steps import Step
+from app.graphs.importers.tensors import INDEX_BYTES, bound, free_dims
+
+Message = Mapping[str, Any]
+Place = tuple[str | int, ...]
+
+_BOOLS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
+_FEW = 64  # largest number of weights listed per constant
+_CAST = {1: "fp32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64"}
+_CAST |= {16: "bf16"}
+
+
+class Walk:
+    """State of a walk over one file: tensors so far, and nodes written."""
+
+    def __init__(self, file: Message, dims: Mapping[str, int]) -> None:
+        self._file = file
+        self._dims = dims
+        self._values: ChainMap[str, Value] = ChainMap()  # innermost graph first
+        self._shapes: ChainMap[str, Any] = ChainMap(file["shapes"])
+        self._repeats = 1
+        self._names: set[str] = set()
+        self._sizes: dict[str, int] = {}  # elements of each weight
+        self._counted: set[str] = set()
+        self._inputs: list[dict[str, Any]] = []
+        self._nodes: list[dict[str, Any]] = []
+
+    def graph(self) -> dict[str, Any]:
+        """Return the JSON graph; raises Malformed or BadInput."""
+        self._ask_for_sizes()
+        for k, tensor in enumerate(self._file["inputs"]):
+            self._input(k, tensor)
+        self._run(self._file, ("graph",))
+        form = {"name": self._file["name"], "dtype": self._file["dtype"]}
+        return form | {"inputs": self._inputs, "nodes": self._nodes}
+
+    def enter(self, graph: Message, given: Sequence[Value], place: Place, repeats: int) -> list[Value]:
+        """Write the nodes of a graph within this one, each `repeats` times as often, and return its outputs.
+
+        `given` are its inputs. Raises Malformed for fewer than it has, and for an output that nothing writes.
+        """
+        inputs = graph["inputs"]
+        if len(given) < len(inputs):
+            raise lie(place, f"gives {len(given)} inputs to a graph of {len(inputs)}")
+        if self._repeats * repeats > MOST_ROUNDS:
+            raise _wrong(place, f"runs more than {MOST_ROUNDS:,} times")
+        outer = self._values, self._shapes, self._repeats
+        self._values, self._shapes = self._values.new_child(), self._shapes.new_child(graph["shapes"])
+        self._repeats *= repeats
+        for tensor, value in zip(inputs, given, strict=False):
+            self._values[tensor["name"]] = value
+        self._run(graph, place)
+        found = [self._read(name, (*place, "output", k)) for k, name in enumerate(graph["outputs"])]
+        self._values, self._shapes, self._repeats = outer
+        return [value for value in found if value is not None]
+
+    def _run(self, graph: Message, place: Place) -> None:
+        for name, tensor in graph["weights"].items():
+            if name in self._values.maps[0]:
+                raise lie((*place, "initializer"), f"the name {name!r} is defined twice")
+            self._values[name] = self._weight(name, tensor)
+        for k, node in enumerate(graph["nodes"]):
+            self._node((*place, "node", k), node)
+
+    def _ask_for_sizes(self) -> None:
+        """Raise BadInput that names every dimension of the inputs without a size, at all inputs that have one."""
+        shapes = [tensor["shape"] for tensor in self._file["inputs"]]
+        missing = [name for name in free_dims(shapes) if name not in self._dims]
+        if missing:
+            names = ", ".join(repr(name[:100]) for name in missing)
+            words = f"dimension{'s' * (len(missing) > 1)} {names} ha{'ve' if len(missing) > 1 else 's'} no size: give"
+            lacking = [k for k, shape in enumerate(shapes) if set(free_dims([shape])) & set(missing)]
+            message = f"{words} {'them' if len(missing) > 1 else 'it'} in dims"
+            errors = [FieldError(("graph", "input", k, "type"), message) for k in lacking]
+            raise BadInput(f"graph.input.{lacking[0]}.type: {message}", errors=errors)
+
+    def _weight(self, name: str, tensor: Message) -> Value:
+        shape, held = tuple(tensor["shape"]), tensor.get("values")
+        whole = tensor["dtype"] in INDEX_BYTES
+        data = None if held is None else np.array(held, dtype=np.int64 if whole else np.float64).reshape(shape)
+        if prod(shape) > 1 and not whole:
+            name = name if name not in self._sizes else f"{name} ({len(self._sizes)})"
+            self._sizes[name] = prod(shape)
+            return Value(shape, tensor["dtype"], None, data, (name,))
+        return Value(shape, tensor["dtype"], None, data)
+
+    def _input(self, k: int, tensor: Message) -> None:
+        place = ("graph", "input", k)
+        if not tensor["name"] or tensor["name"] in self._values:
+            raise lie(place, f"the name {tensor['name']!r} is empty or defined twice")
+        try:
+            shape = bound(tensor["shape"], self._dims)
+        except ValueError as error:
+            raise _wrong((*place, "type"), f"{tensor['name']!r}: {error}") from None
+        self._values[tensor["name"]] = Value(shape, tensor["dtype"], tensor["name"])
+        self._inputs.append({"name": tensor["name"], "shape": list(shape), "dtype": tensor["dtype"]})
+
+    def _node(self, place: Place, node: Message) -> None:
+        """Register a node's outputs, and write its JSON graph nodes."""
+        inputs = [self._read(name, (*place, "input", j)) for j, name in enumerate(node["inputs"])]
+        for name in node["outputs"]:
+            if name in self._values.maps[0]:
+                raise lie((*place, "output"), f"{name!r} is written twice")
+        call = Call(node["op"], inputs, node["attributes"], len(node["outputs"]), self._file["opset"])
+        try:
+            results = entered(self, call, place) or self._constants(call, node) or self._results(call, node)
+        except ShapeError as error:
+            raise _wrong((*place, "input", error.index), f"{call.op} {_title(node)}: {error}") from None
+        except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError):
+            raise _wrong(place, f"{call.op} {_title(node)}: its attributes or shapes are invalid") from None
+        self._values.update(zip((name for name in node["outputs"] if name), results, strict=False))
+
+    def _read(self, name: str, place: Place) -> Value | None:
+        if name and name not in self._values:
+            raise lie(place, f"reads {name!r}, which nothing before it writes: nodes must be sorted, without cycles")
+        return self._values[name] if name else None
+
+    def _constants(self, call: Call, node: Message) -> list[Value] | None:
+        """Return constant outputs; None if the outputs are not constant."""
+        if call.op == "Shape" and call.inputs:
+            start, end = call.number("start", 0), call.attributes.get("end")
+            return [constant(np.array(call.shape()[start:end], dtype=np.int64))]
+        if call.op == "Size" and call.inputs:
+            return [constant(np.array(prod(call.shape()), dtype=np.int64))]
+        if call.op == "Constant":
+            return [self._constant(node)]
+        given = [value for value in call.inputs if value is not None]
+        if not given or not all(value.constant for value in given) or call.op.startswith("Random"):
+            return None
+        found = _known_shapes(call)
+        shapes, sure = found or [given[0].shape] * call.outputs, found is not None
+        weights = self._together(node, [name for value in given for name in value.weights])
+        dtype = _dtype(call, given[0].dtype)
+        if call.op == "ConstantOfShape":
+            filled = call.attributes.get("value") or {"dtype": "fp32", "values": [0]}
+            tensor = {"shape": list(shapes[0]), "dtype": filled["dtype"]}
+            if prod(shapes[0]) <= 64 and filled.get("values"):
+                tensor["values"] = filled["values"] * prod(shapes[0])
+            return [self._weight(_name(node), tensor)]
+        data = folded(call.op, call.inputs, call.attributes, shapes[0])
+        return [Value(shape, dtype, None, None if j else data, weights, sure) for j, shape in enumerate(shapes)]
+
+    def _together(self, node: Message, names: list[str]) -> tuple[str, ...]:
+        """Return the weights that a constant is computed from; many are merged into one."""
+        weights = tuple(dict.fromkeys(names))
+        if len(weights) <= _FEW:
+            return weights
+        fresh = set(weights) - self._counted
+        self._counted |= fresh
+        name = f"{_name(node)} (weights)"
+        self._sizes[name] = sum(self._sizes[weight] for weight in fresh)
+        return (name,)
+
+    def _constant(self, node: Message) -> Value:
+        said = node["attributes"]
+        name = _name(node)
+        if isinstance(said.get("value"), dict):
+            return self._weight(name, said["value"])
+        number = next(
+            (said[key] for key in ("value_int", "value_ints", "value_float", "value_floats") if key in said), 0
+        )
+        data = np.array(number)
+        return constant(data, "int64" if np.issubdtype(data.dtype, np.integer) else self._file["dtype"])
+
+    def _results(self, call: Call, node: Message) -> list[Value]:
+        """Write the nodes of a call, and return its outputs."""
+        names = [name for name in node["outputs"] if name]
+        found = _known_shapes(call)
+        every, sure = (found, True) if found is not None else self._guessed(call, node)
+        shapes = [shape for name, shape in zip(node["outputs"], every, strict=False) if name]
+        if not any(map(prod, shapes)):  # empty: nothing runs
+            return [Value(shape, self._file["dtype"], sure=sure) for shape in shapes]
+        dtype = _dtype(call, next((value.dtype for value in call.inputs if value is not None), self._file["dtype"]))
+        parameters = self._parameters(call)
+        before = own = self._unique(names[0])
+        parts = steps(call, shapes[0]) if found is not None else [bound_by_memory(call, shapes[0])]
+        for j, step in enumerate(parts):
+            last = j == len(parts) - 1
+            name = own if last else self._unique(f"{own} ({j + 1})")
+            outputs = shapes if last else [step.shape]
+            self._write(name, step, call, before, [(shape, dtype) for shape in outputs])
+            before = name
+        costly = next((n for n in self._nodes[-len(parts) :] if n["op"] in ("bmm", "linear")), self._nodes[-1])
+        costly["parameters"] = parameters
+        refs = [f"{own}:{j}" if j else own for j in range(len(shapes))]
+        return [Value(shape, dtype, ref, sure=sure) for shape, ref in zip(shapes, refs, strict=True)]
+
+    def _unique(self, name: str) -> str:
+        """Return a name that no node has yet."""
+        found = name if name not in self._names else f"{name} <{len(self._names)}>"
+        self._names.add(found)
+        return found
+
+    def _write(self, name: str, step: Step, call: Call, before: str, outputs: Sequence[tuple[Any, str]]) -> None:
+        values = [call.value(index) for index in step.inputs if index is not None]
+        inputs = [value.ref for value in values if value is not None and value.ref is not None]
+        own = self._file["dtype"]
+        self._nodes.append(
+            {
+                "name": name,
+                "op": step.op,
+                "inputs": [before] if None in step.inputs else inputs,
+                "outputs": [{"shape": list(s)} | ({} if t == own else {"dtype": t}) for s, t in outputs],
+                "attributes": dict(step.attributes),
+                "repeats": step.repeats * self._repeats,
+            }
+        )
+
+    def _guessed(self, call: Call, node: Message) -> tuple[Shapes, bool]:
+        """Return unknown output shapes from the file, else the first input's; and True if the file has all of them."""
+        first = next((value.shape for value in call.inputs if value is not None), ())
+        said = [self._said(name) for name in node["outputs"]]
+        return [first if shape is None else shape for shape in said], None not in said
+
+    def _said(self, name: str) -> tuple[int, ...] | None:
+        try:
+            return bound(self._shapes[name], self._dims)
+        except (KeyError, ValueError):
+            return None
+
+    def _parameters(self, call: Call) -> float:
+        """Return the elements of weights that no earlier node has read."""
+        skipped = STATISTICS.get(call.op, ())
+        read = {
+            name
+            for index, value in enumerate(call.inputs)
+            if value is not None and value.constant and index not in skipped
+            for name in value.weights
+        }
+        fresh = read - self._counted
+        self._counted |= fresh
+        return float(sum(self._sizes[name] for name in fresh))
+
+
+def _known_shapes(call: Call) -> Shapes | None:
+    """Return the output shapes; None if they are unknown or inconsistent with guessed inputs. Raises ShapeError."""
+    try:
+        return result_shapes(call)
+    except ShapeError:
+        if all(value.sure for value in call.inputs if value is not None):
+            raise
+        return None
+
+
+def _dtype(call: Call, first: str) -> str:
+    """Return the dtype of a node's outputs."""
+    if call.op in _BOOLS:
+        return "bool"
+    if call.op in ("ArgMax", "ArgMin", "NonZero"):
+        return "int64"
+    if call.op == "Cast":
+        return _CAST.get(call.number("to", 1), first)
+    if call.op in ("Gather", "Where"):
+        value = call.value(0 if call.op == "Gather" else 1)
+        return value.dtype if value is not None else first
+    return first
+
+
+def _name(node: Message) -> str:
+    return str(next(name for name in node["outputs"] if name))
+
+
+def _title(node: Message) -> str:
+    return repr(_name(node))[:200]
+
+
+def _wrong(place: Place, message: str) -> BadInput:
+    return BadInput(f"{'.'.join(map(str, place))}: {message}", errors=[FieldError(place, message)])
