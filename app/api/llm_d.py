@@ -52,6 +52,7 @@ def predict_next(
 )
 @router.post(
     "/predict/bulk/strict",
+    name="predict_next_of_several_strictly",
     description=f"The same as /predict/bulk, which refuses all requests for a wrong one, too.{_ABOUT}",
     openapi_extra=json_body(ref("EngineStates"), STATES_EXAMPLE),
     response_class=Response,

@@ -423,7 +423,7 @@ class Gpucast:
         answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict", body=body)
         return cast("NextRequestTimes", answer.json())
 
-    def predict_next_of_several(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
+    def predict_next_of_several_strictly(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
         """The same as /predict/bulk, which refuses all requests for a wrong one, too. For llm-d's inference
         gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved;
         its model, GPU, stack, settings and mean answer hold of the engines, its load does not.
