@@ -328,6 +328,7 @@ OF_FORM = {
     "AnsweringOut.gpu": "GPU that has a version of its own; null: all others",
     "BatchResponse.latency_ms": "Predicted times row for row, milliseconds",
     "LoraIn.rank": "Rank of the adapters: their inner features",
+    "ModelWorkload.input_copy": "Host memory from which the step first copies its input to the devices",
     "ModelWorkload.trainable": "What training changes: all weights, or low-rank adapters beside frozen ones",
     "MeasurementIn.serving": "Mean times of a load on a served model",
     "MeasuredModel.trainable": "What training changes: all weights, or low-rank adapters beside frozen ones",

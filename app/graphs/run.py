@@ -13,6 +13,7 @@ Mode = Literal["inference", "training", "prefill", "decode"]
 Attention = Literal["eager", "fused", "flash"]
 Optimizer = Literal["none", "sgd", "adam", "adamw"]
 PipelineSchedule = Literal["gpipe", "1f1b"]
+InputCopy = Literal["none", "pageable", "pinned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ class Run:
     sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
     cached        the part of `sequence` whose keys and values are there already: a prefix, or earlier chunks of a
                   prompt; prefill computes the rest
+    of_images     True for networks that take images, not tokens
     image_size    pixels per side, for networks that take images
+    input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
     kv_dtype      number format of the KV cache; None: that of attention
@@ -85,7 +88,9 @@ class Run:
     batch: int = 1
     sequence: int = 1
     cached: int = 0
+    of_images: bool = False
     image_size: int = 224
+    input_copy: InputCopy = "none"
     dtype: str = "fp32"
     attention: Attention = "eager"
     fused: bool = False

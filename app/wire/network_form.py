@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from app.graphs.run import Attention, Mode, Optimizer, PipelineSchedule
+from app.graphs.run import Attention, InputCopy, Mode, Optimizer, PipelineSchedule
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.prediction_form import BaseRequest
@@ -98,7 +98,8 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     serving requests of `sequence` tokens each. `attention` defaults to "flash" in prefill, decode and training in 16
     bits and fewer, else to "eager". `dtype` is by default that of the configuration's `quantization_config`, part by
     part, and "fp32" without one or in training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype`
-    is the number format of the KV cache, by default that of attention.
+    is the number format of the KV cache, by default that of attention. `input_copy` adds the copy of the input from
+    pageable or pinned memory of the host, where the step waits for it.
     """
 
     kind: Literal["model"]
@@ -112,6 +113,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     kv_dtype: KvDtype | None = None
     output_tokens: Tokens | None = None
     trainable: Literal["all"] | TrainableIn = "all"
+    input_copy: InputCopy = "none"
 
 
 class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):

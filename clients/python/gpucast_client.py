@@ -2245,7 +2245,9 @@ class ModelWorkload(TypedDict):
     `quantization_config`, part by
         part, and "fp32" without one or in training. `trainable` is all weights, or adapters beside
     frozen ones. `kv_dtype`
-        is the number format of the KV cache, by default that of attention.
+        is the number format of the KV cache, by default that of attention. `input_copy` adds the copy
+    of the input from
+        pageable or pinned memory of the host, where the step waits for it.
     """
 
     batch: NotRequired[float]
@@ -2285,6 +2287,7 @@ class ModelWorkload(TypedDict):
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
+    input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
 
 
 class ParallelismIn(TypedDict):
@@ -3055,6 +3058,7 @@ class MeasuredModel(TypedDict):
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
+    input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
     memory_format: NotRequired[Literal["channels_first", "channels_last"] | None]
     compiled: NotRequired[bool]
 

@@ -89,7 +89,9 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         with_transformer_options(run, workload),
         formats=formats,
         sequence=int(workload.sequence or 1),
+        of_images=of_images,
         image_size=int(workload.image_size or IMAGE_SIZE),
+        input_copy=workload.input_copy,
         kv_dtype=workload.kv_dtype or (formats.kv_cache or None if formats else None),
     )
     key = msgspec.json.encode(config, order="sorted")
@@ -143,7 +145,8 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
-    run = replace(run, image_size=int(workload.image_size or default_image_size(name)))
+    size = int(workload.image_size or default_image_size(name))
+    run = replace(run, of_images=True, image_size=size, input_copy=workload.input_copy)
     return Network(("convnet", name), partial(lower_convnet, name)), run
 
 

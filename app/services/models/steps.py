@@ -16,6 +16,7 @@ from app.engine.engine import Engine
 from app.graphs.allocator import allocating
 from app.graphs.batched import per_configuration, unique_rows
 from app.graphs.build import Builder
+from app.graphs.input_copy import COPY_SPREAD, input_copy_s
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
 from app.graphs.step_interval import step_interval
@@ -111,6 +112,8 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
         transfer_s=transfer,
         waits_s=waits,
     )
+    if run.input_copy != "none":
+        line = _after_wait(*line, input_copy_s(run, gpus, targets), COPY_SPREAD)
     return Step(answer, *line, np.zeros(g, dtype=np.bool_))
 
 
@@ -138,21 +141,26 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     if run.mode == "training" and (w.ops.kind == _FUSED_ATTENTION).any():
         low, high = (done.step_s * (end / done.step_s) ** _TRAINING_WIDTH for end in (low, high))
     if run.engine_host != NO_WAIT:
-        done, low, high = _behind_engine(done, low, high, run)
+        wait, each = run.engine_host
+        waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64)
+        done, low, high = _after_wait(done, low, high, waited, _HOST_SPREAD)
     # The host's speed is unknown, and less so where the software's version says how it launches.
     spread = EAGER_HOST_SPREAD if run.eager_host_s == EAGER_HOST_S else _VERSION_SPREAD
     slow = host * np.exp(spread * width_at(coverage))
     return done, low, np.maximum(high, slow * done.launches)
 
 
-def _behind_engine(done: Schedule, low: Floats, high: Floats, run: Run) -> tuple[Schedule, Floats, Floats]:
-    """Return a step and its interval with the wait for the engine's host, part of the forward phase."""
-    wait, each = run.engine_host
-    waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64)
+def _after_wait(
+    done: Schedule, low: Floats, high: Floats, waited: Floats, spread: float
+) -> tuple[Schedule, Floats, Floats]:
+    """Return a step and its interval after a wait, which is part of the forward phase.
+
+    It takes `waited` seconds, [g] or one number; that many times `spread` at most, and as many times less at least.
+    """
     phases = done.phases_s.copy()
     phases[FORWARD] += waited
     done = done._replace(step_s=done.step_s + waited, phases_s=phases)
-    return done, low + waited / _HOST_SPREAD, high + waited * _HOST_SPREAD
+    return done, low + waited / spread, high + waited * spread
 
 
 def stage_transfer(rows: Workload, run: Run) -> OpTable:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from app.graphs.run import MODES, Attention, Optimizer
+from app.graphs.run import MODES, Attention, InputCopy, Optimizer
 from app.services.models.resolve_networks import network_names
 from app.services.pages.field import Control, Field, choice, number
 from app.services.pages.serving_fields import SERVING, completed, serving_fields
@@ -51,6 +51,7 @@ MODEL_FIELDS = (
     choice("dtype", "Number format", _DTYPES),
     number("output_tokens", "Output tokens", help="adds serving figures", more=True),
     choice("attention", "Attention", get_args(Attention), more=True),
+    choice("input_copy", "Input copied from host memory", get_args(InputCopy), more=True),
     *_RUNNING,
 )
 GRAPH_FIELDS = (

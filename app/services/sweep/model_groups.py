@@ -140,6 +140,9 @@ class Table:
         formats = np.array([ready is not None and ready.has_formats for ready in self._ready_models])
         unsaid = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])
         known &= ~(formats[self._models.of] & unsaid[self._plans.of])
+        # The time of a copy differs by GPU, not by operator.
+        copied = np.array([ready is not None and ready.workload.input_copy != "none" for ready in self._ready_plans])
+        known &= ~copied[self._plans.of]
         return known & self._is_divisible(known)
 
     def _is_divisible(self, rows: Bools) -> Bools:
