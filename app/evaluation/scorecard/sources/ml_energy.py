@@ -23,8 +23,9 @@ _SAME = {
     **{f"Qwen/Qwen3-30B-A3B-{kind}-2507": "Qwen/Qwen3-30B-A3B" for kind in ("Instruct", "Thinking")},
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen/Qwen3-30B-A3B",
 }
-# Tokens of a prompt, by the task: short questions of users, graduate questions, code around a gap.
-_PROMPT_TOKENS = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 1000}
+# Tokens of a prompt, by the task: 100 of a user with what came before (each turn of a conversation is a request that
+# holds the turns before it: half a turn on average, of 100 and 600 tokens), graduate questions, code around a gap.
+_PROMPT_TOKENS = {"lm-arena-chat": 450, "gpqa": 250, "sourcegraph-fim": 1000}
 
 
 def cases(rows: Sequence[Row]) -> Iterator[Case]:
@@ -87,7 +88,7 @@ SOURCE = Source(
     assumptions=(
         "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
         " at the mean batch and the mean context",
-        "prompts of 100 tokens (lm-arena-chat), 250 (gpqa) and 1,000 (sourcegraph-fim)",
+        "prompts of 450 tokens (lm-arena-chat, whose requests hold the turns before), 250 (gpqa) and 1,000 (sourcegraph-fim)",
         "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
     ),
