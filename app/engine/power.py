@@ -13,7 +13,7 @@ ESTIMATED = "estimated from the load"
 NOTES = {
     ESTIMATED: (
         f"energy_j with power_source {ESTIMATED!r} assumes a share of the board power by how busy compute units and "
-        f"memory are; its interval spans {IDLE_SHARE:.0%} of the board power, the draw of an idle card, to all of it"
+        "memory are, which may be a quarter off"
     ),
     BOARD: (
         f"energy_j with power_source {BOARD!r} assumes the board power, an upper bound; its interval begins "
@@ -21,7 +21,7 @@ NOTES = {
     ),
     ELSEWHERE: (
         f"energy_j with power_source {ELSEWHERE!r} assumes the share of the board power that other GPUs draw when as "
-        f"busy; its interval spans {IDLE_SHARE:.0%} of the board power, the draw of an idle card, to all of it"
+        "busy, which may be a quarter off"
     ),
 }
 

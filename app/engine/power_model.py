@@ -3,8 +3,8 @@
 u_compute is the fraction of the time that a workload's FLOPs take at the peaks of their number formats, u_memory that
 of its bytes at the memory bandwidth. Coefficients are non-negative and minimise relative errors. A GPU with enough rows
 of its own gets a fit in watts with the spread of its residuals. Other GPUs get the mean of the fits as a share of the
-board power, with an interval from idle to the power limit, because one card's spread does not carry over to another.
-Where no power was measured at all, the shares are UNMEASURED.
+board power, with an interval of their own, because one card's spread does not carry over to another. Where no power was
+measured at all, the shares are UNMEASURED.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.engine.operator_blocks import operator_table
 from app.engine.power import ELSEWHERE, ESTIMATED, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
+from app.predictors.intervals.prior import width_at
 from app.predictors.roofline import peaks
 from app.store import measurements, operators, revision
 from app.store.measurements import MeasurementRow
@@ -37,6 +38,8 @@ LEAST_ROWS, MOST_ROWS = 16, 500
 # Shares of the board power where no power was measured, set by hand: what a busy card draws beside its products (as in
 # the clock model), what compute units add at their peak, up to the board power, and memory at its bandwidth.
 UNMEASURED = np.array([0.4, 0.6, 0.4])
+# Half-width in log space of the power of a GPU without measurements, at a coverage of 80 %; set by hand.
+_SPREAD = 0.25
 
 
 class Load(NamedTuple):
@@ -80,7 +83,8 @@ class PowerModel:
             return None
         source = ESTIMATED if coefficients is None else ELSEWHERE
         share = float(np.clip(busy @ (UNMEASURED if coefficients is None else coefficients), IDLE_SHARE, 1.0))
-        return Power(share * board.middle, board.low, board.high, source)
+        watts, apart = share * board.middle, float(np.exp(_SPREAD * width_at(coverage)))
+        return Power(watts, max(watts / apart, board.low), min(watts * apart, board.high), source)
 
 
 class PoweredRows(NamedTuple):
