@@ -317,6 +317,28 @@ def test_steps_of_old_engines_wait_for_their_host(client: TestClient) -> None:
     assert eight["breakdown"][0]["latency_ms"] == pytest.approx(0.6 + 8 * 0.09, rel=0.2)
 
 
+@pytest.mark.parametrize("predictor", ["auto", "convmeter"])
+def test_a_step_waits_for_the_copy_of_its_images(client: TestClient, predictor: str) -> None:
+    sources = ("none", "pageable", "pinned")
+    there, pageable, pinned = (ask(client, CONVNET | {"input_copy": source}, predictor=predictor) for source in sources)
+    image_ms = 3 * 224**2 * 4 / 31.5e9 * 1e3  # over PCIe 4, in FP32
+    assert pageable["latency_ms"] - there["latency_ms"] == pytest.approx(8 * image_ms / 0.4)
+    assert pinned["latency_ms"] - there["latency_ms"] == pytest.approx(8 * image_ms / 0.7)
+    assert pageable["phases_ms"]["forward"] == pytest.approx(pageable["latency_ms"])
+    assert sum(part["latency_ms"] for part in pageable["breakdown"]) == pytest.approx(pageable["latency_ms"])
+    assert pageable["interval_ms"]["high"] > there["interval_ms"]["high"] + 8 * image_ms / 0.4
+
+
+def test_copies_are_shared_by_devices_and_tokens_are_small(client: TestClient) -> None:
+    def copy_ms(workload: Body) -> float:
+        there, copied = (ask(client, workload | {"input_copy": source}) for source in ("none", "pageable"))
+        return float(copied["latency_ms"] - there["latency_ms"])
+
+    assert copy_ms(split(CONVNET, data=2)) == pytest.approx(copy_ms(CONVNET) / 2)
+    assert copy_ms(CONVNET | {"dtype": "fp16"}) == pytest.approx(copy_ms(CONVNET) / 2)
+    assert copy_ms(MODEL) == pytest.approx(4 * 256 * 8 / (0.4 * 31.5e9) * 1e3)
+
+
 def test_networks_that_do_not_fit_are_predicted_with_a_configuration_that_does(client: TestClient) -> None:
     asked = MODEL | {"config": GPT2_LARGE, "mode": "training", "batch": 16, "sequence": 1024}
     found = ask(client, asked)

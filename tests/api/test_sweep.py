@@ -136,6 +136,7 @@ def test_random_models_equal_the_route(client: TestClient, settings: Settings) -
         *({**row, "parallelism.pipeline": 3} for row in _rows(name=["gpt2"], **{"config.n_layer": [1, 5], **sizes})),
         *_rows(name=["gpt2", "bert-base"], fused=[True], **sizes),
         *_rows(name=["resnet18"], fused=[True], batch=[2, 6], image_size=[96]),
+        *_rows(name=["resnet18"], batch=[2], image_size=[96], input_copy=["pinned"]),
         *_rows(name=["vit-b-16"], batch=[2, 6], image_size=[224, None]),
     ]
     answers = _answers(rows, settings)

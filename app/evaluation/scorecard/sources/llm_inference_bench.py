@@ -35,6 +35,8 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
             reason = f"{gpu} is not a GPU of the catalogue"
         elif stack not in _SOFTWARE:
             reason = f"the kernels of {stack} are not modelled"
+        elif gpu == "Intel PVC GPU" and int(row["devices"]) == 1:
+            reason = "the source has the same runs of Intel Max 1550 again, in a ninth to a third of the time"
         elif 2 * int(row["input_output_length"]) > _POSITIONS.get(name, 4096):
             reason = "the model has no positions for the answer, which the source's times show was not generated"
         elif config is None:

@@ -88,7 +88,8 @@ SOURCE = Source(
     assumptions=(
         "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
         " at the mean batch and the mean context",
-        "prompts of 450 tokens (lm-arena-chat, whose requests hold the turns before), 250 (gpqa) and 1,000 (sourcegraph-fim)",
+        "prompts of 450 tokens (lm-arena-chat, whose requests hold the turns before), 250 (gpqa) and 1,000"
+        " (sourcegraph-fim)",
         "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
     ),
