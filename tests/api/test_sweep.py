@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -136,7 +136,6 @@ def test_random_models_equal_the_route(client: TestClient, settings: Settings) -
         *({**row, "parallelism.pipeline": 3} for row in _rows(name=["gpt2"], **{"config.n_layer": [1, 5], **sizes})),
         *_rows(name=["gpt2", "bert-base"], fused=[True], **sizes),
         *_rows(name=["resnet18"], fused=[True], batch=[2, 6], image_size=[96]),
-        *_rows(name=["resnet18"], batch=[2], image_size=[96], input_copy=["pinned"]),
         *_rows(name=["vit-b-16"], batch=[2, 6], image_size=[224, None]),
     ]
     answers = _answers(rows, settings)
@@ -144,10 +143,19 @@ def test_random_models_equal_the_route(client: TestClient, settings: Settings) -
         _require_equal(answers[k], client, GPUS[0], _workload(rows[k]))
 
 
-def _answers(rows: list[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
+def test_copies_of_input_equal_the_route(client: TestClient, settings: Settings) -> None:
+    rows = _rows(name=["resnet18"], batch=[2], image_size=[96], input_copy=["none", "pinned"])
+    for row, answer in zip(rows, _answers(rows, settings, together=[True, False]), strict=True):
+        _require_equal(answer, client, GPUS[0], _workload(row))
+
+
+def _answers(
+    rows: list[dict[str, Any]], settings: Settings, *, together: Sequence[bool] | bool = True
+) -> list[dict[str, Any]]:
+    """Answers of a sweep, whose rows are predicted `together` or one by one."""
     names = dict.fromkeys(name for row in rows for name in row)
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    assert Table(table, ()).together.all(), "these are asked for one by one"
+    assert (Table(table, ()).together == together).all()
     answers: list[dict[str, Any]] = predict_models(
         table, SweepTarget(_snapshot(settings), GPUS[0], "auto", 0.8)
     ).to_pylist()
