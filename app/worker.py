@@ -17,11 +17,11 @@ import psycopg
 from procrastinate import App
 from procrastinate.exceptions import ProcrastinateException
 
+from app.bootstrap.retrain_process import AWAY, ONE_THREAD
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
 from app.runtime.parent_watch import follow_parent
-from app.services.learning.retrain_process import AWAY, ONE_THREAD
 from app.store import jobs, queue
 
 LOG = logging.getLogger("gpucast.worker")
@@ -134,7 +134,7 @@ async def _train_in_process(runtime: Runtime, job_id: int) -> None:
 async def _ended(runtime: Runtime, job_id: int) -> int | None:
     """Run the subprocess to its end, and return its exit code; None if its time was up, which fails the job."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)),
+        *(sys.executable, "-m", "app.bootstrap.retrain_process", str(job_id)),
         stdin=asyncio.subprocess.PIPE,
         env={**os.environ, **runtime.settings.environment(), **ONE_THREAD},
         start_new_session=True,  # a Ctrl-C in the terminal is this process's to handle

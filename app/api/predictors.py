@@ -9,9 +9,17 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
+from app.engine.engine import Refusal
+from app.engine.serving_hosts import SHIPPED
 from app.engine.shipped import Shipped
 from app.errors import BadInput
-from app.services.learning.manage_versions import Overview, list_predictors, roll_back_version
+from app.services.learning.manage_versions import (
+    HostsOverview,
+    Overview,
+    hosts_overview,
+    list_predictors,
+    roll_back_version,
+)
 from app.store.versions import POOLED, Version
 
 router = APIRouter(tags=["Learning"])
@@ -61,10 +69,32 @@ class PredictorOut(BaseModel):
     history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
 
 
+class HostOut(BaseModel):
+    """What the host of a serving stack takes, seconds."""
+
+    stack: str = Field(description="vllm, sglang or trtllm")
+    version: str = Field(description="version of serving-hosts, or the name of the times that ship")
+    step_s: float = Field(description="of every step")
+    sequence_s: float = Field(description="of every sequence that decodes in a step")
+    request_s: float = Field(description="from a request's arrival until the engine has it, others aside")
+    serial_s: float = Field(description="of a request, for which other requests wait")
+    serial_token_s: float = Field(description="of a token of a prompt, for which other requests wait")
+    prefill: float = Field(description="factor on steps with prompts")
+
+
+class ServingHostsOut(BaseModel):
+    """Times of serving stacks' hosts. `POST /retrain` of `serving-hosts` fits them to measured loads."""
+
+    stacks: list[HostOut] = Field(description="the times that answer in this process")
+    refused: list[RefusedOut] = Field(description="versions that this process cannot serve")
+    history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
+
+
 class PredictorList(BaseModel):
-    """Every predictor."""
+    """Every predictor, and the times of serving stacks' hosts, which are retrained like one."""
 
     items: list[PredictorOut]
+    serving_hosts: ServingHostsOut = Field(description="times of serving stacks' hosts")
 
 
 @router.get("/predictors")
@@ -72,7 +102,8 @@ def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsD
     """Every predictor with its versions in use, their training data and validated errors."""
     holder.refresh()
     return PredictorList(
-        items=[_predictor(item) for item in list_predictors(database, holder.engine, settings.shipped_dir)]
+        items=[_predictor(item) for item in list_predictors(database, holder.engine, settings.shipped_dir)],
+        serving_hosts=_hosts(hosts_overview(database, holder.engine)),
     )
 
 
@@ -90,7 +121,30 @@ def post_rollback(
         raise BadInput("This route takes no body; give the GPU as a parameter: ?gpu=NAME.")
     version = roll_back_version(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
     holder.refresh()
+    if version is None:
+        return _SHIPPED_HOSTS
     return _shipped(version) if isinstance(version, Shipped) else _version(version)
+
+
+_SHIPPED_HOSTS = VersionOut(
+    version=SHIPPED, gpu=None, state="shipped", trained_on={}, validation=[], training_set_sha256="", created_at=None
+)
+
+
+def _hosts(found: HostsOverview) -> ServingHostsOut:
+    hosts = found.answering
+    return ServingHostsOut(
+        stacks=[
+            HostOut(stack=stack, version=hosts.version_of(stack), **times._asdict())
+            for stack, times in hosts.times().items()
+        ],
+        refused=[_refused(one) for one in found.refused],
+        history=[_version(version) for version in found.history[:MAX_HISTORY]],
+    )
+
+
+def _refused(one: Refusal) -> RefusedOut:
+    return RefusedOut(gpu=_gpu(one.gpu_id), version=one.version, reason=one.reason)
 
 
 def _predictor(item: Overview) -> PredictorOut:
@@ -99,7 +153,7 @@ def _predictor(item: Overview) -> PredictorOut:
         trainable=item.trainable,
         needs_training=item.needs_training,
         answering=[AnsweringOut(gpu=_gpu(gpu), version=version) for gpu, version in sorted(item.answering.items())],
-        refused=[RefusedOut(gpu=_gpu(one.gpu_id), version=one.version, reason=one.reason) for one in item.refused],
+        refused=[_refused(one) for one in item.refused],
         shipped=None if item.shipped is None else _shipped(item.shipped),
         served=[_version(version) for version in item.served],
         history=[_version(version) for version in item.history[:MAX_HISTORY]],

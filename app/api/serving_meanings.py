@@ -69,6 +69,7 @@ SERVING = {
     "ServingSettings.memory_share": "Share of a GPU's memory that the engine may use",
     "ServingSettings.mixes_prefill": "Whether prompts are computed beside decoding sequences, or in steps of their own",
     "ServingSettings.chunks_prefill": "Whether prompts are split over steps to fill the budget",
+    "ServingSettings.host_version": "Version of the times of the stack's host, as in GET /predictors",
     "ComparedServing.tokens_per_s": "Generated tokens per second, all devices together; null: saturated",
     "ComparedServing.tokens_per_s_per_gpu": "Generated tokens per second over devices; null: saturated",
     "ComparedServing.tokens_per_s_per_user": "Generated tokens per second that a user sees after the first",

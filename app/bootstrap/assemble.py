@@ -10,19 +10,22 @@ from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.engine.catalogue import load_catalog
 from app.engine.corrections import Corrected, Fit, amended, corrected, fit_here
-from app.engine.engine import Engine, KernelIndex
+from app.engine.engine import Engine, KernelIndex, Refusal
 from app.engine.gpu_rows import Snapshot
 from app.engine.measured_networks import MeasuredModels
 from app.engine.measured_operators import measured_operators
 from app.engine.power_model import PowerModel, measured_power
 from app.engine.prices import PriceBook
 from app.engine.served_points import ServedPoints
+from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts, served_version, stored_hosts
 from app.engine.stored_kernels import stored_kernels
 from app.engine.versions import ALL, Ready, Stores, ready_versions
+from app.predictors.auto.predictor import Auto
 from app.services.learning.manage_versions import retrain_refused
 from app.services.models.network_hits import measured_models
 from app.services.serving.served_points import served_points
 from app.store import measurements, prices, revision
+from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.revision import Part
 from app.store.session import Database
 from app.tables.catalog import Catalog
@@ -42,6 +45,7 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None, *, onl
     now, changed = revision.changed(connection, None if last is None else last.revision)
     catalog, table = (last.catalog, last.gpus) if last and "gpus" not in changed else _catalogue(connection)
     versions = _versions(connection, stores, table, last, changed, only)
+    hosts = _hosts(connection, stores, last, changed, versions.refused)
     operators, served = measured_operators(connection, catalog, table, versions.served, last, changed)
     kernels, models, points = _measured(connection, table, last, changed)
     return Engine(
@@ -58,6 +62,7 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None, *, onl
         tuple(versions.problems),
         _corrected(now, last, changed),
         points,
+        hosts,
     )
 
 
@@ -84,6 +89,23 @@ def _versions(
     if last and "versions" not in changed and not any(one.absent for one in last.refused):
         return Ready(dict(last.served), [*last.refused], [*last.problems])
     return ready_versions(connection, stores, table, last, only=only)
+
+
+def _hosts(
+    connection: Connection, stores: Stores, last: Engine | None, changed: frozenset[Part], refused: list[Refusal]
+) -> ServingHosts:
+    """Return the times of serving stacks' hosts; a version that cannot be served is added to `refused`."""
+    if last and "versions" not in changed and not any(one.absent for one in last.refused):
+        return last.hosts
+    version = served_version(connection)
+    if version is None:
+        return ServingHosts()
+    try:
+        return stored_hosts(connection, stores.own, version)
+    except ArtifactRefused as error:
+        absent = isinstance(error, ArtifactAbsent)
+        refused.append(Refusal(SERVING_HOSTS, version.gpu_id, version.version, error.detail, absent))
+        return last.hosts if last else ServingHosts()
 
 
 def _measured(
@@ -128,9 +150,18 @@ def assemble_to_serve(stores: Stores, database: Database, connection: Connection
 
 def assemble_for(runtime: Runtime, *, only: Collection[str] = ALL) -> tuple[Engine, tuple[str, ...]]:
     """Return the corrected engine of an installation, with the predictors `only`, and what is wrong with versions."""
-    with runtime.database.begin(long=True, one_state=True) as connection:
-        engine = assemble(Stores.of(runtime.settings), connection, None, only=only)
-    found = corrections(runtime.database, fit_here, engine)
+    return _installed(runtime.settings, runtime.database, only)
+
+
+def installed_engine(settings: Settings, database: Database) -> Engine:
+    """Return the corrected engine of an installation with `auto` alone."""
+    return _installed(settings, database, {Auto.name})[0]
+
+
+def _installed(settings: Settings, database: Database, only: Collection[str]) -> tuple[Engine, tuple[str, ...]]:
+    with database.begin(long=True, one_state=True) as connection:
+        engine = assemble(Stores.of(settings), connection, None, only=only)
+    found = corrections(database, fit_here, engine)
     return amended(engine, found), (*engine.messages, *found.problems)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app import __version__
+from app.bootstrap.retrain_process import ONE_THREAD
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.engine.payloads import load_payload
@@ -26,7 +27,6 @@ from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
-from app.services.learning.retrain_process import ONE_THREAD
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
@@ -144,7 +144,7 @@ def _retrain(runtime: Runtime, name: str, report: Report) -> None:
     """Run one retrain job now, in a subprocess like the worker's."""
     job_id = queue_retrain(runtime.database, name, None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.services.learning.retrain_process", str(job_id)],
+        [sys.executable, "-m", "app.bootstrap.retrain_process", str(job_id)],
         stdin=subprocess.PIPE,
         env={**os.environ, **runtime.settings.environment(), **ONE_THREAD},
     )

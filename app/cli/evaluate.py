@@ -142,7 +142,7 @@ def serving_steps(
 def serving(
     data: Data,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Also fit the times of stacks' hosts, with deployments held out (minutes).")
+        bool, typer.Option("--fit", help="Also fit the times of stacks' hosts, with parts held out (minutes).")
     ] = False,
 ) -> None:
     """Compare measured loads on served LLMs with predictions: times to first token and per token, order, intervals."""
@@ -153,7 +153,7 @@ def serving(
     study = evaluate_serving(data, shipped_engine(), fit=fit, progress=lambda line: typer.echo(line, err=True))
     print("\n".join(lines(study.outcomes)))
     for stack, found in study.fits.items():
-        times = ", ".join(f"{name} {value:.3g}" for name, value in found.host._asdict().items())
+        times = ", ".join(f"{name} {value:.3g}" for name, value in found._asdict().items())
         print(f"{stack}: times of the host fitted to all deployments: {times}")
 
 

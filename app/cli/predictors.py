@@ -51,6 +51,7 @@ def command(
         _chart(shipped, predictor).write(plot)
     with snapshot_of(settings) as (snapshot, _):
         served = {key: ready.version for key, ready in snapshot.engine.served.items()}
+        hosts = snapshot.engine.hosts
     rows = [
         Row(
             name,
@@ -66,6 +67,8 @@ def command(
     print(_HEAD)
     for row in rows:
         print(_line(row))
+    versions = ", ".join(f"{stack} {hosts.version_of(stack)}" for stack in hosts.times())
+    print(f"hosts of serving stacks: {versions}")
 
 
 def _chart(shipped: Mapping[str, Shipped], predictor: str) -> Drawing:

@@ -23,7 +23,7 @@ POLL_S = 0.2
 
 
 def command(
-    predictor: Annotated[str, typer.Argument(help="The predictor's name.")],
+    predictor: Annotated[str, typer.Argument(help="The predictor's name, or serving-hosts.")],
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Train a version for this GPU only (default: for all GPUs).")
     ] = None,

@@ -13,6 +13,7 @@ from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
 from app.engine.prices import PriceBook
 from app.engine.served_points import ServedPoints
+from app.engine.serving_hosts import ServingHosts
 from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
@@ -158,6 +159,7 @@ class Engine:
     problems: tuple[str, ...] = ()
     corrected: int = -1
     served_points: ServedPoints = field(default_factory=ServedPoints)
+    hosts: ServingHosts = field(default_factory=ServingHosts)
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -153,6 +153,7 @@ class ServingSettings(Struct, frozen=True):
     memory_share: float
     mixes_prefill: bool
     chunks_prefill: bool
+    host_version: str
 
 
 class ServedFigures(Struct, frozen=True):

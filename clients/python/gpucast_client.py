@@ -547,6 +547,19 @@ class GraphWhole(TypedDict):
     graph: dict[str, Any]
 
 
+class HostOut(TypedDict):
+    """What the host of a serving stack takes, seconds."""
+
+    stack: str
+    version: str
+    step_s: float
+    sequence_s: float
+    request_s: float
+    serial_s: float
+    serial_token_s: float
+    prefill: float
+
+
 class IngestReport(TypedDict):
     """Result of an upload: `unchanged` rows were stored before."""
 
@@ -686,9 +699,10 @@ class NewKey(TypedDict):
 
 
 class PredictorList(TypedDict):
-    """Every predictor."""
+    """Every predictor, and the times of serving stacks' hosts, which are retrained like one."""
 
     items: list[PredictorOut]
+    serving_hosts: ServingHostsOut
 
 
 class PredictorOut(TypedDict):
@@ -797,6 +811,14 @@ class SavedPrediction(TypedDict):
     differences: list[DifferenceOut]
     gone: list[str]
     since: list[str]
+
+
+class ServingHostsOut(TypedDict):
+    """Times of serving stacks' hosts. `POST /retrain` of `serving-hosts` fits them to measured loads."""
+
+    stacks: list[HostOut]
+    refused: list[RefusedOut]
+    history: list[VersionOut]
 
 
 class UploadOut(TypedDict):
@@ -2591,6 +2613,7 @@ class ServingSettings(TypedDict):
     memory_share: float
     mixes_prefill: bool
     chunks_prefill: bool
+    host_version: str
 
 
 class ServingCompareResponse(TypedDict):

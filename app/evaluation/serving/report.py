@@ -12,11 +12,13 @@ from msgspec import to_builtins
 from app.evaluation.serving.cases import Case
 from app.evaluation.serving.outcomes import Outcome
 from app.evaluation.serving.read_points import INFERENCEX
+from app.evaluation.serving.study import DEPLOYMENT, HELD_OUT
 from app.services.serving.served_points import NEAREST, distance, shrunk
 from app.tables.arrays import Floats
 from app.wire.serving_form import ServedTime
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
+_NOTHING = (np.nan, np.nan, np.nan)
 _PARTS: dict[str, Callable[[Case], str]] = {
     "source": lambda case: case.source,
     "model": lambda case: f"{case.source} {case.model}",
@@ -30,7 +32,8 @@ _PARTS: dict[str, Callable[[Case], str]] = {
 class Errors(NamedTuple):
     """Relative errors of one figure, percent: mean and median of their size, mean; and points within the interval.
 
-    held_out  mean size with times of the host that were fitted without the deployment; NaN: nothing was fitted
+    held_out, held_out_median  with times of the host that were fitted without the deployment, or what is held out; NaN:
+                               nothing was fitted
     """
 
     points: int
@@ -42,13 +45,13 @@ class Errors(NamedTuple):
     held_out_median: float
 
 
-def errors(found: Sequence[Outcome], figure: str) -> Errors:
+def errors(found: Sequence[Outcome], figure: str, held_out: str = DEPLOYMENT) -> Errors:
     """Return the errors of a figure of FIGURES, over what was measured and is not saturated."""
-    rows = [row for one in found if (row := _row(one, figure)) is not None]
+    rows = [row for one in found if (row := _row(one, figure, held_out)) is not None]
     if not rows:
         return Errors(0, *[np.nan] * 6)
-    measured, mean, low, high, held_out = np.array(rows).T
-    off, held = _percent(mean, measured), np.abs(_percent(held_out, measured))
+    measured, mean, low, high, without = np.array(rows).T
+    off, held = _percent(mean, measured), np.abs(_percent(without, measured))
     within = float(100.0 * np.mean((low <= measured) & (measured <= high)))
     known = held[np.isfinite(held)]
     apart = (float(known.mean()), float(np.median(known))) if len(known) else (np.nan, np.nan)
@@ -60,12 +63,13 @@ def _percent(predicted: Floats, measured: Floats) -> Floats:
     return 100.0 * (predicted / measured - 1.0)
 
 
-def _row(one: Outcome, figure: str) -> tuple[float, float, float, float, float] | None:
+def _row(one: Outcome, figure: str, held_out: str) -> tuple[float, float, float, float, float] | None:
     measured, time = getattr(one.case.measured, figure), getattr(one.prediction.serving, figure)
     if not np.isfinite(measured) or time is None or one.case.measured.overloaded:
         return None
     assert isinstance(time, ServedTime)
-    return measured, time.mean, time.interval.low, time.interval.high, one.held_out[FIGURES.index(figure)]
+    without = one.held_out.get(held_out, _NOTHING)[FIGURES.index(figure)]
+    return measured, time.mean, time.interval.low, time.interval.high, without
 
 
 def shifted(found: Sequence[Outcome]) -> tuple[float, float]:
@@ -133,6 +137,7 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
         for name in dict.fromkeys(sorted(by(one.case) for one in found)):
             alike = [one for one in found if by(one.case) == name]
             yield _line(name, alike)
+    yield from _held_out_lines(found)
     pairs = order(found)
     yield ""
     yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
@@ -140,6 +145,16 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
     yield f"TPOT of InferenceX with the nearest other loads of each deployment measured: {plain:.1f} -> {moved:.1f} %"
     many, told = overloads(found)
     yield f"loads that outran their engine: {many}, predicted to saturate it: {told}"
+
+
+def _held_out_lines(found: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the errors with the host's times fitted without each deployment, model and GPU, if they were fitted."""
+    fitted = [one for one in found if one.held_out]
+    for name in HELD_OUT if fitted else ():
+        known = [one for one in fitted if name in one.held_out]
+        figures = (errors(known, figure, name) for figure in ("tpot_ms", "ttft_ms"))
+        tpot, ttft = (f"{one.held_out:.1f} mean, {one.held_out_median:.1f} median" for one in figures)
+        yield f"hosts fitted without each {name:10} TPOT {tpot}; TTFT {ttft}; {len(known)} of {len(fitted)} loads"
 
 
 def _line(name: str, found: Sequence[Outcome]) -> str:

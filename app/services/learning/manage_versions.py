@@ -10,12 +10,15 @@ from typing import cast
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, Refusal, import_hint
+from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts
 from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
 from app.predictors import BY_NAME
+from app.services.learning.fit_hosts import HINT, fittable_stacks
 from app.services.learning.retrain import enqueue, queue_retrain
 from app.services.learning.training_data import measured_gpus
-from app.store import versions
+from app.services.serving.served_points import served_points
+from app.store import measurements, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED, Version
@@ -41,9 +44,9 @@ class Overview:
 
 
 def check_predictor(name: str) -> str:
-    """Return the name itself. Raises BadInput that lists the known predictors."""
-    if name not in BY_NAME:
-        msg = f"unknown predictor {name[:100]!r}; known: {', '.join(BY_NAME)}"
+    """Return the name itself, that of a predictor or SERVING_HOSTS. Raises BadInput that lists the known ones."""
+    if name not in BY_NAME and name != SERVING_HOSTS:
+        msg = f"unknown predictor {name[:100]!r}; known: {', '.join((*BY_NAME, SERVING_HOSTS))}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
     return name
 
@@ -54,16 +57,30 @@ def request_retraining(database: Database, catalog: Catalog, predictor: str, gpu
     Refused at once if it can only fail: BadInput or NotFound for an unknown or untrainable predictor or an unknown GPU,
     Conflict without measurements to learn from.
     """
-    _refuse_untrainable(check_predictor(predictor))
+    if check_predictor(predictor) == SERVING_HOSTS:
+        return _request_hosts(database, gpu)
+    _refuse_untrainable(predictor)
     gpu_id = None if gpu is None else catalog.resolve(gpu).id
     with database.begin() as connection:
         _refuse_without_data(connection, predictor, gpu_id)
     return queue_retrain(database, predictor, gpu_id)
 
 
+def _request_hosts(database: Database, gpu: str | None) -> int:
+    """Queue the fit of the times of serving stacks' hosts."""
+    if gpu is not None:
+        msg = f"{SERVING_HOSTS} are those of all GPUs: leave it out"
+        raise BadInput(f"gpu: {msg}.", errors=[FieldError(("gpu",), msg)])
+    with database.begin() as connection:
+        points = served_points(measurements.load(connection, kind="serving"), None)
+    if not fittable_stacks(points):
+        raise Conflict(f"Of no serving stack are enough deployments measured. {HINT}.")
+    return queue_retrain(database, SERVING_HOSTS, None)
+
+
 def _refuse_untrainable(name: str) -> None:
     if not BY_NAME[name].can.trainable:
-        trainable = ", ".join(cls.name for cls in BY_NAME.values() if cls.can.trainable)
+        trainable = ", ".join((*(cls.name for cls in BY_NAME.values() if cls.can.trainable), SERVING_HOSTS))
         msg = f"{name} cannot be trained; trainable predictors: {trainable}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
 
@@ -81,6 +98,9 @@ def _refuse_without_data(connection: Connection, predictor: str, gpu_id: str | N
 
 def retrain_refused(connection: Connection, predictor: str, gpu_id: str) -> None:
     """Queue the retraining of a version that this code reads no more; nothing without measurements to learn from."""
+    if predictor == SERVING_HOSTS:
+        enqueue(connection, predictor, gpu_id)
+        return
     rows = measured_gpus(connection, predictor) if BY_NAME[predictor].can.trainable else ()
     if rows and (gpu_id == POOLED or gpu_id in rows):
         enqueue(connection, predictor, gpu_id)
@@ -94,6 +114,24 @@ def list_predictors(database: Database, engine: Engine, shipped: Path) -> list[O
     return [
         _overview(name, engine, [item for item in every if item.predictor == name], ships.get(name)) for name in BY_NAME
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class HostsOverview:
+    """Times of serving stacks' hosts that answer in this process, and the stored versions of them, newest first."""
+
+    answering: ServingHosts
+    history: tuple[Version, ...]
+    refused: tuple[Refusal, ...]
+
+
+def hosts_overview(database: Database, engine: Engine) -> HostsOverview:
+    """Return the times of serving stacks' hosts and their versions."""
+    with database.begin() as connection:
+        stored = versions.history(connection, SERVING_HOSTS)
+    return HostsOverview(
+        engine.hosts, tuple(stored), tuple(one for one in engine.refused if one.predictor == SERVING_HOSTS)
+    )
 
 
 def _shipped(folder: Path) -> dict[str, Shipped]:
@@ -119,9 +157,15 @@ def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipp
 
 def roll_back_version(
     database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path
-) -> Version | Shipped:
-    """Serve the previous version again, stored or shipped, and return it. Raises Conflict if there is none."""
+) -> Version | Shipped | None:
+    """Serve the previous version again, stored or shipped, and return it. Raises Conflict if there is none.
+
+    None: the times of serving stacks' hosts that ship, which have no artefact.
+    """
     name = check_predictor(predictor)
+    if name == SERVING_HOSTS and gpu is None:
+        with database.begin() as connection:
+            return versions.rollback(connection, name, POOLED, to_nothing=True)
     gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
     ships = _shipped(shipped).get(name) if gpu_id == POOLED else None
     with database.begin() as connection:

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from app.config import Settings
-from app.engine.engine import import_hint
+from app.engine.engine import Engine, import_hint
 from app.engine.payloads import stored_payload
+from app.engine.serving_hosts import SERVING_HOSTS
 from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
+from app.services.learning.fit_hosts import fit_hosts
 from app.services.learning.training_data import load_training_data
 from app.store import artifacts, jobs, queue, shared_artifacts, versions
 from app.store.artifacts import ArtifactRefused
@@ -29,6 +31,8 @@ from app.training.operator_start import Start
 LOG = logging.getLogger(__name__)
 AGAIN_S = 2.0
 T = TypeVar("T")
+# Returns the engine of an installation.
+Assemble = Callable[[Settings, Database], Engine]
 
 
 class _OvertakenError(Exception):
@@ -52,16 +56,17 @@ def enqueue(connection: Connection, predictor: str, gpu_id: str) -> int:
 
 def _check_trainable(predictor: str) -> None:
     trainable = sorted(name for name, cls in BY_NAME.items() if cls.can.trainable)
-    if predictor in trainable:
+    if predictor in (*trainable, SERVING_HOSTS):
         return
     if predictor in BY_NAME:
         raise BadInput(f"Predictor {predictor!r} cannot be trained; trainable predictors: {', '.join(trainable)}.")
     raise NotFound(f"Unknown predictor {predictor!r}.", near=trainable)
 
 
-def run_job(settings: Settings, database_url: str, job_id: int) -> None:
+def run_job(settings: Settings, database_url: str, job_id: int, assemble: Assemble) -> None:
     """Run one job to its end: succeeded (served, or held back with a reason) or failed with a reason.
 
+    `assemble` gives the engine whose predictions of served loads are fitted to the measured ones.
     Safe to run twice. Raises Unavailable if the database is lost, or a disk full, for longer than
     `settings.retrain_wait_s`; the job then stays open.
     """
@@ -69,7 +74,10 @@ def run_job(settings: Settings, database_url: str, job_id: int) -> None:
     try:
         job = _patiently(settings, lambda: _start(database, job_id))
         try:
-            _retrain(settings, database, job)
+            if job.predictor == SERVING_HOSTS:
+                _retrain_hosts(settings, database, job, assemble)
+            else:
+                _retrain(settings, database, job)
         except (Unavailable, _OvertakenError):
             raise
         except GpucastError as error:
@@ -131,6 +139,18 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
     report("publishing")
     patiently(lambda: _publish(settings, database, job, trained.trained, rows_hash, reason))
+
+
+def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, assemble: Assemble) -> None:
+    """Fit the times of serving stacks' hosts to the stored loads."""
+    report = partial(_report, database, job)
+    patiently = partial(_patiently, settings, report=report)
+    report("reading measurements")
+    engine = patiently(lambda: assemble(settings, database))
+    found = fit_hosts(engine, report)
+    report("publishing")
+    rows_hash = engine.served_points.fingerprint
+    patiently(lambda: _publish(settings, database, job, found.trained, rows_hash, found.reason))
 
 
 def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str]:

@@ -15,12 +15,12 @@ from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
 from app.ops.stacks import STACKS as STACK_NAMES
-from app.ops.stacks import engine_host, is_eager, stack_of
+from app.ops.stacks import is_eager, stack_of
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
-from app.serving.stacks import HOST, STACKS, HostTimes, Stack
+from app.serving.stacks import STACKS, Stack
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
@@ -45,7 +45,6 @@ class Deployment(NamedTuple):
     architecture: Architecture
     stack_name: str
     stack: Stack
-    host: HostTimes
     engines: int
     lengths: Lengths
     pool: Deployment | None = None
@@ -105,17 +104,10 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         architecture=architecture,
         stack_name=name,
         stack=STACKS[name],
-        host=_host(name, workload.software),
         engines=int(split.replicas),
         lengths=lengths,
         pool=_pool(workload),
     )
-
-
-def _host(name: str, software: str) -> HostTimes:
-    """Return the times of a stack's host, with what steps of an old version wait for it."""
-    host, old = HOST[name], engine_host(software)
-    return host._replace(step_s=host.step_s + old.step_s, sequence_s=host.sequence_s + old.sequence_s)
 
 
 def _pool(workload: ServingWorkload) -> Deployment | None:

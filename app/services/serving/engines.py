@@ -59,7 +59,8 @@ def engines_on(query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpe
     """Return the deployment's engine on each target of the query, whose specifications are `specs`."""
     settings = [settings_of(deployment, spec) for spec in specs]
     tables = step_tables(query, deployment, _axes(deployment, settings))
-    engines = [_engine(deployment, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
+    host = query.engine.hosts.of(deployment.stack_name, deployment.workload.software)
+    engines = [_engine(deployment, host, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
     if deployment.pool is None:
         return engines
     pools = engines_on(query, deployment.pool, specs)
@@ -95,11 +96,13 @@ def _memory(deployment: Deployment, budget_tokens: int) -> Memory:
     return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
 
 
-def _engine(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: Tables, k: int) -> Engine:
+def _engine(
+    deployment: Deployment, host: HostTimes, spec: GpuSpec, settings: Settings, tables: Tables, k: int
+) -> Engine:
     """Return the engine on the k-th GPU type of the tables."""
     memory, replicas = _memory(deployment, settings.budget_tokens), deployment.attention_replicas
     capacity = max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
-    stack, host = deployment.stack, deployment.host
+    stack = deployment.stack
     limits = EngineLimits(
         budget_tokens=float(settings.budget_tokens * replicas),
         sequences=float(settings.sequences * replicas),
@@ -115,17 +118,18 @@ def _engine(deployment: Deployment, spec: GpuSpec, settings: Settings, tables: T
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,
     )
-    return Engine(_times(deployment, tables, k), limits, settings, memory, capacity)
+    return Engine(_times(deployment, host, tables, k), limits, settings, memory, capacity)
 
 
 def with_host(engine: Engine, host: HostTimes) -> Engine:
-    """Return the engine with other times of its host."""
+    """Return the engine, and its pool of prompts, with other times of their hosts."""
     scalars = engine.times.scalars.copy()
     scalars[[HOST_STEP_S, HOST_SEQUENCE_S, PREFILL]] = host.step_s, host.sequence_s, host.prefill
     limits = engine.limits._replace(
         request_s=host.request_s, serial_s=host.serial_s, serial_token_s=host.serial_token_s
     )
-    return engine._replace(times=engine.times._replace(scalars=scalars), limits=limits)
+    pool = None if engine.pool is None else with_host(engine.pool, host)
+    return engine._replace(times=engine.times._replace(scalars=scalars), limits=limits, pool=pool)
 
 
 def with_factor(engine: Engine, factor: float) -> Engine:
@@ -150,14 +154,13 @@ def shape_of(deployment: Deployment) -> Shape:
     return Shape(prompt, cached, float(np.mean(trace.output_tokens)), prompt - cached)
 
 
-def _times(deployment: Deployment, tables: Tables, k: int) -> StepTimes:
+def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> StepTimes:
     axes = Axes(*(np.log(axis) for axis in tables.axes))
     parts: list[Floats] = [np.log(np.maximum(part[k], LEAST_S)) for part in tables[1:6]]
     scalars = np.zeros(SCALARS)
     scalars[REPLICAS] = deployment.attention_replicas
     scalars[STAGES] = deployment.run.parallelism.pipeline
     scalars[TRANSFER_S] = 0.0
-    host = deployment.host
     scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
     scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
     body, experts, head, decode, prefill = parts

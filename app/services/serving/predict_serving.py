@@ -228,6 +228,10 @@ class _Answer:
             highest_rate_per_s=figures.highest_rate,
             method=workload.method,
             settings=ServingSettings(
-                deployment.stack_name, *engine.settings, deployment.stack.mixes, deployment.stack.splits
+                deployment.stack_name,
+                *engine.settings,
+                deployment.stack.mixes,
+                deployment.stack.splits,
+                self._snapshot.engine.hosts.version_of(deployment.stack_name),
             ),
         )

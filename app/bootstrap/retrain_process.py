@@ -1,4 +1,4 @@
-"""Run one retraining in a process of its own: `python -m app.services.learning.retrain_process JOB_ID`.
+"""Run one retraining in a process of its own: `python -m app.bootstrap.retrain_process JOB_ID`.
 
 The process has low priority, ends with its worker, and reports through its exit code whether the job is over.
 """
@@ -31,10 +31,12 @@ def main() -> int:
     # use.
     resource.setrlimit(resource.RLIMIT_DATA, (settings.retrain_memory_bytes, settings.retrain_memory_bytes))
     logs.configure(settings)
-    from app.services.learning.retrain import run_job  # noqa: PLC0415 - heavy imports after the process has stepped back
+    # Heavy imports after the process has stepped back.
+    from app.bootstrap.assemble import installed_engine  # noqa: PLC0415
+    from app.services.learning.retrain import run_job  # noqa: PLC0415
 
     try:
-        run_job(settings, settings.database_url or "", int(sys.argv[1]))
+        run_job(settings, settings.database_url or "", int(sys.argv[1]), installed_engine)
     except Unavailable as error:
         logging.getLogger(__name__).warning("%s", error.detail)
         return AWAY

@@ -1,0 +1,70 @@
+"""Times of the hosts of serving stacks: those that ship, or those that a retraining fitted to measured loads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from app.ops.stacks import engine_host
+from app.serving.stacks import HOST, HostTimes
+from app.store import artifacts, shared_artifacts, versions
+from app.store.artifacts import ArtifactAbsent, ArtifactRefused
+from app.store.versions import Version
+
+# The name of what is retrained, beside those of predictors.
+SERVING_HOSTS = "serving-hosts"
+SHIPPED = f"shipped-{hashlib.sha256(json.dumps(HOST).encode()).hexdigest()[:10]}"
+
+
+class ServingHosts(NamedTuple):
+    """Times of the hosts of stacks; `fitted` has those of `version`, and the others ship with the code."""
+
+    version: str = SHIPPED
+    fitted: Mapping[str, HostTimes] = {}
+
+    def times(self) -> dict[str, HostTimes]:
+        """Return the times of every stack's host."""
+        return {**HOST, **self.fitted}
+
+    def of(self, stack: str, software: str) -> HostTimes:
+        """Return the times of a stack's host, of the version in `software`."""
+        return of_version(self.fitted.get(stack, HOST[stack]), software)
+
+    def version_of(self, stack: str) -> str:
+        """Return the version that a stack's times are of."""
+        return self.version if stack in self.fitted else SHIPPED
+
+
+def of_version(host: HostTimes, software: str) -> HostTimes:
+    """Return the times of a stack's host, with what steps of an old version wait for it."""
+    old = engine_host(software)
+    return host._replace(step_s=host.step_s + old.step_s, sequence_s=host.sequence_s + old.sequence_s)
+
+
+def payload_of(fitted: Mapping[str, HostTimes]) -> dict[str, Any]:
+    """Return the payload of an artefact that `stored_hosts` reads."""
+    return {"predictor": SERVING_HOSTS, "hosts": {stack: host._asdict() for stack, host in fitted.items()}}
+
+
+def stored_hosts(connection: Connection, folder: Path, version: Version) -> ServingHosts:
+    """Return a stored version's times, fetched from the database if `folder` lacks them. Raises ArtifactRefused."""
+    try:
+        payload = artifacts.load(folder, version.artifact_sha256)
+    except ArtifactAbsent:
+        shared_artifacts.fetch(connection, folder, version.artifact_sha256)
+        payload = artifacts.load(folder, version.artifact_sha256)
+    try:
+        fitted = {stack: HostTimes(**times) for stack, times in payload["hosts"].items() if stack in HOST}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ArtifactRefused(f"It holds no times of hosts that this version of the code reads: {error!r}.") from error
+    return ServingHosts(version.version, fitted)
+
+
+def served_version(connection: Connection) -> Version | None:
+    """Return the stored version that is served; None: what ships."""
+    return next((one for one in versions.served(connection) if one.predictor == SERVING_HOSTS), None)
