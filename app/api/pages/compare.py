@@ -9,14 +9,26 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages.shell import AddressDep, as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
+from app.api.pages.shell import (
+    AddressDep,
+    as_json,
+    as_picture,
+    command,
+    page,
+    refused,
+    wants_answer,
+    wants_json,
+    wants_svg,
+)
 from app.errors import GpucastError
 from app.services.charts.answers import ranking_chart
 from app.services.charts.titles import workload_title
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.pages.compare import FIGURES, compare_body, split_controls, with_figure
+from app.services.pages.compare import compare_body, split_controls
 from app.services.pages.form_controls import controls
+from app.services.pages.ranked_figures import RANK_LABELS, decimals_of, figures_of
+from app.services.pages.ranking import groups_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,7 +39,7 @@ def show(
 ) -> Response:
     """The ranking of POST /compare; an example if the address has no workload."""
     form = controls(holder.engine, address)
-    shown: dict[str, Any] = {"form": form, "pairs": address.pairs, "figures": FIGURES}
+    shown: dict[str, Any] = {"form": form, "pairs": address.pairs, "rank_labels": RANK_LABELS}
     if address.incomplete and not wants_answer(request):
         return page(request, "compare.html", waits=True, **shown)
     try:
@@ -37,20 +49,23 @@ def show(
     except GpucastError as error:
         if wants_answer(request):
             raise
-        complaints = address.complaints(error)
-        return page(request, "compare.html", status=error.status, error=error, complaints=complaints, **shown)
+        return refused(request, "compare.html", address, error, **shown)
     if wants_json(request):
         return as_json(answer)
     if wants_svg(request):
         return as_picture(ranking_chart(answer, workload_title(body["workload"])))
-    figure = FIGURES[answer.rank_by]
+    figures = figures_of(address, answer)
+    known = [row for row in answer.ranking if figures[answer.rank_by].of(row)]
     return page(
         request,
         "compare.html",
         answer=answer,
-        figure=figure,
+        figures=figures,
+        decimals_of=decimals_of,
+        ranked=figures[answer.rank_by],
+        known=known,
+        groups=groups_of(answer.ranking, answer.rank_by),
         ranks={row.gpu: row.rank for row in answer.ranking},
-        known=with_figure(answer.ranking, figure),
         split=split_controls,
         curl=command(request, "/compare", body),
         **shown,

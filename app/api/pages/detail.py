@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.api.pages.shell import AddressDep, as_json, command, page, wants_json
+from app.api.pages.shell import AddressDep, as_json, command, page, refused, wants_json
 from app.errors import GpucastError
 from app.services.pages.detail import MOST_OPERATORS, memory_parts, predict, roofs, slowest
 from app.services.pages.form_controls import controls
@@ -44,8 +44,7 @@ def show(
     except GpucastError as error:
         if wants_json(request):
             raise
-        complaints = address.complaints(error)
-        return page(request, "detail.html", status=error.status, error=error, complaints=complaints, **shown)
+        return refused(request, "detail.html", address, error, **shown)
     return page(
         request,
         "detail.html",

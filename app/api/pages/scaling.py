@@ -9,7 +9,17 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.api.pages.shell import AddressDep, as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
+from app.api.pages.shell import (
+    AddressDep,
+    as_json,
+    as_picture,
+    command,
+    page,
+    refused,
+    wants_answer,
+    wants_json,
+    wants_svg,
+)
 from app.errors import GpucastError
 from app.services.charts.answers import scaling_chart
 from app.services.charts.drawing import Drawing
@@ -44,7 +54,7 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
         complaints = address.complaints(error) | {
             str(item.loc[0]): [item.msg] for item in error.errors if item.loc and item.loc[0] in typed
         }
-        return page(request, "scaling.html", status=error.status, error=error, complaints=complaints, **shown)
+        return refused(request, "scaling.html", address, error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(points)
     if wants_svg(request):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.api.pages.shell import as_json, as_picture, command, page, wants_answer, wants_json, wants_svg
+from app.api.pages.shell import as_json, as_picture, command, page, refused, wants_answer, wants_json, wants_svg
 from app.errors import GpucastError
 from app.services.charts.answers import served_curves_chart, served_ranking_chart
 from app.services.charts.drawing import Drawing
@@ -52,8 +52,7 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
     except GpucastError as error:
         if wants_answer(request):
             raise
-        complaints = address.complaints(error)
-        return page(request, "serving.html", status=error.status, error=error, complaints=complaints, **shown)
+        return refused(request, "serving.html", address, error, **shown)
     if wants_json(request):
         return as_json(view)
     if wants_svg(request):

@@ -14,9 +14,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from app import __version__
+from app.errors import GpucastError
 from app.services.charts.drawing import Drawing, as_svg
 from app.services.pages import format_figures
 from app.services.pages.address import Address, curl
+from app.services.pages.mends import mends
 
 WEB = Path(__file__).resolve().parents[2] / "web"
 STATIC = "/static"
@@ -66,7 +68,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         name: getattr(format_figures, name)
-        for name in ("amount", "decimals", "number", "short", "data_size", "time", "percent", "workload_line")
+        for name in ("amount", "data_size", "decimals", "number", "percent", "short", "spread", "time", "workload_line")
     }
     environment.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
     return environment
@@ -83,8 +85,14 @@ _ENVIRONMENT = _environment()
 
 def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
     """Return a page; `shown` are the variables of its template."""
-    shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}} | shown
+    shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
     return HTMLResponse(_ENVIRONMENT.get_template(template).render(shown), status, HEADERS)
+
+
+def refused(request: Request, template: str, address: Address, error: GpucastError, **shown: Any) -> HTMLResponse:
+    """Return a page with an error beside the controls of its address, and links that mend it."""
+    shown = {"complaints": address.complaints(error), "mends": mends(address, error)} | shown
+    return page(request, template, status=error.status, error=error, **shown)
 
 
 def missing(request: Request) -> HTMLResponse:

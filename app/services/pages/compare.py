@@ -1,9 +1,7 @@
-"""The comparison page: requests from addresses, and the figures of its chart and headline."""
+"""The comparison page: requests from addresses, and the addresses of its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,28 +9,8 @@ import msgspec
 from app.services.pages.address import Address
 from app.wire.compare_form import Compared
 
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure to rank by: its label with the unit, its fields in a row, and the headline for the first GPU."""
-
-    label: str
-    unit: str
-    value: str
-    interval: str
-    praise: str
-
-
 # Sizes of a network that is not split; 1 for others.
 _ALONE = {"zero": 0}
-FIGURES: Mapping[str, Figure] = {
-    "latency": Figure("Time, ms", "ms", "latency_ms", "interval_ms", "is the fastest"),
-    "throughput": Figure(
-        "Throughput, per s", "/s", "throughput_per_s", "throughput_interval_per_s", "has the highest throughput"
-    ),
-    "cost": Figure("Cost, USD", "USD", "cost_usd", "cost_interval_usd", "is the cheapest"),
-    "energy": Figure("Energy, J", "J", "energy_j", "energy_interval_j", "uses the least energy"),
-}
 
 
 def compare_body(address: Address) -> dict[str, Any]:
@@ -53,8 +31,3 @@ def split_controls(row: Compared) -> dict[str, str]:
     """Return the controls that split a network as this row did; empty for sizes of 1."""
     split = msgspec.to_builtins(row.parallelism) or {}
     return {name: str(size) if size != _ALONE.get(name, 1) else "" for name, size in split.items()}
-
-
-def with_figure(rows: list[Compared], figure: Figure) -> list[Compared]:
-    """Return the rows that have the figure."""
-    return [row for row in rows if getattr(row, figure.value) is not None]

@@ -9,6 +9,9 @@ from typing import Any
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
+# Milliseconds of a unit, the longest first.
+TIME_UNITS = {"s": 1e3, "ms": 1.0, "µs": 1e-3}
+
 _NAMED = ("kind", "op", "name", "size", "measured")
 
 
@@ -55,19 +58,21 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}".replace("%", " %")  # noqa: RUF001 - a dash is meant
 
 
+def spread(value: float, low: float, high: float) -> str:
+    """Return how far an interval reaches around a value, in percent of it: one number if both ends are as far."""
+    if value <= 0.0:
+        return ""
+    below, above = (round(100 * end) for end in (1.0 - low / value, high / value - 1.0))
+    return f"±{above} %" if abs(above - below) <= 1 else f"\N{MINUS SIGN}{below} +{above} %"
+
+
 def amount(value: float, unit: str) -> str:
-    """Return a figure with three digits and its unit."""
-    if unit == "ms":
-        return time(value)
-    return short(value, unit) if unit != "USD" else _dollars(value)
-
-
-def _dollars(value: float) -> str:
-    """Return the cost of a run; of a thousand or a million runs where one is less than a cent."""
-    if value == 0.0 or value >= 0.01:
-        return f"{value:,.2f} USD" if value < 1e6 else f"{short(value)} USD"
-    runs, name = (1e3, "1,000") if value >= 1e-5 else (1e6, "1,000,000")
-    return f"{runs * value:.3g} USD per {name} runs"
+    """Return a figure with three digits and its unit; times in a suitable one."""
+    if unit in TIME_UNITS:
+        return time(value * TIME_UNITS[unit])
+    if unit == "USD":
+        return f"{value:,.{2 if value >= 0.01 else decimals([value])}f} USD"
+    return short(value, unit) if unit == "J" else f"{value:,.{decimals([value])}f} {unit}"
 
 
 def workload_line(workload: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ redraw();
 document.querySelectorAll("figure.chart").forEach(tools);
 document.querySelectorAll("form.ask").forEach(form);
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
+document.querySelectorAll("[data-unfold]").forEach(box => box.addEventListener("change", redraw));
 document.querySelector("#errors")?.focus();
 
 for (const button of document.querySelectorAll("[data-copy]"))

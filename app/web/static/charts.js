@@ -202,7 +202,7 @@ export function draw(figure) {
 }
 
 export function tools(figure) {
-  const table = document.getElementById(figure.dataset.table), name = figure.dataset.file;
+  const table = document.getElementById(figure.dataset.csv ?? figure.dataset.table), name = figure.dataset.file;
   figure.querySelector("[data-csv]").addEventListener("click", () =>
     save(new Blob([csvOf(table)], { type: "text/csv" }), `${name}.csv`));
   figure.querySelector("[data-png]")?.addEventListener("click", () =>

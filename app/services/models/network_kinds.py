@@ -1,0 +1,54 @@
+"""Kinds of the built-in networks: what they take, and the modes that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from app.graphs.convnets import CONVNETS, is_convnet
+from app.graphs.convnets import MODES as CONVNET_MODES
+from app.graphs.importers import hf
+from app.graphs.run import MODES
+from app.services.models import builtin
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkKind:
+    """A kind of network: its title, its modes, and whether its inputs are images, not tokens."""
+
+    title: str
+    modes: tuple[str, ...]
+    images: bool
+
+
+_GENERATORS = NetworkKind("Language models", MODES, images=False)
+_ENCODERS = NetworkKind("Encoders of text", ("inference", "training"), images=False)
+_VISION = NetworkKind("Vision transformers", ("inference", "training"), images=True)
+_CONVNETS = NetworkKind("ConvNets", CONVNET_MODES, images=True)
+
+
+def network_kind(name: str) -> NetworkKind | None:
+    """Return the kind of a built-in network, an alias of one or a block of one; None for another name."""
+    if is_convnet(name):
+        return _CONVNETS
+    known = builtin.canonical_name(name)
+    return None if known is None else _transformer_kind(known)
+
+
+@cache
+def networks_by_kind() -> Mapping[NetworkKind, tuple[str, ...]]:
+    """Return the names of all built-in networks, by kind."""
+    found: dict[NetworkKind, tuple[str, ...]] = dict.fromkeys((_GENERATORS, _ENCODERS, _VISION), ())
+    for name in builtin.names():
+        found[_transformer_kind(name)] += (name,)
+    return {**found, _CONVNETS: tuple(sorted(CONVNETS))}
+
+
+@cache
+def _transformer_kind(name: str) -> NetworkKind:
+    config = builtin.find_config(name)
+    assert config is not None
+    if "patch_size" in config:
+        return _VISION
+    return _GENERATORS if hf.read(config).generates else _ENCODERS
