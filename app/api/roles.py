@@ -16,6 +16,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/": {"GET": PREDICT},
     "/accuracy": {"GET": READ},
     "/catalogue": {"GET": READ},
+    "/catalogue/choices": {"GET": READ},
     "/catalogue/{name}": {"GET": READ},
     "/compare": {"POST": PREDICT},
     "/detail": {"GET": PREDICT},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.tables import architectures
 from app.tables.architectures import Architecture
@@ -48,6 +48,26 @@ def find(name: str) -> GpuSpec | None:
 def names() -> NameIndex:
     """Return the index of all names, for similarity search."""
     return NameIndex(row.name for row in _database())
+
+
+class Listed(NamedTuple):
+    """A GPU in a list: its id, name, vendor, series of products, and memory in bytes (0: shares the host's)."""
+
+    id: str
+    name: str
+    vendor: str
+    series: str
+    memory_bytes: float
+
+
+@cache
+def listed() -> tuple[Listed, ...]:
+    """Return all GPUs, the latest first."""
+    rows = sorted(_database(), key=lambda row: str(row.release_date or ""), reverse=True)
+    return tuple(
+        Listed(_id(row), row.name, row.manufacturer, row.generation or "", (row.memory_size_gb or 0.0) * _GIB)
+        for row in rows
+    )
 
 
 def warm() -> None:

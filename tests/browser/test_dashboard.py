@@ -176,7 +176,7 @@ def test_errors_appear_beside_their_field_and_input_is_kept(page: Page, screensh
     expect(batch).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#f-batch-help")).to_contain_text("expected a number")
     expect(page.get_by_role("alert")).to_be_focused()
-    expect(page.get_by_label("Sequence, tokens")).to_have_value("2048")
+    expect(page.get_by_label("Context length")).to_have_value("2048")
     page.screenshot(path=screenshots / "wrong-light.png", full_page=True)
     for path, said in (
         ("/?gpu=nosuch-gpu", "nosuch-gpu"),

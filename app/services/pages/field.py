@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from app.services.models.network_kinds import NetworkKind
+
 Control = Literal["number", "text", "choice", "check", "json", "pairs"]
 
 
@@ -15,7 +17,7 @@ class Field:
 
     Controls: `number`, `text`, `choice` of `choices`, `check` (true or absent), `json`, and `pairs`, lines of a name
     and a number. `more` fields are collapsed at first. `labels`: choices in plain words. A field without a path is not
-    sent: it decides the path of another one.
+    sent: it decides the path of another one. `networks`: the built-in networks by kind, where they are the choices.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Field:
     required: bool = False
     more: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    networks: Mapping[NetworkKind, tuple[str, ...]] = field(default_factory=dict)
 
 
 def number(name: str, label: str, *path: str | int, **more: Any) -> Field:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from app.graphs.run import MODES, Attention, InputCopy, Optimizer
+from app.services.models.network_kinds import networks_by_kind
 from app.services.models.resolve_networks import network_names
 from app.services.pages.field import Control, Field, choice, number
 from app.services.pages.serving_fields import SERVING, completed, serving_fields
@@ -41,12 +42,18 @@ _RUNNING = (
     number("nodes", "Machines", "parallelism", "nodes", more=True),
     number("zero", "ZeRO stage", "parallelism", "zero", more=True),
 )
+_MODES = {
+    "inference": "Inference: a forward pass",
+    "training": "Training: a step",
+    "prefill": "Prefill: reads the prompt",
+    "decode": "Decode: writes a token",
+}
 MODEL_FIELDS = (
-    choice("name", "Network", network_names(), help="built in; or paste a configuration below"),
+    choice("name", "Network", network_names(), networks=networks_by_kind()),
     Field("config", "or its config.json", "json", ("config",), "as Hugging Face has it, in place of a network's name"),
-    choice("mode", "Mode", MODES),
+    choice("mode", "Mode", MODES, labels=_MODES),
     number("batch", "Batch", help="sequences or images, over all devices"),
-    number("sequence", "Sequence, tokens", help="of transformers; in decode the context length"),
+    number("sequence", "Context length", help="tokens of the prompt or text; in decode all so far"),
     number("image_size", "Image side, pixels", help="of networks for images", more=True),
     choice("dtype", "Number format", _DTYPES),
     number("output_tokens", "Output tokens", help="adds serving figures", more=True),
@@ -63,9 +70,9 @@ GRAPH_FIELDS = (
         "returned by POST /graphs; set by uploading a file",
         required=True,
     ),
-    choice("mode", "Mode", ("inference", "training")),
+    choice("mode", "Mode", ("inference", "training"), labels=_MODES),
     number("batch", "Batch"),
-    number("sequence", "Sequence, tokens"),
+    number("sequence", "Context length", help="tokens"),
     choice("dtype", "Number format", _DTYPES, help="overrides the graph's own"),
     Field("dims", "Named dimensions", "pairs", ("dims",), "one per line: name size", more=True),
     *_RUNNING,

@@ -7,39 +7,38 @@ from dataclasses import dataclass
 
 from app.engine.engine import Engine
 from app.predictors import BY_NAME
-from app.services.pages.address import ALL, Address
+from app.services.models.network_kinds import NetworkKind, network_kind
+from app.services.pages.address import ALL, INLINE, Address
 from app.services.pages.fields import KINDS
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A GPU to choose."""
-
-    id: str
-    name: str
-    memory_bytes: float
-    picked: bool
+from app.services.pages.gpu_choices import CHOSEN, ChoiceGroup, catalogue_groups, picked_choices
+from app.tables.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Contents of a form. `others` are GPUs given by a name that is no id of the catalogue."""
+    """Contents of a form. `network` is the kind of the typed network, None where that is not known."""
 
     address: Address
     kinds: Sequence[tuple[str, str]]
-    gpus: Sequence[Choice]
-    others: Sequence[str]
+    catalog: Catalog
     predictors: Sequence[str]
+    network: NetworkKind | None
 
     def name_of(self, gpu: str) -> str:
         """Return the display name of a GPU."""
-        return next((choice.name for choice in self.gpus if choice.id == gpu), gpu)
+        spec = self.catalog.find(gpu)
+        return gpu if spec is None else spec.name
+
+    def gpu_groups(self, one: str = "") -> list[ChoiceGroup]:
+        """Return the GPUs to choose from, first those chosen: of a page of one GPU `one`, else those of the address."""
+        names = [gpu for gpu in ([one] if one else self.address.gpus) if gpu not in (ALL, INLINE)]
+        chosen = picked_choices(self.catalog, names)
+        groups = catalogue_groups(self.catalog.specs, names)
+        return [*([ChoiceGroup(CHOSEN, chosen)] if chosen else []), *groups]
 
 
 def controls(engine: Engine, address: Address) -> Controls:
-    """Return the form of a page, with the chosen GPUs first and the others by name."""
-    specs = engine.catalog.specs
-    choices = [Choice(spec.id, spec.name, spec.memory_bytes, spec.id in address.gpus) for spec in specs]
-    choices.sort(key=lambda choice: (not choice.picked, choice.name))
-    others = [gpu for gpu in address.gpus if gpu != ALL and gpu not in {choice.id for choice in choices}]
-    return Controls(address, tuple(KINDS.items()), choices, others, tuple(BY_NAME))
+    """Return the form of a page."""
+    typed = address.typed
+    kind = None if "config" in typed else network_kind(typed.get("name", ""))
+    return Controls(address, tuple(KINDS.items()), engine.catalog, tuple(BY_NAME), kind)

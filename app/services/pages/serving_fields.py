@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import get_args
 
-from app.services.models import builtin
+from app.services.models.network_kinds import networks_by_kind
 from app.services.pages.field import Field, choice, number
 from app.wire.network_form import KvDtype, NetworkDtype
 
 SERVING = "serving"
-# Networks of the built-in ones that generate no tokens as decoders do.
-_NO_DECODERS = ("bert", "flan", "t5", "vit", "switch")
+# Networks of the built-in ones that generate no tokens as decoders do, of those that generate some.
+_NO_DECODERS = ("flan", "t5", "switch")
 LOADS = {"rate_per_s": "requests/s", "concurrency": "in flight"}
 EXAMPLE: Mapping[str, str] = {
     "name": "llama-3.1-70b",
@@ -48,9 +49,13 @@ def _split(name: str, label: str, help_: str = "", *, more: bool = True) -> Fiel
     return number(name, label, "parallelism", name, help=help_, more=more)
 
 
-_DECODERS = tuple(name for name in builtin.names() if not name.startswith(_NO_DECODERS))
+_DECODERS = {
+    kind: tuple(name for name in names if not name.startswith(_NO_DECODERS))
+    for kind, names in networks_by_kind().items()
+    if "decode" in kind.modes
+}
 _MODEL = (
-    choice("name", "Model", _DECODERS, help="built in; or paste a configuration below"),
+    choice("name", "Model", tuple(chain(*_DECODERS.values())), networks=_DECODERS),
     Field("config", "or its config.json", "json", ("config",), "as Hugging Face has it, in place of a model's name"),
     choice("dtype", "Weights", get_args(NetworkDtype), help="empty: as published"),
     choice("software", "Serving stack", ("vllm", "sglang", "trtllm"), labels={"trtllm": "TensorRT-LLM"}),

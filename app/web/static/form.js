@@ -13,8 +13,9 @@ export function form(ask) {
   });
   addEventListener("pageshow", () => { busy.textContent = ""; });
   ask.querySelector("[data-reload]")?.addEventListener("change", event => another(ask, event.target.value));
-  const search = ask.querySelector("#gpu-search");
-  if (search) picks(ask, search);
+  const [gpu, network] = ["#gpu-search", "#network-search"].map(id => ask.querySelector(id));
+  if (gpu) gpus(ask, gpu);
+  if (network) networks(ask, network);
   const file = ask.querySelector("#f-file");
   if (file) file.addEventListener("change", () => upload(ask, file));
 }
@@ -27,25 +28,59 @@ function another(ask, op) {
   location.search = query;
 }
 
-function picks(ask, search) {
-  const labels = [...ask.querySelectorAll("#gpu-list label")], count = ask.querySelector("#gpu-count");
-  const update = () => {
-    const all = ask.querySelector('[name=gpu][value="all"]').checked;
-    const chosen = labels.filter(label => label.firstElementChild.checked).length;
-    count.textContent = all ? "All are compared." : `${chosen} chosen.`;
-  };
+// A searchable list: hides what lacks a word, and groups of which nothing is left.
+function searchable(search, list, after) {
   search.addEventListener("input", () => {
     const words = search.value.toLowerCase().split(/\s+/);
-    for (const label of labels) {
-      const text = (label.textContent + " " + label.firstElementChild.value).toLowerCase();
+    for (const label of list.querySelectorAll("label")) {
+      const text = `${label.textContent} ${label.firstElementChild.value} ${label.parentElement.getAttribute("aria-label") ?? ""}`.toLowerCase();
       label.hidden = !words.every(word => text.includes(word));
-      label.style.display = label.hidden ? "none" : "";
     }
-    const seen = labels.filter(label => !label.hidden).length;
-    count.textContent = `${seen} found.`;
+    for (const group of list.querySelectorAll("[role=group]")) group.hidden = !group.querySelector("label:not([hidden])");
+    after?.();
   });
   search.addEventListener("keydown", event => { if (event.key === "Enter") event.preventDefault(); });
-  ask.querySelector("#gpu-list").addEventListener("change", update);
+}
+
+function gpus(ask, search) {
+  const list = ask.querySelector("#gpu-list"), count = ask.querySelector("#gpu-count");
+  const found = list.appendChild(document.createElement("div"));
+  let waiting;
+  // GPUs outside the catalogue come from the server, those chosen among them stay.
+  const more = async () => {
+    const answer = search.value.trim().length > 1 ? await fetch(`${search.dataset.more}&q=${encodeURIComponent(search.value)}`) : null;
+    const kept = [...found.querySelectorAll("label")].filter(label => label.firstElementChild.checked);
+    found.innerHTML = answer?.ok ? await answer.text() : "";
+    found.prepend(...kept);
+    count.textContent = `${list.querySelectorAll("label:not([hidden])").length} found.`;
+  };
+  searchable(search, list, () => { clearTimeout(waiting); waiting = setTimeout(more, 200); });
+  const update = () => {
+    const all = ask.querySelector('[name=gpu][value="all"]:checked');
+    count.textContent = all ? "All are compared." : `${list.querySelectorAll(":checked").length} chosen.`;
+  };
+  list.addEventListener("change", update);
+  update();
+}
+
+// What the chosen network lacks is greyed: modes, and the size of inputs that it does not have.
+function networks(ask, search) {
+  const list = ask.querySelector("#network-list");
+  const [mode, sequence, image, config] = ["mode", "sequence", "image_size", "config"].map(name => ask.querySelector(`#f-${name}`));
+  const update = () => {
+    const radio = list.querySelector(":checked"), kind = radio?.closest("[data-modes]")?.dataset;
+    ask.querySelector("#f-name .chosen").textContent = radio?.parentElement.textContent.trim();
+    const modes = kind && !config.value ? kind.modes.split(" ") : null, images = kind && "images" in kind;
+    if (!mode) return;
+    for (const option of mode.options) option.disabled = Boolean(modes && option.value && !modes.includes(option.value));
+    if (mode.selectedOptions[0]?.disabled) mode.value = "inference";
+    sequence.disabled = Boolean(modes && images);
+    image.disabled = Boolean(modes && !images);
+    if (modes && !images && !sequence.value) sequence.value = "512";  // of every network of text
+  };
+  searchable(search, list);
+  list.addEventListener("change", update);
+  config.addEventListener("input", update);
   update();
 }
 
