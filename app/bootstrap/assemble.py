@@ -21,7 +21,6 @@ from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts, served_version
 from app.engine.stored_kernels import stored_kernels
 from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.predictors.auto.predictor import Auto
-from app.services.learning.manage_versions import retrain_refused
 from app.services.models.network_hits import measured_models
 from app.services.serving.served_points import served_points
 from app.store import measurements, prices, revision
@@ -142,6 +141,8 @@ def assemble_to_serve(stores: Stores, database: Database, connection: Connection
     engine = assemble(stores, connection, last)
     unfit = [one for one in engine.refused if not one.absent and one not in (last.refused if last else ())]
     if unfit:
+        from app.services.learning.manage_versions import retrain_refused  # noqa: PLC0415 - with its queue 0.15 s
+
         with database.begin() as apart:
             for one in unfit:
                 retrain_refused(apart, one.predictor, one.gpu_id)

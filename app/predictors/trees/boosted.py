@@ -22,6 +22,7 @@ from app.predictors.trees.sums import (
     Thresholds,
     TreeArrays,
     add_trees,
+    halves_of,
     questions_of,
 )
 from app.runtime.compiled import compiled
@@ -119,7 +120,7 @@ class Trees(NamedTuple):
         """Return the trees of a `state`."""
         value = state["value"]
         if "unit" in state:  # artefacts before 0.3 have leaves in half precision
-            value = (value * np.asarray(state["unit"], dtype=np.float32)[:, None]).astype(np.float16)
+            value = halves_of(value, np.asarray(state["unit"], dtype=np.float32))
         return cls(state["feature"], state["threshold"], value)
 
 

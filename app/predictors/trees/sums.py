@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.runtime.compiled import compiled
-from app.tables.arrays import Bytes, Floats, Ints, Shorts, Singles
+from app.tables.arrays import Bytes, Floats, Halves, Ints, Shorts, Singles
 
 Words = NDArray[np.uint32]
 
@@ -183,6 +183,30 @@ def _single(half: int) -> np.float32:
     """Return the number with these bits in half precision."""
     fraction = (half & 0x3FF) + (0x400 if half & 0x7C00 else 0)
     return np.float32(_UNIT[half >> 10] * np.float32(fraction))
+
+
+def halves_of(steps: NDArray[np.int8], unit: Singles) -> Halves:
+    """Return `steps` [trees, LEAVES] times the `unit` of each tree in half precision, rounded to even.
+
+    NumPy takes 15 ns for each subnormal half, which every second leaf is.
+    """
+    single = np.ascontiguousarray(steps * unit[:, None], dtype=np.float32)
+    half = np.empty(single.shape, dtype=np.uint16)
+    _fill_halves(single.ravel(), single.view(np.uint32).ravel(), half.ravel())
+    return half.view(np.float16)
+
+
+@compiled
+def _fill_halves(single: Singles, bits: Words, half: NDArray[np.uint16]) -> None:
+    """Fill the bits of the halves nearest to `single` [n], whose own bits are `bits`."""
+    for k in range(len(single)):
+        sign, rest = (bits[k] >> np.uint32(16)) & np.uint32(0x8000), bits[k] & np.uint32(0x7FFFFFFF)
+        even = (rest >> np.uint32(13)) & np.uint32(1)
+        normal = (rest - np.uint32(112 << 23) + np.uint32(0xFFF) + even) >> np.uint32(13)
+        subnormal = np.uint32(np.rint(min(np.abs(single[k]), np.float32(1.0)) * np.float32(2**24)))
+        finite = subnormal if rest < np.uint32(113 << 23) else normal
+        special = np.uint32(0x7E00) if rest > np.uint32(255 << 23) else np.uint32(0x7C00)
+        half[k] = sign | (finite if rest < np.uint32(143 << 23) else special)
 
 
 @compiled

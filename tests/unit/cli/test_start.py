@@ -1,4 +1,4 @@
-"""Start of commands: `--help` and usage errors import neither the engine nor the store nor the server."""
+"""Start of commands: what they import before they do anything."""
 
 import json
 import subprocess
@@ -34,6 +34,12 @@ def loaded() -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", [name for name, _, _ in COMMANDS])
 def test_help_imports_nothing_heavy(name: str, loaded: dict[str, list[str]]) -> None:
     assert not set(HEAVY) & set(loaded[name])
+
+
+def test_a_prediction_imports_neither_the_queue_nor_the_server() -> None:
+    program = "import app.bootstrap.assemble, app.services.dispatch, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"procrastinate", "fastapi", "alembic", "pyarrow", "sklearn"} & set(done.stdout.split())
 
 
 def test_the_help_line_of_each_command_is_not_truncated() -> None:

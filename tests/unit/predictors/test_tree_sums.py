@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.predictors.trees.boosted import Trees, leaves_of
-from app.predictors.trees.sums import BLOCK, DEPTH, LEAVES, questions_of
+from app.predictors.trees.sums import BLOCK, DEPTH, LEAVES, halves_of, questions_of
 
 DRAW = np.random.default_rng(0)
 COLUMNS, TREES = 5, 7  # no multiple of the trees that are read together
@@ -38,6 +38,18 @@ def test_leaves_are_summed_without_rounding(leaf: float, rows: int) -> None:
     one = some_trees()
     trees = Trees(one.feature[:1], one.threshold[:1], np.full((1, LEAVES), leaf, dtype=np.float16))
     assert (trees.sum(np.zeros((COLUMNS, rows), dtype=np.float32)) == leaf).all()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_leaves_are_rounded_to_the_nearest_half() -> None:
+    steps = np.concatenate([np.arange(-128, 128), DRAW.integers(-128, 128, 640)]).astype(np.int8).reshape(-1, LEAVES)
+    units = np.float32(2.0) ** DRAW.uniform(-33, 10, 2000).astype(np.float32)
+    ties = np.float32(2.0) ** np.arange(-40, 12, dtype=np.float32)
+    for unit in (*units, *ties, *(ties * 1.5), np.float32(0.0), np.float32(np.inf), np.float32(np.nan)):
+        expected = (steps * unit).astype(np.float16)
+        found = halves_of(steps, np.full(len(steps), unit))
+        np.testing.assert_array_equal(found, expected)  # NaN equals NaN here
+        assert (np.signbit(found) == np.signbit(expected))[~np.isnan(expected)].all()
 
 
 def test_more_thresholds_than_a_byte_can_index_are_rejected() -> None:

@@ -9,7 +9,7 @@ import joblib
 import numpy as np
 import pytest
 
-from app.store.artifacts import ArtifactRefused, load, manifest, publish
+from app.store.artifacts import ArtifactRefused, load, manifest, publish, read_ahead
 
 PAYLOAD = {
     "predictor": "auto",
@@ -60,6 +60,18 @@ def test_published_artefacts_are_read_back(tmp_path: Path) -> None:
     assert loaded["pair"] == (1, None, True) and loaded["names"] == ["a", "b"] and loaded["empty"].shape == (0, 4)
     assert manifest(tmp_path, sha256)["predictor"] == "auto"
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".joblib", ".json"], "no temporary file is left"
+
+
+def test_an_artefact_may_be_read_ahead(tmp_path: Path) -> None:
+    sha256 = publish(tmp_path, PAYLOAD, {})
+    file = tmp_path / f"{sha256}.joblib"
+    read_ahead(tmp_path, sha256)
+    assert load(tmp_path, sha256)["names"] == ["a", "b"]
+    file.write_bytes(b"damaged")
+    read_ahead(tmp_path, sha256)
+    for _ in range(2):  # ahead, and then not
+        with pytest.raises(ArtifactRefused, match="does not have the hash"):
+            load(tmp_path, sha256)
 
 
 def test_a_damaged_artefact_is_refused(tmp_path: Path) -> None:

@@ -106,8 +106,10 @@ class TreeArena(NamedTuple):
     def joined(self, new: Sequence[Trees]) -> TreeArena:
         """Return an arena of copies of these trees followed by `new`."""
         parts = [*self.parts, *new]
-        columns: list[Any] = [np.concatenate([kept, *(part[k] for part in parts)]) for k, kept in enumerate(NO_TREES)]
-        columns[-1] = columns[-1].astype(np.float16, copy=False)
+        columns: list[Any] = [
+            np.concatenate([empty, *(part[k] for part in parts)], dtype=dtype, casting="same_kind")
+            for k, (empty, dtype) in enumerate(zip(NO_TREES, (np.int16, np.float32, np.float16), strict=True))
+        ]
         stops = np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
         views = (Trees(*[column[first:stop] for column in columns]) for first, stop in pairwise(stops))
         queries = (questions_of(part.feature, part.threshold, FEATURES) for part in new)
