@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-FLOAT, INT64 = 1, 7
+FLOAT, UINT8, INT8, INT64, INT4 = 1, 2, 3, 7, 22
 
 
 def varint(value: int) -> bytes:
@@ -27,7 +27,7 @@ def field(number: int, value: int | bytes | str) -> bytes:
 
 def tensor(name: str, shape: Sequence[int], data: bytes | None = None, kind: int = FLOAT) -> bytes:
     """With zeros for data unless given; b"" leaves them out, as a file with external data does."""
-    size = {FLOAT: 4, INT64: 8}[kind]
+    size = {FLOAT: 4, INT64: 8}.get(kind, 1)
     for side in shape:
         size *= side
     raw = field(9, bytes(size) if data is None else data) if data != b"" else field(14, 1)
@@ -73,11 +73,30 @@ def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: A
 
 
 def model(
-    nodes: Sequence[bytes], inputs: Mapping[str, Sequence[int | str]], weights: Sequence[bytes] = (), opset: int = 17
+    nodes: Sequence[bytes],
+    inputs: Mapping[str, Sequence[int | str]],
+    weights: Sequence[bytes] = (),
+    opset: int = 17,
+    functions: Sequence[bytes] = (),
 ) -> bytes:
     graph = b"".join(field(1, each) for each in nodes) + field(2, "net") + b"".join(field(5, each) for each in weights)
     graph += b"".join(field(11, value(name, shape)) for name, shape in inputs.items())
-    return field(1, 8) + field(7, graph) + field(8, field(2, opset))
+    return field(1, 8) + field(7, graph) + field(8, field(2, opset)) + b"".join(field(25, each) for each in functions)
+
+
+def function(name: str, inputs: Sequence[str], outputs: Sequence[str], nodes: Sequence[bytes]) -> bytes:
+    """An operator of the domain "own" that the file defines."""
+    parts = [field(4, each) for each in inputs] + [field(5, each) for each in outputs]
+    return field(1, name) + b"".join(parts) + b"".join(field(7, each) for each in nodes) + field(10, "own")
+
+
+def referring(name: str, source: str) -> bytes:
+    """An attribute of a node in a function, which is the function's own one."""
+    return field(5, field(1, name) + field(21, source))
+
+
+def of_domain(domain: str, node_: bytes) -> bytes:
+    return node_ + field(7, domain)
 
 
 def perceptron(batch: int | str = "batch") -> bytes:

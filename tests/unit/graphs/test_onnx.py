@@ -18,7 +18,21 @@ from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload
 from app.wire.graph_form import check_graph
-from tests.onnx_bytes import FLOAT, field, integers, model, node, perceptron, subgraph, tensor, value, varint
+from tests.onnx_bytes import (
+    FLOAT,
+    field,
+    function,
+    integers,
+    model,
+    node,
+    of_domain,
+    perceptron,
+    referring,
+    subgraph,
+    tensor,
+    value,
+    varint,
+)
 
 
 def lowered(data: bytes, **dims: int) -> Workload:
@@ -342,6 +356,56 @@ def test_all_free_dimensions_are_asked_for_at_once() -> None:
     with pytest.raises(BadInput, match="dimensions 'height', 'width' have no size: give them in dims") as caught:
         read(file, {"batch": 1})
     assert [error.loc for error in caught.value.errors] == [("graph", "input", k, "type") for k in (0, 1)]
+
+
+def test_functions_of_the_file_are_entered() -> None:
+    """With the call's attributes, without inputs that it leaves out, and names that are its own."""
+    body = [
+        node("Transpose", ["a"], ["t"]) + referring("perm", "order"),
+        node("MatMul", ["t", "b"], ["y"]),
+        node("Clip", ["y", "least"], ["out"]),
+    ]
+    product = function("Product", ["a", "b", "least"], ["out"], body)
+    nodes = [
+        of_domain("own", node("Product", ["x", "w"], ["y"], order=[1, 0])),
+        of_domain("own", node("Product", ["x", "y"], ["z"], order=[1, 0])),
+    ]
+    workload = lowered(model(nodes, {"x": [64, 64]}, [tensor("w", [64, 32])], functions=[product]))
+    assert ops(workload) == ["copy", "linear", "relu", "copy", "bmm", "relu"]
+    assert workload.parameters.sum() == 64 * 32 and not workload.unknown
+
+
+def test_functions_that_call_one_another_are_limited() -> None:
+    own = function("Own", ["a"], ["b"], [of_domain("own", node("Own", ["a"], ["b"]))])
+    with pytest.raises(Malformed, match="calls functions more than 16 deep"):
+        read(model([of_domain("own", node("Own", ["x"], ["y"]))], {"x": [8]}, functions=[own]), {})
+    doubling = [
+        function(f"F{k}", ["a"], ["b"], [of_domain("own", node(f"F{k + 1}", ["a"], [name])) for name in "cdefghib"])
+        for k in range(12)
+    ]
+    with pytest.raises(TooLarge, match="100,000 nodes"):
+        last = function("F12", ["a"], ["b"], [node("Relu", ["a"], ["b"])])
+        read(model([of_domain("own", node("F0", ["x"], ["y"]))], {"x": [8]}, functions=[*doubling, last]), {})
+
+
+def test_padding_computed_by_the_graph() -> None:
+    """What exporters write for padding: begins and ends in pairs, turned into one list."""
+    nodes = [
+        node("Reshape", ["pads", "pairs"], ["rows"]),
+        node("Slice", ["rows", "last", "least", "first", "last"], ["turned"]),
+        node("Transpose", ["turned"], ["t"], perm=[1, 0]),
+        node("Reshape", ["t", "last"], ["flat"]),
+        node("Pad", ["x", "flat"], ["y"]),
+    ]
+    weights = [integers("pads", 2, 3, 0, 0), integers("pairs", 2, 2), integers("last", -1), integers("first", 0)]
+    graph = read(model(nodes, {"x": [4, 10]}, [*weights, integers("least", -(2**63))]), {})
+    assert graph["nodes"][0]["outputs"] == [{"shape": [4, 15]}]
+
+
+def test_dimensions_with_a_question_mark_are_named_after_the_input() -> None:
+    file = model([node("Relu", ["x"], ["y"])], {"x": ["?", 3, "?", "?"]})
+    with pytest.raises(BadInput, match=r"dimensions 'batch', 'x\.2', 'x\.3' have no size"):
+        read(file, {})
 
 
 def test_graphs_within_graphs_are_limited() -> None:

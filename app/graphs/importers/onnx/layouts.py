@@ -164,6 +164,40 @@ def _range(call: Call) -> Shapes | None:
     return [(max(ceil((end - start) / step), 0),)]
 
 
+def _gather_elements(call: Call) -> Shapes:
+    return [call.shape(1)]
+
+
+def _gather_nd(call: Call) -> Shapes:
+    shape, indices, batch = call.shape(), call.shape(1), call.number("batch_dims", 0)
+    if not indices or batch + indices[-1] > len(shape):
+        raise ShapeError(1, f"indices {list(indices)} select from a tensor of {len(shape)} dimensions")
+    return [(*indices[:-1], *shape[batch + indices[-1] :])]
+
+
+def _top(call: Call) -> Shapes | None:
+    """Return the shapes of the values and of their positions."""
+    shape, count = call.shape(), call.integers(1, "") or [call.number("k", 0)]
+    if count[0] < 1:
+        return None
+    axis = axis_of(call.number("axis", -1), len(shape))
+    return [(*shape[:axis], count[0], *shape[axis + 1 :])] * 2
+
+
+def _one_hot(call: Call) -> Shapes | None:
+    shape, depth = call.shape(), call.integers(1, "")
+    if not depth:
+        return None
+    axis = axis_of(call.number("axis", -1), len(shape) + 1)
+    return [(*shape[:axis], depth[0], *shape[axis:])]
+
+
+def _drawn(call: Call) -> Shapes | None:
+    """Return the shape of random numbers, an attribute."""
+    shape = call.attributes.get("shape")
+    return [tuple(shape)] if isinstance(shape, list) else None
+
+
 _REDUCTIONS = """
 ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
 ReduceSumSquare
@@ -173,5 +207,7 @@ LAYOUTS: Mapping[str, Rule] = (
     | dict.fromkeys(("Resize", "Upsample"), _resize)
     | {"Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Concat": _concat}
     | {"Split": _split, "Slice": _slice, "Gather": _gather, "Expand": _expand, "Pad": _pad, "Tile": _tile}
-    | {"Transpose": _transpose, "ConstantOfShape": _filled, "Range": _range}
+    | {"Transpose": _transpose, "ConstantOfShape": _filled, "Range": _range, "TopK": _top, "OneHot": _one_hot}
+    | {"GatherElements": _gather_elements, "GatherND": _gather_nd}
+    | dict.fromkeys(("RandomNormal", "RandomUniform"), _drawn)
 )

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from app.graphs.importers.node_names import VIEWS
+from app.graphs.importers.onnx.attention_calls import attention_steps, packed_steps
 from app.graphs.importers.onnx.call import Call
+from app.graphs.importers.onnx.einsum import einsum_steps
 from app.graphs.importers.onnx.shapes import strides_and_dilations, window
 from app.graphs.importers.onnx.values import Shape
 from app.graphs.importers.steps import Step, Window, convolution, pooling, product, transposed_convolution
 from app.graphs.importers.tensors import ELEMENT_BYTES
 from app.ops import OP_CODE
 
-# Positions of inputs that are statistics, not trainable weights.
-STATISTICS = {"BatchNormalization": (3, 4)}
+# Positions of inputs that are statistics or scales, not trainable weights.
+STATISTICS = {"BatchNormalization": (3, 4), "MatMulNBits": (2, 3)}
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _INDEX_BYTES = 8.0
 
@@ -144,10 +146,22 @@ def _recurrent(call: Call, shape: Shape) -> list[Step]:
     return [Step("recurrent", shape, fields, (0,), directions)]
 
 
-def _attention(call: Call, shape: Shape) -> list[Step]:
-    if len(call.shape(0)) != 4 or len(call.shape(1)) != 4:
-        return [Step("fused_attention", shape, {}, range(len(call.inputs)))]
-    return [Step("attention", shape, {"causal": bool(call.number("is_causal", 0))}, (0, 1))]
+def _fused_matmul(call: Call, shape: Shape) -> list[Step]:
+    a, second = call.shape(), call.value(1)
+    k = a[-2] if call.number("transA", 0) and len(a) > 1 else a[-1]
+    m, n = (1, *shape)[-2:]
+    if second is not None and second.constant and len(second.shape) == 2:
+        return [Step("linear", shape, {"m": max(prod(shape) // n, 1), "n": n, "k": k})]
+    return [Step("bmm", shape, {"b": max(prod(shape) // (m * n), 1), "m": m, "n": n, "k": k}, (0, 1))]
+
+
+def _blockwise(call: Call, shape: Shape) -> list[Step]:
+    n, k = call.number("N", 1), call.number("K", 1)
+    return [Step("linear", shape, {"m": max(prod(shape) // n, 1), "n": n, "k": k})]
+
+
+def _added_norm(call: Call, shape: Shape) -> list[Step]:
+    return [Step("add_norm", shape, {"h": shape[-1] if shape else 1})]
 
 
 # JSON graph operators whose names differ from ONNX's.
@@ -175,6 +189,24 @@ _NAMES: Mapping[str, str] = {
     "ArgMin": "argmax",
     "GreaterOrEqual": "greater",
     "LessOrEqual": "less",
+    "DequantizeLinear": "identity",  # fused into what reads it
+    "Mod": "div",
+    "CumProd": "cumsum",
+    "ReverseSequence": "copy",
+    "EyeLike": "full",
+    "Scatter": "scatter",
+    "TensorScatter": "scatter",
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "Xor"), "and"),
+    **dict.fromkeys(("BitwiseNot", "IsInf", "IsNaN"), "not"),
+    **dict.fromkeys(("CastLike", "Shrink", "ThresholdedRelu"), "relu"),
+    **dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Softsign", "Tan"), "tanh"),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), "reduce_sum"),
+    "ReduceProd": "reduce_sum",
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"), "full"),
+    **dict.fromkeys(("GatherElements", "GatherND", "GridSample", "RoiAlign"), "gather"),
+    # Bound by reads and writes only.
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "LRN", "LpPool", "GlobalLpPool"), "memory"),
+    **dict.fromkeys(("Hardmax", "LpNormalization", "MeanVarianceNormalization", "RotaryEmbedding"), "memory"),
 }
 _RULES: Mapping[str, Rule] = (
     dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _pool)
@@ -184,5 +216,8 @@ _RULES: Mapping[str, Rule] = (
     | dict.fromkeys(("Softmax", "LogSoftmax"), _softmax)
     | dict.fromkeys(("Slice", "Split"), _moved)
     | {"Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Gather": _gather}
-    | {"Sum": _sum, "Mean": _sum, "Attention": _attention, "STFT": _stft, "DFT": _dft}
+    | {"DeformConv": _conv, "FusedMatMul": _fused_matmul, "MatMulNBits": _blockwise, "Einsum": einsum_steps}
+    | {"Sum": _sum, "Mean": _sum, "STFT": _stft, "DFT": _dft, "PackedAttention": packed_steps}
+    | dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), attention_steps)
+    | dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _added_norm)
 )

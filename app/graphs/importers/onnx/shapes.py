@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
+from app.graphs.importers.onnx.attention_calls import attention_shapes, packed_shapes
 from app.graphs.importers.onnx.call import Call, Rule, Shapes
+from app.graphs.importers.onnx.einsum import einsum_shapes
 from app.graphs.importers.onnx.layouts import LAYOUTS
 from app.graphs.importers.onnx.values import MAX_RANK, Shape, ShapeError, axis_of, broadcast
 
@@ -59,7 +61,7 @@ def strides_and_dilations(call: Call, n: int) -> tuple[list[int], list[int]]:
 
 def window(call: Call) -> list[int]:
     """Return the window sizes of a convolution (from its weights) or pooling."""
-    if call.op.startswith("Conv"):
+    if call.op.endswith(("Conv", "ConvTranspose")):
         return list(call.shape(1)[2:])
     return _sides(call, "kernel_shape", len(call.shape()) - 2, 1)
 
@@ -186,20 +188,52 @@ def _dft(call: Call) -> Shapes | None:
     return [(*shape[:-1], 2)]
 
 
-def _attention(call: Call) -> Shapes:
-    return [(*call.shape(0)[:-1], call.shape(2)[-1])]
+def _dynamically_quantised(call: Call) -> Shapes:
+    """Return the shapes of the values, of their scale and of their zero point."""
+    return [call.shape(), (), ()]
+
+
+def _blockwise(call: Call) -> Shapes:
+    """Return the shape of a product with weights in blocks of a few bits, whose sizes are attributes."""
+    shape, k, n = call.shape(), call.number("K", 0), call.number("N", 0)
+    if not shape or shape[-1] != k or n < 1:
+        raise ShapeError(0, f"shape {list(shape)} does not have K = {k} columns")
+    return [(*shape[:-1], n)]
+
+
+def _fused_matmul(call: Call) -> Shapes:
+    """Return the shape of a product of matrices that may be transposed."""
+    inputs = [
+        value._replace(shape=(*value.shape[:-2], value.shape[-1], value.shape[-2]))
+        if value is not None and call.number(name, 0) and len(value.shape) > 1
+        else value
+        for value, name in zip(call.inputs[:2], ("transA", "transB"), strict=True)
+    ]
+    return _matmul(call._replace(inputs=inputs))
+
+
+def _sampled(call: Call) -> Shapes:
+    """Return the shape of images sampled at a grid [batch, positions ..., coordinates]."""
+    return [(*call.shape()[:2], *call.shape(1)[1:-1])]
+
+
+def _regions(call: Call) -> Shapes:
+    """Return the shape of windows cut out of images, one per row of the second input."""
+    sides = [call.number(name, 1) for name in ("output_height", "output_width")]
+    return [(call.shape(1)[0], call.shape()[1], *sides)]
 
 
 _ELEMENTWISE = """
-Abs Acos Add And Asin Atan BiasGelu BitShift Cast Ceil Celu Clip Cos Div Elu Equal Erf Exp FastGelu Floor Gelu Greater
-GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg
-Not Or Pow QuickGelu Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Tan Tanh
-ThresholdedRelu Where Xor
+Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil
+Celu Clip Cos Cosh Div Elu Equal Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity
+IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow QuickGelu Reciprocal Relu Round Selu
+Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor
 """
 _AS_THE_FIRST = """
-CastLike CumSum DequantizeLinear Dropout GroupNormalization Hardmax InstanceNormalization LRN LogSoftmax
-LpNormalization MeanVarianceNormalization PRelu QuantizeLinear RMSNormalization RotaryEmbedding ScatterElements
-ScatterND SimplifiedLayerNormalization SkipLayerNormalization Softmax Trilu
+Bernoulli CastLike CumProd CumSum DequantizeLinear Dropout EyeLike GroupNormalization Hardmax InstanceNormalization LRN
+LogSoftmax LpNormalization MeanVarianceNormalization PRelu QuantizeLinear RMSNormalization RandomNormalLike
+RandomUniformLike ReverseSequence RotaryEmbedding Scatter ScatterElements ScatterND SimplifiedLayerNormalization
+SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax TensorScatter Trilu
 """
 _RULES: Mapping[str, Rule] = (
     dict(LAYOUTS)
@@ -207,8 +241,12 @@ _RULES: Mapping[str, Rule] = (
     | dict.fromkeys(_AS_THE_FIRST.split(), _same)
     | dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)
     | dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool)
-    | dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool)
+    | dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global_pool)
+    | dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), attention_shapes)
     | dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks)
-    | {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul, "Attention": _attention}
+    | {"Conv": _conv, "DeformConv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul}
+    | {"FusedMatMul": _fused_matmul, "MatMulNBits": _blockwise, "Einsum": einsum_shapes}
+    | {"PackedAttention": packed_shapes, "DynamicQuantizeLinear": _dynamically_quantised}
+    | {"GridSample": _sampled, "RoiAlign": _regions}
     | {"LayerNormalization": _normalised, "BatchNormalization": _normalised, "STFT": _stft, "DFT": _dft}
 )

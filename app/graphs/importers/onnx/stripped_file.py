@@ -1,10 +1,12 @@
 """ONNX files stripped of their weights, in plain containers: all that shapes and costs depend on.
 
 {"name", "dtype", "opset", "inputs": [{"name", "shape", "dtype"}], "weights": {name: {"shape", "dtype", "values"?}},
-"nodes": [{"op", "inputs", "outputs", "attributes"}], "shapes": {name: shape}}. Only small tensors (shapes, axes,
-scales) have `values`. An attribute may be a graph of its own (a branch, a body), with "outputs": [name]. A dimension
-without a size has its name; without a name it is the batch (the first dimension) or named after the input. Field
-numbers are those of onnx.proto (IR version 3 to 12).
+"nodes": [{"op", "inputs", "outputs", "attributes", "domain"?, "references"?}], "shapes": {name: shape}, "functions":
+{"domain.name": {"inputs", "outputs", "nodes", "defaults"}}}. Only small tensors (shapes, axes, scales) have `values`;
+those of 4-bit elements have `bits`. An attribute may be a graph of its own (a branch, a body), with "outputs": [name].
+In a function, `references` gives attributes that are the function's own. A dimension without a size has its name;
+without a name it is the batch (the first dimension) or named after the input. Field numbers are those of onnx.proto (IR
+version 3 to 12).
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ _TYPES: dict[int, tuple[str, int, str]] = {
     17: ("fp8", 1, ""),
     19: ("fp8", 1, ""),
 }
+_FOUR_BITS = (21, 22, 23)  # UINT4, INT4, FLOAT4E2M1
+_UNNAMED = ("", "?", "-1", "None")  # what exporters call a dimension that they know nothing of
 _FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8")
 
 Message = dict[str, Any]
@@ -51,17 +55,21 @@ def model(data: bytes) -> Message:
     """Return the stripped file; raises Malformed, with the place in the file, or TooLarge, with the limit."""
     reader = Reader(data)
     try:
-        found, opset = None, 1
+        found, opset, functions = None, 1, list[Field]()
         for field in reader.fields(0, len(data)):
             if field.number == 7:
                 found = field
             elif field.number == 8:
                 opset = max(opset, _opset(reader, field))
+            elif field.number == 25:
+                functions.append(field)
         if found is None:
             raise Malformed("The file is not an ONNX model: it has no graph.")
-        plain = _Graph(reader, found, [0]).plain()
+        count = [0]
+        plain = _Graph(reader, found, count).plain()
         del plain["outputs"]
-        return plain | {"opset": opset}
+        known = dict(_function(reader, field, count) for field in functions)
+        return plain | {"opset": opset} | ({"functions": known} if known else {})
     except Broken as error:
         raise Malformed(f"The file is not an ONNX model, or is truncated: {error}.") from None
 
@@ -76,6 +84,25 @@ def _opset(reader: Reader, field: Field) -> int:
     return min(version, 1_000) if domain in ("", "ai.onnx") else 1
 
 
+def _function(reader: Reader, field: Field, count: list[int]) -> tuple[str, Message]:
+    """Return a function's full name and its message."""
+    name, domain, body = "", "", _Graph(reader, None, count, depth=1)
+    message: Message = {"inputs": [], "outputs": [], "defaults": {}}
+    for inner in reader.fields(field.start, field.end):
+        if inner.number == 1:
+            name = reader.text(inner)
+        elif inner.number in (4, 5):
+            message["inputs" if inner.number == 4 else "outputs"].append(reader.text(inner))
+        elif inner.number == 7:
+            body.add_node(inner)
+        elif inner.number == 10:
+            domain = reader.text(inner)
+        elif inner.number == 11:
+            key, value, _ = body.attribute(inner)
+            message["defaults"][key] = value
+    return f"{domain}.{name}", message | {"nodes": body.nodes}
+
+
 def lie(place: tuple[str | int, ...], message: str) -> Malformed:
     """Return a Malformed for an inconsistency at `place`."""
     where = ".".join(map(str, place))
@@ -83,27 +110,31 @@ def lie(place: tuple[str | int, ...], message: str) -> Malformed:
 
 
 class _Graph:
-    """The messages of one GraphProto; `count` is the number of nodes of the whole file so far."""
+    """The messages of one GraphProto (None: none yet); `count` is the number of nodes of the whole file so far."""
 
-    def __init__(self, reader: Reader, field: Field, count: list[int], depth: int = 0) -> None:
-        if depth > MAX_DEPTH:
+    def __init__(self, reader: Reader, field: Field | None, count: list[int], depth: int = 0) -> None:
+        if field is not None and depth > MAX_DEPTH:
             raise Broken(f"more than {MAX_DEPTH} graphs within one another", field.start)
         self._reader, self._count, self._depth = reader, count, depth
         self._outputs: list[str] = []
-        self._nodes: list[Message] = []
+        self.nodes: list[Message] = []
         self._weights: dict[str, Message] = {}
         self._inputs: list[Message] = []
         self._shapes: dict[str, list[int | str]] = {}
         self._name = ""
-        for inner in reader.fields(field.start, field.end):
+        for inner in reader.fields(field.start, field.end) if field is not None else ():
             self._take(inner)
+
+    def add_node(self, field: Field) -> None:
+        """Read a node; raises TooLarge if the file has more than MAX_NODES."""
+        self._count[0] += 1
+        if self._count[0] > MAX_NODES:
+            raise TooLarge(f"At most {MAX_NODES:,} nodes are taken; the file has more.")
+        self.nodes.append(self._node(field))
 
     def _take(self, field: Field) -> None:
         if field.number == 1:
-            self._count[0] += 1
-            if self._count[0] > MAX_NODES:
-                raise TooLarge(f"At most {MAX_NODES:,} nodes are taken; the file has more.")
-            self._nodes.append(self._node(field))
+            self.add_node(field)
         elif field.number == 2:
             self._name = self._reader.text(field)[:200]
         elif field.number == 5:
@@ -134,7 +165,7 @@ class _Graph:
             "dtype": dtypes.most_common(1)[0][0] if dtypes else "fp32",
             "inputs": inputs,
             "weights": self._weights,
-            "nodes": self._nodes,
+            "nodes": self.nodes,
             "shapes": self._shapes,
             "outputs": self._outputs,
         }
@@ -149,19 +180,26 @@ class _Graph:
             elif inner.number == 4:
                 node["op"] = self._reader.text(inner)[:200]
             elif inner.number == 5:
-                name, value = self._attribute(inner)
-                if value is not None:
+                name, value, reference = self.attribute(inner)
+                if reference:
+                    node.setdefault("references", {})[name] = reference
+                elif value is not None:
                     node["attributes"][name] = value
-        place = ("graph", "node", len(self._nodes))
+            elif inner.number == 7 and (domain := self._reader.text(inner)):
+                node["domain"] = domain
+        place = ("graph", "node", len(self.nodes))
         if not node["op"] or not any(node["outputs"]):
             raise lie(place, "has no op_type, or no output")
         if len(node["inputs"]) > 1_000 or len(node["outputs"]) > 1_000:
             raise lie(place, "has more than 1,000 inputs or outputs")
         return node
 
-    def _attribute(self, field: Field) -> tuple[str, Any]:
-        """Return an attribute's name and value: a number, string, list of either, small tensor or graph; else None."""
-        name, value = "", None
+    def attribute(self, field: Field) -> tuple[str, Any, str]:
+        """Return an attribute's name, its value, and the name of the function's attribute that it refers to, else "".
+
+        The value is a number, string, list of either, small tensor or graph; else None.
+        """
+        name, value, reference = "", None, ""
         for inner in self._reader.fields(field.start, field.end):
             if inner.number == 1:
                 name = self._reader.text(inner)
@@ -172,7 +210,7 @@ class _Graph:
             elif inner.number == 4 and inner.end - inner.start <= 500:
                 value = self._reader.text(inner)
             elif inner.number == 5:
-                value = self._tensor(inner, ("graph", "node", len(self._nodes), "attribute"))[1]
+                value = self._tensor(inner, ("graph", "node", len(self.nodes), "attribute"))[1]
             elif inner.number == 6:
                 value = _Graph(self._reader, inner, self._count, self._depth + 1).plain()
             elif inner.number in (7, 8):
@@ -180,8 +218,10 @@ class _Graph:
                 value = [*(value or ()), *read(inner, MAX_NUMBERS)]
                 if len(value) > MAX_NUMBERS:
                     raise Broken(f"an attribute of more than {MAX_NUMBERS:,} numbers", inner.start)
+            elif inner.number == 21:
+                reference = self._reader.text(inner)
         finite = not isinstance(value, float) or math.isfinite(value)
-        return name, value if finite else None
+        return name, value if finite else None, reference
 
     def _tensor(self, field: Field, place: tuple[str | int, ...]) -> tuple[str, Message]:
         """Return a tensor's name, shape and dtype, and its values if it is small."""
@@ -207,7 +247,7 @@ class _Graph:
             raise lie((*place, "dims"), f"{name[:200]!r} has invalid dimensions: {dims[:MAX_RANK]}")
         dtype, size, letter = _TYPES.get(kind, ("uint8", 0, ""))
         elements = math.prod(dims)
-        tensor: Message = {"shape": dims, "dtype": dtype}
+        tensor: Message = {"shape": dims, "dtype": dtype} | ({"bits": 4} if kind in _FOUR_BITS else {})
         if raw is not None and size and not elsewhere and raw.end - raw.start != elements * size:
             held = raw.end - raw.start
             raise lie(place, f"{name[:200]!r} of shape {dims} needs {elements * size:,} bytes and holds {held:,}")
@@ -258,7 +298,7 @@ class _Graph:
                     raise Broken(f"a dimension of {extent:,}", inner.start)
             elif inner.number == 2:
                 extent = self._reader.text(inner)[:100].replace("*", " x ").strip()
-        return extent
+        return 0 if extent in _UNNAMED else extent
 
 
 def _values(listed: list[float], dtype: str) -> list[float] | None:

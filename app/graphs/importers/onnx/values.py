@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ class Value(NamedTuple):
     data     values of a small constant; None if not folded
     weights  initialisers that a constant is computed from
     sure     False if the shape is a guess
+    quantised  format of the quantised tensor that it is, or was dequantised from; "" for any other
     """
 
     shape: Shape
@@ -39,6 +41,7 @@ class Value(NamedTuple):
     data: Data | None = None
     weights: tuple[str, ...] = ()
     sure: bool = True
+    quantised: str = ""
 
     @property
     def constant(self) -> bool:
@@ -96,6 +99,7 @@ def folded(op: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any
 
 
 Fold = Callable[[Sequence[Data], Mapping[str, Any], Shape], Any]
+Reduction = Callable[..., Any]
 
 
 def _reshaped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
@@ -122,6 +126,16 @@ def _sliced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -
         whole[int(axis)] = slice(int(start), int(end) if int(end) >= -(2**31) else None, int(step))
         result = result[tuple(whole)]
     return result
+
+
+def _dequantised(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    return (data[0] - (data[2] if len(data) > 2 else 0)) * data[1]
+
+
+def _reduced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape, reduce: Reduction) -> Data:
+    listed = data[1].reshape(-1).tolist() if len(data) > 1 else attributes.get("axes")
+    axes = tuple(int(axis) for axis in listed) if listed else None
+    return np.asarray(reduce(data[0], axis=axes)).reshape(shape)
 
 
 def _cast(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
@@ -154,9 +168,20 @@ _FOLDS: Mapping[str, Fold] = {
     "Where": lambda data, attributes, shape: np.where(data[0] != 0, data[1], data[2]),
     "Concat": lambda data, attributes, shape: np.concatenate(data, axis=int(attributes.get("axis", 0))),
     "Expand": lambda data, attributes, shape: np.broadcast_to(data[0], shape),
-    "ReduceProd": lambda data, attributes, shape: np.prod(data[0]).reshape(shape),
+    "ReduceProd": partial(_reduced, reduce=np.prod),
+    "ReduceSum": partial(_reduced, reduce=np.sum),
+    "ReduceMax": partial(_reduced, reduce=np.max),
+    "ReduceMin": partial(_reduced, reduce=np.min),
     "Floor": lambda data, attributes, shape: np.floor(data[0]),
     "Ceil": lambda data, attributes, shape: np.ceil(data[0]),
+    "Round": lambda data, attributes, shape: np.round(data[0]),
     "Neg": lambda data, attributes, shape: -data[0],
+    "Abs": lambda data, attributes, shape: np.abs(data[0]),
+    "Pow": lambda data, attributes, shape: np.power(data[0].astype(np.float64), data[1]).astype(data[0].dtype),
+    "LessOrEqual": lambda data, attributes, shape: (data[0] <= data[1]).astype(np.int64),
+    "GreaterOrEqual": lambda data, attributes, shape: (data[0] >= data[1]).astype(np.int64),
+    "Transpose": lambda data, attributes, shape: np.transpose(data[0], attributes.get("perm")),
+    "Tile": lambda data, attributes, shape: np.tile(data[0], data[1].reshape(-1).tolist()),
+    "DequantizeLinear": _dequantised,
     "Range": lambda data, attributes, shape: np.arange(data[0].item(), data[1].item(), data[2].item()),
 }

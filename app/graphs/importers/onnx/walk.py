@@ -13,23 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import BadInput, FieldError
+from app.errors import BadInput, FieldError, TooLarge
 from app.graphs.importers.onnx.call import Call, Shapes
 from app.graphs.importers.onnx.control_flow import MOST_ROUNDS, entered
+from app.graphs.importers.onnx.functions import body_of
 from app.graphs.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
+from app.graphs.importers.onnx.plain_calls import in_format, packed_elements, plain, quantised_format
+from app.graphs.importers.onnx.result_dtypes import result_dtypes
 from app.graphs.importers.onnx.shapes import result_shapes
-from app.graphs.importers.onnx.stripped_file import lie
-from app.graphs.importers.onnx.values import ShapeError, Value, constant, folded
+from app.graphs.importers.onnx.stripped_file import MAX_DEPTH, MAX_NODES, lie
+from app.graphs.importers.onnx.values import Shape, ShapeError, Value, constant, folded
 from app.graphs.importers.steps import Step
 from app.graphs.importers.tensors import INDEX_BYTES, bound, free_dims
 
 Message = Mapping[str, Any]
 Place = tuple[str | int, ...]
 
-_BOOLS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
 _FEW = 64  # largest number of weights listed per constant
-_CAST = {1: "fp32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64"}
-_CAST |= {16: "bf16"}
+_INDICES = INDEX_BYTES.keys() - {"uint8"}  # formats that weights do not have
+# Operators that leave the values of a constant as they are.
+_MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 
 
 class Walk:
@@ -41,6 +44,7 @@ class Walk:
         self._values: ChainMap[str, Value] = ChainMap()  # innermost graph first
         self._shapes: ChainMap[str, Any] = ChainMap(file["shapes"])
         self._repeats = 1
+        self._walked = self._depth = 0  # nodes so far, and functions within one another
         self._names: set[str] = set()
         self._sizes: dict[str, int] = {}  # elements of each weight
         self._counted: set[str] = set()
@@ -76,6 +80,28 @@ class Walk:
         self._values, self._shapes, self._repeats = outer
         return [value for value in found if value is not None]
 
+    def _called(self, call: Call, node: Message, place: Place) -> list[Value] | None:
+        """Write the nodes of a function of the file, and return its outputs; None for any other operator.
+
+        Raises Malformed for functions that call one another without an end.
+        """
+        function = self._file.get("functions", {}).get(f"{node.get('domain', '')}.{call.op}")
+        if function is None:
+            return None
+        if self._depth >= MAX_DEPTH:
+            raise lie(place, f"calls functions more than {MAX_DEPTH} deep")
+        outer = self._values, self._shapes
+        given = zip(function["inputs"], call.inputs, strict=False)
+        # An input that is left out is known in there, as omitted.
+        self._values = ChainMap({name: value for name, value in given if value is not None})
+        self._shapes = ChainMap({})
+        self._depth += 1
+        self._run(body_of(function, call), place)
+        found = [self._read(name, (*place, "output", k)) for k, name in enumerate(function["outputs"])]
+        self._depth -= 1
+        self._values, self._shapes = outer
+        return [value for value in found if value is not None]
+
     def _run(self, graph: Message, place: Place) -> None:
         for name, tensor in graph["weights"].items():
             if name in self._values.maps[0]:
@@ -100,11 +126,12 @@ class Walk:
         shape, held = tuple(tensor["shape"]), tensor.get("values")
         whole = tensor["dtype"] in INDEX_BYTES
         data = None if held is None else np.array(held, dtype=np.int64 if whole else np.float64).reshape(shape)
-        if prod(shape) > 1 and not whole:
-            name = name if name not in self._sizes else f"{name} ({len(self._sizes)})"
-            self._sizes[name] = prod(shape)
-            return Value(shape, tensor["dtype"], None, data, (name,))
-        return Value(shape, tensor["dtype"], None, data)
+        found = Value(shape, tensor["dtype"], None, data, quantised="int4_wo" if tensor.get("bits") == 4 else "")
+        if prod(shape) <= 1 or tensor["dtype"] in _INDICES:
+            return found
+        name = name if name not in self._sizes else f"{name} ({len(self._sizes)})"
+        self._sizes[name] = prod(shape)
+        return found._replace(weights=(name,))
 
     def _input(self, k: int, tensor: Message) -> None:
         place = ("graph", "input", k)
@@ -124,8 +151,12 @@ class Walk:
             if name in self._values.maps[0]:
                 raise lie((*place, "output"), f"{name!r} is written twice")
         call = Call(node["op"], inputs, node["attributes"], len(node["outputs"]), self._file["opset"])
+        self._walked += 1
+        if self._walked > MAX_NODES:
+            raise TooLarge(f"At most {MAX_NODES:,} nodes are taken; with its functions the file has more.")
         try:
-            results = entered(self, call, place) or self._constants(call, node) or self._results(call, node)
+            results = self._called(call, node, place) or entered(self, call, place) or self._constants(call, node)
+            results = results or self._results(call, node)
         except ShapeError as error:
             raise _wrong((*place, "input", error.index), f"{call.op} {_title(node)}: {error}") from None
         except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError):
@@ -152,7 +183,10 @@ class Walk:
         found = _known_shapes(call)
         shapes, sure = found or [given[0].shape] * call.outputs, found is not None
         weights = self._together(node, [name for value in given for name in value.weights])
-        dtype = _dtype(call, given[0].dtype)
+        dtypes = result_dtypes(call, given[0].dtype)
+        quantised = given[0].quantised if call.op in _MOVES else ""
+        if call.op == "DequantizeLinear":
+            quantised = quantised_format(given[0])
         if call.op == "ConstantOfShape":
             filled = call.attributes.get("value") or {"dtype": "fp32", "values": [0]}
             tensor = {"shape": list(shapes[0]), "dtype": filled["dtype"]}
@@ -160,7 +194,10 @@ class Walk:
                 tensor["values"] = filled["values"] * prod(shapes[0])
             return [self._weight(_name(node), tensor)]
         data = folded(call.op, call.inputs, call.attributes, shapes[0])
-        return [Value(shape, dtype, None, None if j else data, weights, sure) for j, shape in enumerate(shapes)]
+        return [
+            Value(shape, dtypes[j], None, None if j else data, weights, sure, quantised)
+            for j, shape in enumerate(shapes)
+        ]
 
     def _together(self, node: Message, names: list[str]) -> tuple[str, ...]:
         """Return the weights that a constant is computed from; many are merged into one."""
@@ -186,26 +223,36 @@ class Walk:
 
     def _results(self, call: Call, node: Message) -> list[Value]:
         """Write the nodes of a call, and return its outputs."""
-        names = [name for name in node["outputs"] if name]
+        first = next((value for value in call.inputs if value is not None), None)
+        formats = result_dtypes(call, first.dtype if first is not None else self._file["dtype"])
+        quantised = quantised_format(first) if call.op == "DequantizeLinear" and first is not None else ""
+        parameters = self._parameters(call)
+        call, product = plain(call, node.get("domain", ""))
         found = _known_shapes(call)
         every, sure = (found, True) if found is not None else self._guessed(call, node)
-        shapes = [shape for name, shape in zip(node["outputs"], every, strict=False) if name]
-        if not any(map(prod, shapes)):  # empty: nothing runs
-            return [Value(shape, self._file["dtype"], sure=sure) for shape in shapes]
-        dtype = _dtype(call, next((value.dtype for value in call.inputs if value is not None), self._file["dtype"]))
-        parameters = self._parameters(call)
-        before = own = self._unique(names[0])
-        parts = steps(call, shapes[0]) if found is not None else [bound_by_memory(call, shapes[0])]
-        for j, step in enumerate(parts):
-            last = j == len(parts) - 1
-            name = own if last else self._unique(f"{own} ({j + 1})")
-            outputs = shapes if last else [step.shape]
-            self._write(name, step, call, before, [(shape, dtype) for shape in outputs])
-            before = name
+        named = zip(node["outputs"], every, formats, strict=False)
+        outputs = [(shape, dtype) for name, shape, dtype in named if name]
+        if not any(prod(shape) for shape, _ in outputs):  # empty: nothing runs
+            return [Value(shape, dtype, sure=sure) for shape, dtype in outputs]
+        shape = outputs[0][0]
+        parts = in_format(steps(call, shape), product) if found is not None else [bound_by_memory(call, shape)]
+        name = self._unique(_name(node))
+        self._write_all(name, parts, call, outputs)
         costly = next((n for n in self._nodes[-len(parts) :] if n["op"] in ("bmm", "linear")), self._nodes[-1])
         costly["parameters"] = parameters
-        refs = [f"{own}:{j}" if j else own for j in range(len(shapes))]
-        return [Value(shape, dtype, ref, sure=sure) for shape, ref in zip(shapes, refs, strict=True)]
+        refs = [f"{name}:{j}" if j else name for j in range(len(outputs))]
+        return [
+            Value(shape, dtype, ref, sure=sure, quantised=quantised)
+            for (shape, dtype), ref in zip(outputs, refs, strict=True)
+        ]
+
+    def _write_all(self, name: str, parts: Sequence[Step], call: Call, outputs: Sequence[tuple[Shape, str]]) -> None:
+        """Write the steps of a call; the last one has its name and outputs."""
+        before = name
+        for j, step in enumerate(parts, 1):
+            own = name if j == len(parts) else self._unique(f"{name} ({j})")
+            self._write(own, step, call, before, outputs if j == len(parts) else [(step.shape, outputs[0][1])])
+            before = own
 
     def _unique(self, name: str) -> str:
         """Return a name that no node has yet."""
@@ -213,7 +260,7 @@ class Walk:
         self._names.add(found)
         return found
 
-    def _write(self, name: str, step: Step, call: Call, before: str, outputs: Sequence[tuple[Any, str]]) -> None:
+    def _write(self, name: str, step: Step, call: Call, before: str, outputs: Sequence[tuple[Shape, str]]) -> None:
         values = [call.value(index) for index in step.inputs if index is not None]
         inputs = [value.ref for value in values if value is not None and value.ref is not None]
         own = self._file["dtype"]
@@ -251,7 +298,7 @@ class Walk:
         }
         fresh = read - self._counted
         self._counted |= fresh
-        return float(sum(self._sizes[name] for name in fresh))
+        return sum(self._sizes[name] for name in fresh) * packed_elements(call)
 
 
 def _known_shapes(call: Call) -> Shapes | None:
@@ -262,20 +309,6 @@ def _known_shapes(call: Call) -> Shapes | None:
         if all(value.sure for value in call.inputs if value is not None):
             raise
         return None
-
-
-def _dtype(call: Call, first: str) -> str:
-    """Return the dtype of a node's outputs."""
-    if call.op in _BOOLS:
-        return "bool"
-    if call.op in ("ArgMax", "ArgMin", "NonZero"):
-        return "int64"
-    if call.op == "Cast":
-        return _CAST.get(call.number("to", 1), first)
-    if call.op in ("Gather", "Where"):
-        value = call.value(0 if call.op == "Gather" else 1)
-        return value.dtype if value is not None else first
-    return first
 
 
 def _name(node: Message) -> str:
