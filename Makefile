@@ -20,6 +20,12 @@ ifneq ($(shell test -w "$$HOME" && echo yes),yes)
 export UV_CACHE_DIR := $(CURDIR)/.venv/cache
 endif
 
+# A company's own certificate authority is among the system's certificates.
+export UV_SYSTEM_CERTS ?= 1
+NOT_INSTALLED = { echo "gpucast: packages could not be installed (above). Behind a proxy set HTTPS_PROXY; for a certificate \
+	authority of your own set SSL_CERT_FILE and PIP_CERT to its file; without a network set PIP_FIND_LINKS and UV_FIND_LINKS to a \
+	folder of the packages in requirements/." | tr -s '[:space:]' ' ' >&2; echo >&2; exit 1; }
+
 # Processes are many, so bytecode is kept even where the environment asks for none.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -94,7 +100,7 @@ clean:
 
 .venv/.service .venv/.dev: .venv/.%: requirements/%.txt pyproject.toml | $(UV)
 	@echo "installing from $<"
-	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python $<
+	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python $< || $(NOT_INSTALLED)
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --offline --python $(BIN)/python --editable .
 	@touch $@
 
@@ -121,4 +127,5 @@ $(UV):
 	@echo "creating .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements/service.txt > .venv/uv.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .venv/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement .venv/uv.txt \
+	|| $(NOT_INSTALLED)

@@ -38,7 +38,11 @@ def seed_measurements(database: Database, settings: Settings) -> None:
         seed_files.lock(connection)
         if new := [str(files[sha256]) for sha256 in files.keys() - seed_files.known(connection)]:
             command = [sys.executable, "-m", __name__, *new]
-            code = subprocess.run(command, env={**os.environ, **settings.environment()}, check=False).returncode
+            environment = os.environ | settings.environment()
+            if not LOG.isEnabledFor(logging.INFO):  # a command, whose output has no log lines
+                print("gpucast: imports the measurements that ship with it, once", file=sys.stderr, flush=True)
+                environment["GPUCAST_LOG_LEVEL"] = "warning"
+            code = subprocess.run(command, env=environment, check=False).returncode
             if code != 0:
                 LOG.error("the import of shipped measurements exited with code %d", code)
 

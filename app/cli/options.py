@@ -223,7 +223,9 @@ def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tu
 def _of_file(file: Path | None, how: Mapping[str, Any], fields: list[str], measured: list[str]) -> dict[str, Any]:
     if file is None and not fields:
         raise BadInput(_EXAMPLES)
-    request: dict[str, Any] = request_of_file(file) if file else {"workload": {"kind": "kernel"}}
+    given: dict[str, Any] = {}
+    put_fields(given, fields)
+    request: dict[str, Any] = request_of_file(file, given.get("dims", {})) if file else {"workload": {"kind": "kernel"}}
     workload = request["workload"]
     if isinstance(workload, dict):
         workload |= {name: value for name, value in how.items() if value is not None}

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from app.config import Settings
 from app.wire.network_form import GRAPH_EXAMPLE
 from tests.api.test_cli_predict import gpucast
-from tests.onnx_bytes import perceptron
+from tests.onnx_bytes import model, node, perceptron, tensor
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +49,30 @@ def test_a_configuration_a_graph_and_onnx_are_found_by_their_content(
         answer = client.post("/predict", json={"gpu": GPU, "workload": workload})
         assert answer.status_code == 200, answer.text
         assert latency_ms(settings, *arguments) == pytest.approx(answer.json()["predictions"][0]["latency_ms"])
+
+
+def test_free_dimensions_of_a_file_are_asked_for_as_options(settings: Settings, tmp_path: Path) -> None:
+    """All at once, before a window of one pixel does not fit; batch and sequence have options of their own."""
+    convolution = node("Conv", ["x", "w"], ["y"], kernel_shape=[7, 7])
+    file = tmp_path / "network.onnx"
+    file.write_bytes(model([convolution], {"x": ["batch", 3, "height", "width"]}, [tensor("w", [8, 3, 7, 7])]))
+    asked = gpucast(settings, str(file), "--gpu", GPU)
+    assert asked.returncode == 1
+    assert asked.stderr.strip().endswith(
+        "no size of the dimensions height, width: add --set dims.height=SIZE --set dims.width=SIZE"
+    )
+    sizes = ("--set", "dims.height=224", "--set", "dims.width=224")
+    assert latency_ms(settings, str(file), *sizes, "--batch", "2") > 0
+    wrong = gpucast(settings, str(file), "--gpu", GPU, *sizes[:2], "--set", "dims.width=wide")
+    assert wrong.returncode == 1 and "dims: send NAME=SIZE" in wrong.stderr and "'width=wide'" in wrong.stderr
+
+
+def test_files_of_another_kind_are_named(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("some words")
+    (tmp_path / "cut.json").write_text('{"kind": "model", ')
+    for name, words in (("notes.txt", "not an ONNX model"), ("cut.json", "not valid JSON")):
+        done = gpucast(settings, str(tmp_path / name), "--gpu", GPU)
+        assert done.returncode == 1 and f"{name}: " in done.stderr and words in done.stderr, done.stderr
 
 
 def test_nothing_to_predict_shows_examples(settings: Settings, tmp_path: Path) -> None:

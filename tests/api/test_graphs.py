@@ -19,7 +19,7 @@ from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
 from app.wire.graph_form import GRAPH_EXAMPLE
 from tests import export_bytes
-from tests.onnx_bytes import perceptron
+from tests.onnx_bytes import model, node, perceptron, tensor
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +62,19 @@ def test_pages(client: TestClient) -> None:
             break
         after = {"after": page["next"]}
     assert seen == sorted(seen) and ids <= set(seen)
+
+
+def test_sizes_are_asked_for_where_one_does_not_fit(client: TestClient) -> None:
+    convolution = node("Conv", ["x", "w"], ["y"], kernel_shape=[7, 7])
+    file = model([convolution], {"x": ["batch", 3, "height", "width"]}, [tensor("w", [8, 3, 7, 7])])
+    headers = {"content-type": "application/octet-stream"}
+    asked = client.post("/graphs", content=file, headers=headers)
+    assert asked.status_code == 422
+    (error,) = asked.json()["errors"]
+    assert error["loc"] == ["dims"] and "sizes of height, width are needed" in error["msg"]
+    assert "?dims=height=SIZE&dims=width=SIZE" in error["msg"]
+    sizes = {"dims": ["height=224", "width=224"]}
+    assert client.post("/graphs", content=file, headers=headers, params=sizes).status_code == 201
 
 
 @pytest.mark.parametrize("dims", ["batch", "batch=0", "batch=-1", "=4", "batch=99999999999", "batch=1.5", "batch=²"])

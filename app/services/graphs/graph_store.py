@@ -107,7 +107,7 @@ class Graphs:
     def add(self, source: Source, dims: Mapping[str, int]) -> GraphRow:
         """Check and store a graph, and return its row. A graph sent again has the same id and changes nothing.
 
-        Figures are for `dims`; a dimension without size there counts as 1.
+        Figures are for `dims`; a dimension without size there counts as 1, if that is possible.
         """
         figures = graph_figures(source, dims)
         graph_id, text = source.identity()
@@ -135,6 +135,12 @@ def lower_source(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
     return lower(source.graph(sizes), run, sizes)
 
 
+def missing_dims(source: Source, dims: Mapping[str, int]) -> list[str]:
+    """Return the named dimensions of a graph without a size: neither in `dims`, nor batch or sequence."""
+    known = binding(dims, 1, 1)
+    return [name for name in source.free_dims() if name not in known]
+
+
 def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
     """Return the size of a graph. Raises BadInput with places in the graph or file itself."""
     known = binding(dims, 1, 1)
@@ -143,6 +149,10 @@ def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
         graph = source.graph(sizes)
         workload = lower(graph, Run(dtype=source.dtype), sizes, loc=())
     except BadInput as error:
+        if missing := missing_dims(source, dims):
+            query = "&".join(f"dims={name}=SIZE" for name in missing)
+            message = f"sizes of {', '.join(missing)} are needed, as 1 does not fit: send ?{query}"
+            raise BadInput(f"dims: {message}", errors=[FieldError(("dims",), message)]) from None
         assumed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         asked = "&".join(f"dims={name}=SIZE" for name in sizes if name not in dims)
         message = f" (with {assumed[:500]}{f'; give sizes: ?{asked[:500]}' if asked else ''})" if assumed else ""

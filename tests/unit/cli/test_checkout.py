@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_no_committed_file_names_an_index_or_a_machine() -> None:
         if match:
             found[str(path.relative_to(CHECKOUT))] = match.group(0)
     assert not found
+
+
+def test_an_installation_that_fails_says_what_to_set(tmp_path: Path) -> None:
+    """With an installer that has no network, and that tells whether it trusts the system's certificates."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(CHECKOUT / name, tmp_path)
+    shutil.copytree(CHECKOUT / "requirements", tmp_path / "requirements")
+    installer = tmp_path / ".venv" / "bin" / "uv"
+    installer.parent.mkdir(parents=True)
+    installer.write_text('#!/bin/sh\necho "system certificates: $UV_SYSTEM_CERTS" >&2\nexit 2\n')
+    installer.chmod(0o755)
+    done = subprocess.run(["make", "install"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "system certificates: 1" in done.stderr
+    told = next(line for line in done.stderr.splitlines() if line.startswith("gpucast: "))
+    assert all(word in told for word in ("HTTPS_PROXY", "SSL_CERT_FILE", "PIP_CERT", "UV_FIND_LINKS")), told
 
 
 def test_compose_migrates_once_and_keeps_its_data() -> None:

@@ -60,6 +60,10 @@ class Walk:
         form = {"name": self._file["name"], "dtype": self._file["dtype"]}
         return form | {"inputs": self._inputs, "nodes": self._nodes}
 
+    def shapes(self) -> dict[str, Shape]:
+        """Return the shapes of the tensors of the graph itself, once it is walked."""
+        return {name: value.shape for name, value in self._values.items()}
+
     def enter(self, graph: Message, given: Sequence[Value], place: Place, repeats: int) -> list[Value]:
         """Write the nodes of a graph within this one, each `repeats` times as often, and return its outputs.
 
