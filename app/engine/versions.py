@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
 from app.config import Settings
 from app.engine.engine import Engine, Refusal, Served, untrained
 from app.engine.payloads import stored_payload
-from app.engine.shipped import shipped_versions
+from app.engine.shipped import Shipped, shipped_versions
 from app.engine.trial import tried
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
@@ -25,6 +26,8 @@ from app.training.operator_start import learned_from
 
 Key = tuple[str, str]
 ALL = frozenset(BY_NAME)
+# Shipped versions in use, by predictor, folder and hash: a second engine of a process does not read the files again.
+_in_use: WeakValueDictionary[tuple[str, Path, str], Served] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,10 @@ def load_version(connection: Connection, stores: Stores, gpus: GpuTable, key: Ke
         return plain
     ships = shipped_versions(stores.shipped).get(predictor)
     if ships is not None and ships.version == version:
-        return replace(_from(ships.payload, predictor, gpus), version=version)
+        return _shipped(ships, gpus)
     for item in versions.history(connection, predictor):
         if (item.gpu_id, item.version) == (gpu_id, version):
-            return replace(_own(connection, item, stores, gpus), version=version)
+            return _own(connection, item, stores, gpus)
     raise ArtifactRefused(f"Version {version} of {predictor} is gone: neither this release nor this store has it.")
 
 
@@ -99,7 +102,7 @@ def shipped_or_untrained(
         problems.append(f"nothing that ships is served: {error.detail}")
         ships = {}
     missing = [
-        _Wanted((name, POOLED), item.version, partial(_from, item.payload, name, gpus))
+        _Wanted((name, POOLED), item.version, partial(_shipped, item, gpus))
         for name, item in ships.items()
         if name in only and (name, POOLED) not in but
     ]
@@ -135,7 +138,7 @@ def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[Refusa
         try:
             if (again := unfit.get((*key, version))) is not None:
                 raise ArtifactRefused(again.reason)
-            ready[key] = replace(load(), version=version)
+            ready[key] = load()
         except ArtifactRefused as error:
             refused.append(Refusal(*key, version, error.detail, isinstance(error, ArtifactAbsent)))
             if before is not None:
@@ -145,20 +148,27 @@ def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[Refusa
 
 def _own(connection: Connection, version: Version, stores: Stores, gpus: GpuTable) -> Served:
     payload = partial(stored_payload, connection, stores.own, version.artifact_sha256)
-    return _from(payload, version.predictor, gpus)
+    return tried(_from(payload(), version.predictor, version.version), gpus)
 
 
-def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable) -> Served:
-    payload = payload_of()
+def _shipped(ships: Shipped, gpus: GpuTable) -> Served:
+    key = (ships.predictor, ships.folder, ships.sha256)
+    served = _in_use.get(key)
+    if served is None:
+        served = _in_use[key] = _from(ships.payload(), ships.predictor, ships.version)
+    return tried(served, gpus)
+
+
+def _from(payload: Mapping[str, Any], name: str, version: str) -> Served:
     if payload["predictor"] != name or name not in BY_NAME:
         raise ArtifactRefused(f"It holds {payload['predictor']!r}, not a known {name!r}.")
     predictor: Any = BY_NAME[name]
     try:
         learned, rows = learned_from(payload)
-        ready = Served(
+        return Served(
             predictor.from_state(payload["state"]),
             Intervals.from_state(payload["intervals"]),
-            "",
+            version,
             # Only predictors that take measured rows need the keys of those they were trained on.
             rows if predictor.can.takes_measured else (),
             cells=tuple(predictor.learned_cells(payload["state"])),
@@ -166,4 +176,3 @@ def _from(payload_of: Callable[[], Mapping[str, Any]], name: str, gpus: GpuTable
         )
     except Exception as error:
         raise ArtifactRefused(f"Its state does not fit this version of the code: {error!r}.") from error
-    return tried(ready, gpus)

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.bootstrap.warm import shipped_snapshot
 from app.config import Settings
+from app.engine.gpu_rows import Snapshot
 from app.main import create_app
 from app.wire.kernel_workload import KERNEL_EXAMPLE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shipped_in_use() -> Snapshot:
+    """The shipped versions, held in use: no other engine of this process reads their files again."""
+    return shipped_snapshot()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from app.bootstrap.train_shipped import MOST_BYTES, OWN, sources_of, trainable
 from app.config import SHIPPED_MODELS
 from app.engine.curated import load_seed_specs
 from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
+from app.engine.versions import Ready, Stores, shipped_or_untrained
 from app.predictors import capabilities
 from app.predictors.auto.predictor import Auto
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
+from app.store.versions import POOLED
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.predictions import INTERPOLATED
 from app.training.candidate import candidate
@@ -140,3 +144,21 @@ def test_a_new_list_drops_old_artefacts(tmp_path: Path) -> None:
 
 def test_the_same_rows_make_the_same_artefact(tmp_path: Path) -> None:
     assert publish(tmp_path / "one") == publish(tmp_path / "other")
+
+
+def test_a_version_in_use_is_not_read_again(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED_MODELS, tmp_path, dirs_exist_ok=True)
+    specs = load_seed_specs()
+
+    def load(count: int) -> Ready:
+        gpus = GpuTable.from_specs(specs[:count])
+        return shipped_or_untrained(Stores(tmp_path / "own", tmp_path), gpus, None, only={"li"})
+
+    first = load(2)
+    artifacts.files_of(tmp_path, dict(SHIPPED)["li"].sha256)[0].unlink()
+    again = load(3)
+    key = ("li", POOLED)
+    assert again.served[key].predictor is first.served[key].predictor and not again.problems
+    del first, again
+    gc.collect()
+    assert key not in load(2).served and "cannot be read" in load(2).problems[0]
