@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_dashboard import behind
+from tests.browser.test_dashboard import behind, column
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -65,6 +65,8 @@ def test_gpus_that_need_others_are_a_group(page: Page, server: httpx.Client) -> 
     short = page.locator("#ranking tr.muted")
     expect(short).to_have_count(1)
     expect(short).to_contain_text("needs")
+    labels = page.evaluate("Chart.getChart(document.querySelector('canvas')).data.labels")
+    assert labels[-1] == "NVIDIA GeForce RTX 3060"
     expect(page.locator("p.lead")).to_contain_text("Of single GPUs, NVIDIA B200 is the fastest")
     expect(page.locator("p.lead")).to_contain_text("Split over 8 GPUs, NVIDIA H100 SXM5 80 GB is the fastest")
 
@@ -97,6 +99,40 @@ def test_costs_are_of_what_people_buy(page: Page, server: httpx.Client, query: s
     cell = page.locator(f"#ranking tr.gpu > :nth-child({heads.index(head) + 1}) data")
     assert float(cell.get_attribute("value") or "") == pytest.approx(factor * row["cost_usd"])
     expect(page.locator("p.lead")).to_contain_text(" USD per ")
+
+
+def test_throughput_is_drawn_against_time_with_the_pareto_line(page: Page, server: httpx.Client) -> None:
+    query = "kind=model&name=llama-3-8b&mode=decode&batch=3&sequence=1024&dtype=bf16&gpu=nvidia-l4&gpu=h100-sxm5-80gb"
+    page.goto(f"/?{query}")
+    figure = page.locator('figure[data-table="batches"]')
+    expect(figure.locator("path.line")).to_have_count(2)
+    expect(figure.locator("path.frontier")).to_have_count(1)
+    expect(figure.locator("circle.ring")).to_have_count(2)  # the batch asked for, on each
+    marked = page.locator("#batches tbody tr td:last-child").all_text_contents()
+    batches, times, rates = (column(page, "batches", name) for name in ("Batch", "Time, ms", "Tokens/s"))
+    asked = {row["gpu"]: row for row in behind(page, server)["ranking"]}
+    at = batches.index(3)
+    assert times[at] == pytest.approx(asked["h100-sxm5-80gb"]["latency_ms"])
+    assert rates[at] == pytest.approx(asked["h100-sxm5-80gb"]["throughput_per_s"])
+    points = list(zip(times, rates, strict=True))
+    best = [not any(a <= time and b >= rate and (a, b) != (time, rate) for a, b in points) for time, rate in points]
+    assert [text == "yes" for text in marked] == best and 0 < sum(best) < len(best)
+    page.goto("/?kind=kernel&gpu=nvidia-l4")
+    expect(page.locator('figure[data-table="batches"]')).to_have_count(0)
+
+
+def test_log_axes_are_named_and_scaling_has_an_ideal(page: Page) -> None:
+    axes = "Object.values(Chart.getChart(document.querySelector('canvas')).options.scales).map(s => s.title.text)"
+    page.goto("/scaling?kind=model&name=resnet50&mode=training&batch=32&dtype=fp32&gpu=nvidia-l4&devices=1,2,4")
+    assert page.evaluate(axes) == ["Devices (log scale)", "Throughput, per s (log scale)"]
+    drawn = "Chart.getChart(document.querySelector('canvas')).data.datasets"
+    sets = page.evaluate(f"{drawn}.map(d => [d.label, d.data.map(p => p.y / p.x)])")
+    assert [label for label, _ in sets] == ["NVIDIA L4", "ideal"]
+    assert sets[1][1] == pytest.approx([sets[0][1][0]] * 3)
+    page.goto("/?kind=kernel&gpu=nvidia-l4&gpu=a30")
+    assert "log" not in page.evaluate(axes)[0]
+    page.get_by_role("button", name="Log scale").click()
+    assert page.evaluate(axes)[0].endswith("(log scale)")
 
 
 @pytest.mark.parametrize(

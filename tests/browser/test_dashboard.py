@@ -138,7 +138,7 @@ def test_charts_download_as_csv_and_png(page: Page, server: httpx.Client, tmp_pa
     answer = behind(page, server)
     for button, name in (("CSV", "comparison.csv"), ("PNG", "comparison.png")):
         with page.expect_download() as download:
-            page.get_by_role("button", name=button).click()
+            page.get_by_role("button", name=button).first.click()
         assert download.value.suggested_filename == name
         download.value.save_as(tmp_path / name)
     with (tmp_path / "comparison.csv").open(newline="") as file:

@@ -25,6 +25,7 @@ from app.services.charts.answers import ranking_chart
 from app.services.charts.titles import workload_title
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
+from app.services.pages.batch_curves import batch_curves
 from app.services.pages.compare import compare_body, split_controls
 from app.services.pages.form_controls import controls
 from app.services.pages.ranked_figures import RANK_LABELS, decimals_of, figures_of
@@ -67,6 +68,7 @@ def show(
         groups=groups_of(answer.ranking, answer.rank_by),
         ranks={row.gpu: row.rank for row in answer.ranking},
         split=split_controls,
+        curves=batch_curves(holder.snapshot, wanted, form, answer.ranking, max_rows=settings.max_batch_rows),
         curl=command(request, "/compare", body),
         **shown,
     )

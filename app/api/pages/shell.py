@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,10 @@ from urllib.parse import urlencode
 import msgspec
 from fastapi import Depends, Request
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from app import __version__
 from app.errors import GpucastError
@@ -22,6 +25,8 @@ from app.services.pages.mends import mends
 
 WEB = Path(__file__).resolve().parents[2] / "web"
 STATIC = "/static"
+# Level of gzip: higher ones take longer for a few bytes less.
+_COMPRESSION = 6
 # Pages run only our scripts and send no request to another host.
 HEADERS = {
     "Content-Security-Policy": (
@@ -54,9 +59,9 @@ class _Assets(StaticFiles):
         return response
 
 
-def assets() -> StaticFiles:
-    """Return the files under STATIC as an ASGI application."""
-    return _Assets(directory=WEB / "static")
+def assets() -> ASGIApp:
+    """Return the files under STATIC, compressed, as an ASGI application."""
+    return GZipMiddleware(_Assets(directory=WEB / "static"), compresslevel=_COMPRESSION)
 
 
 def _environment() -> Environment:
@@ -86,7 +91,11 @@ _ENVIRONMENT = _environment()
 def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
     """Return a page; `shown` are the variables of its template."""
     shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
-    return HTMLResponse(_ENVIRONMENT.get_template(template).render(shown), status, HEADERS)
+    body = _ENVIRONMENT.get_template(template).render(shown).encode()
+    headers = {**HEADERS, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers["Content-Encoding"] = gzip.compress(body, _COMPRESSION, mtime=0), "gzip"
+    return HTMLResponse(body, status, headers)
 
 
 def refused(request: Request, template: str, address: Address, error: GpucastError, **shown: Any) -> HTMLResponse:

@@ -105,13 +105,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart; places are shares of the plot from the left and the top. `marks` are rings, some with a text."""
+    """A chart; places are shares of the plot from the left and the top. `marks` are rings, some with a text.
+
+    `frontier` is the path of the Pareto line, if there is one.
+    """
 
     x: Axis
     y: Axis
     lines: Sequence[Line]
     rules: Sequence[Rule]
     marks: Sequence[Mark]
+    frontier: str = ""
 
 
 def line_of(x: Axis, y: Axis, dots: Sequence[Dot], name: str) -> Line:
@@ -119,14 +123,15 @@ def line_of(x: Axis, y: Axis, dots: Sequence[Dot], name: str) -> Line:
     middle = [(dot.x, dot.y) for dot in dots]
     low = [(dot.x_ends[0], dot.y_ends[0]) for dot in dots]
     high = [(dot.x_ends[1], dot.y_ends[1]) for dot in dots]
-    path = _path(x, y, middle)
-    band = f"{_path(x, y, low)} L{_path(x, y, high[::-1])[1:]} Z"
+    path = path_of(x, y, middle)
+    band = f"{path_of(x, y, low)} L{path_of(x, y, high[::-1])[1:]} Z"
     places = [(x.at(dot.x), 1.0 - y.at(dot.y), dot.text) for dot in dots]
     left, top, _ = places[-1]
     return Line(path, band, places, Label(left, top - 0.03, name, "start" if left < 0.5 else "end"))
 
 
-def _path(x: Axis, y: Axis, points: Iterable[tuple[float, float]]) -> str:
+def path_of(x: Axis, y: Axis, points: Iterable[tuple[float, float]]) -> str:
+    """Return the SVG path through points."""
     places = [f"{_SIDE * x.at(a):.1f} {_SIDE * (1.0 - y.at(b)):.1f}" for a, b in points]
     return "M" + " L".join(places)
 

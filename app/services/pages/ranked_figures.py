@@ -54,7 +54,7 @@ class Figure:
 
 def figures_of(address: Address, answer: CompareResponse) -> Mapping[RankBy, Figure]:
     """Return the columns of a comparison, with units that suit its workload and its times."""
-    unit, per_item = _items(address)
+    unit, per_item = items_of(address)
     runs, each = _priced_runs(address)
     return {
         "latency": _time([row.latency_ms for row in answer.ranking]),
@@ -92,7 +92,7 @@ def _time(times_ms: Sequence[float]) -> Figure:
     return Figure(f"Time, {unit}", unit, "latency_ms", "interval_ms", "is the fastest", lambda row: 1.0 / size)
 
 
-def _items(address: Address) -> tuple[str, float]:
+def items_of(address: Address) -> tuple[str, float]:
     """Return what a workload's throughput counts, and how many of them a sequence has."""
     if address.kind == "graph":
         return "Samples", 1.0

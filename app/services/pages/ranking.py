@@ -13,8 +13,9 @@ from app.services.compare.compare import figure_of
 from app.wire.compare_form import Compared
 from app.wire.rankings import RankBy
 
-# Rankings of at most this many GPUs are shown whole; of longer ones, this many tiers of a group.
-MOST_SHOWN, MOST_TIERS = 16, 8
+# Rankings of at most this many GPUs are shown whole; of longer ones, this many tiers of a group, and GPUs that lack
+# memory.
+MOST_SHOWN, MOST_TIERS, MOST_SHORT = 16, 8, 2
 _UNKNOWN = {"cost": "No price is known", "energy": "No power is known", "throughput": "Takes no time"}
 
 
@@ -78,8 +79,9 @@ def _group(rows: list[Compared], *, title: str, runs: bool, fold: bool, tied: bo
     tiers = _tiers(rows) if tied else [[Place(str(k), k, row)] for k, row in enumerate(rows, 1)]
     if not fold:
         return Group(title, runs, [Block(tier) for tier in tiers])
-    blocks = [_folded(tier) for tier in tiers[:MOST_TIERS]]
-    rest = [place for tier in tiers[MOST_TIERS:] for place in tier]
+    most = MOST_TIERS if runs else MOST_SHORT
+    blocks = [_folded(tier) for tier in tiers[:most]]
+    rest = [place for tier in tiers[most:] for place in tier]
     if rest:
         blocks.append(Block((), rest, f"{len(rest)} more"))
     return Group(title, runs, blocks)

@@ -62,7 +62,7 @@ function round(value, { min, max }) {
   const digit = value / 10 ** Math.floor(Math.log10(value) + 1e-9), wanted = max / min < 160 ? [1, 2, 5] : [1];
   return wanted.some(one => Math.abs(digit - one) < 1e-6);
 }
-const logarithmic = (text, more = {}) => axis(text, {
+const logarithmic = (text, more = {}) => axis(`${text} (log scale)`, {
   type: "logarithmic",
   grid: { color: ({ tick, chart, scale }) => tick && chart && round(tick.value, scale) ? style("--line") : "transparent" },
   ticks: { color: style("--soft"), maxRotation: 0, autoSkip: false, callback(value) { return round(value, this) ? prefixed(value) : ""; } },
@@ -120,6 +120,15 @@ function series(rows) {
   return [...found];
 }
 
+// What each curve would be if every device added as much as the first ones.
+const ideal = ([, rows]) => {
+  const [first] = rows;
+  return {
+    label: "ideal", showLine: true, pointRadius: 0, borderColor: style("--soft"), borderWidth: 1, borderDash: [4, 4],
+    data: rows.map(row => ({ x: row.x, y: first.y * row.x / first.x })),
+  };
+};
+
 function lines(figure, table) {
   const rows = rowsOf(table), all = series(rows), asked = [...new Set(rows.map(row => row.x))].sort((a, b) => a - b);
   const x = logarithmic(headOf(table, "x"), {
@@ -129,17 +138,17 @@ function lines(figure, table) {
   return {
     type: "scatter",
     data: {
-      datasets: all.map(([label, rows], k) => ({
+      datasets: [...all.map(([label, rows], k) => ({
         label, data: rows, showLine: true, borderColor: colours()[k % 7], backgroundColor: colours()[k % 7],
         pointRadius: rows.map(row => row.muted ? 5 : 4), pointStyle: rows.map(row => row.muted ? "crossRot" : "circle"), borderWidth: 2,
         borderDash: k >= 7 ? [6, 4] : [],
-      })),
+      })), ...("ideal" in figure.dataset ? all.map(ideal) : [])],
     },
     plugins: [verticals],
     options: {
       layout: { padding: { right: 16 } },
       scales: { x, y: logarithmic(headOf(table, "y"), ends(rows)) },
-      plugins: { legend: legend(), tooltip: { callbacks: { label: ({ raw, dataset }) =>
+      plugins: { legend: legend((item, { datasets }) => datasets.findIndex(one => one.label === item.text) === item.datasetIndex), tooltip: { callbacks: { label: ({ raw, dataset }) =>
         `${dataset.label}: ${three(raw.y)} at ${three(raw.x)}${raw.low == null ? "" : `, ${three(raw.low)} to ${three(raw.high)}`}` } } },
     },
   };
@@ -190,7 +199,7 @@ function roofline(figure, table) {
   };
 }
 
-const legend = () => ({ position: "bottom", labels: { color: style("--ink"), usePointStyle: true, boxHeight: 7 } });
+const legend = (filter = () => true) => ({ position: "bottom", labels: { color: style("--ink"), usePointStyle: true, boxHeight: 7, filter } });
 const KINDS = { bars, intervals: bars, lines, roofline };
 
 export function draw(figure) {

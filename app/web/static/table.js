@@ -2,7 +2,7 @@
 
 export const valueOf = cell => {
   const data = cell.querySelector("data");
-  return data ? Number(data.value) : cell.classList.contains("none") ? null : cell.textContent.trim();
+  return data ? Number(data.value) : cell.classList.contains("none") ? null : cell.dataset.text ?? cell.textContent.trim();
 };
 
 // Rows that a table shows, without the heads of groups and the switches that unfold them.
