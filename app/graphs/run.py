@@ -68,6 +68,7 @@ class Run:
                   prompt; prefill computes the rest
     of_images     True for networks that take images, not tokens
     image_size    pixels per side, for networks that take images
+    image_width, frames  of diffusion transformers: pixels of a row, if other than `image_size`, and frames of a video
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
@@ -90,6 +91,8 @@ class Run:
     cached: int = 0
     of_images: bool = False
     image_size: int = 224
+    image_width: int = 0
+    frames: int = 1
     input_copy: InputCopy = "none"
     dtype: str = "fp32"
     attention: Attention = "eager"

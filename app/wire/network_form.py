@@ -12,12 +12,13 @@ from app.wire.kernel_workload import Dtype, Name
 from app.wire.prediction_form import BaseRequest
 
 # Beyond these limits the unit is wrong; sums stay far from the limits of float64.
-MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_DEVICES = 2**24, 2**24, 2**14, 2**16
+MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_FRAMES, _MOST_DEVICES = 2**24, 2**24, 2**14, 2**14, 2**16
 # Whole numbers, also if a client writes them as 4.0.
 _WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
 Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **_WHOLE)]
 Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, **_WHOLE)]
 Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, **_WHOLE)]
+Frames: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_FRAMES, **_WHOLE)]
 Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
 Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
 Extent: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **_WHOLE)]
@@ -91,15 +92,17 @@ class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or ConvNet.
+    """One step of a network: `config` is a config.json of Hugging Face or Diffusers, or `name` a built-in network.
 
     `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
-    token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the answer adds figures of
-    serving requests of `sequence` tokens each. `attention` defaults to "flash" in prefill, decode and training in 16
-    bits and fewer, else to "eager". `dtype` is by default that of the configuration's `quantization_config`, part by
-    part, and "fp32" without one or in training. `trainable` is all weights, or adapters beside frozen ones. `kv_dtype`
-    is the number format of the KV cache, by default that of attention. `input_copy` adds the copy of the input from
-    pageable or pinned memory of the host, where the step waits for it.
+    token attends to, itself included. `image_size` is pixels per side. A step of a diffusion transformer is a forward
+    pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence` tokens of text. With
+    `output_tokens` the answer adds figures of serving requests of `sequence` tokens each. `attention` defaults to
+    "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to "eager". `dtype` is by
+    default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in training.
+    `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of the KV cache, by
+    default that of attention. `input_copy` adds the copy of the input from pageable or pinned memory of the host, where
+    the step waits for it.
     """
 
     kind: Literal["model"]
@@ -108,6 +111,8 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     mode: Mode = "inference"
     sequence: Tokens | None = None
     image_size: Pixels | None = None
+    image_width: Pixels | None = None
+    frames: Frames | None = None
     dtype: NetworkDtype | None = None
     attention: Attention | None = None
     kv_dtype: KvDtype | None = None

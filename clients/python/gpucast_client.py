@@ -2254,22 +2254,26 @@ class ModelRequest(TypedDict):
 
 
 class ModelWorkload(TypedDict):
-    """One step of a network: `config` is a Hugging Face config.json, or `name` a built-in transformer or
-    ConvNet.
+    """One step of a network: `config` is a config.json of Hugging Face or Diffusers, or `name` a built-in
+    network.
 
         `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the
     keys that the new
-        token attends to, itself included. `image_size` is pixels per side. With `output_tokens` the
-    answer adds figures of
-        serving requests of `sequence` tokens each. `attention` defaults to "flash" in prefill, decode
-    and training in 16
-        bits and fewer, else to "eager". `dtype` is by default that of the configuration's
-    `quantization_config`, part by
-        part, and "fp32" without one or in training. `trainable` is all weights, or adapters beside
-    frozen ones. `kv_dtype`
-        is the number format of the KV cache, by default that of attention. `input_copy` adds the copy
-    of the input from
-        pageable or pinned memory of the host, where the step waits for it.
+        token attends to, itself included. `image_size` is pixels per side. A step of a diffusion
+    transformer is a forward
+        pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence`
+    tokens of text. With
+        `output_tokens` the answer adds figures of serving requests of `sequence` tokens each.
+    `attention` defaults to
+        "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to
+    "eager". `dtype` is by
+        default that of the configuration's `quantization_config`, part by part, and "fp32" without one
+    or in training.
+        `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of
+    the KV cache, by
+        default that of attention. `input_copy` adds the copy of the input from pageable or pinned
+    memory of the host, where
+        the step waits for it.
     """
 
     batch: NotRequired[float]
@@ -2286,6 +2290,8 @@ class ModelWorkload(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
+    image_width: NotRequired[float | None]
+    frames: NotRequired[float | None]
     dtype: NotRequired[
         Literal[
             "bf16",
@@ -3058,6 +3064,8 @@ class MeasuredModel(TypedDict):
     mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
     sequence: NotRequired[float | None]
     image_size: NotRequired[float | None]
+    image_width: NotRequired[float | None]
+    frames: NotRequired[float | None]
     dtype: NotRequired[
         Literal[
             "bf16",

@@ -182,6 +182,19 @@ def test_a_convnet(client: TestClient) -> None:
     assert ask(client, CONVNET | {"image_size": 112})["latency_ms"] < ask(client, CONVNET)["latency_ms"]
 
 
+def test_a_denoiser_of_videos(client: TestClient) -> None:
+    wan = {"kind": "model", "name": "Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "dtype": "bf16", "image_size": 480}
+    image, video, wide = (
+        ask(client, wan | extra, gpu="h100-sxm5-80gb")
+        for extra in ({}, {"frames": 17}, {"frames": 17, "image_width": 832})
+    )
+    assert image["latency_ms"] < video["latency_ms"] < wide["latency_ms"]
+    # 1,418,996,800 parameters, as PyTorch counts them.
+    assert video["memory"]["breakdown"]["weights_bytes"] == pytest.approx(2 * 1_418_996_800)
+    longer = ask(client, wan | {"frames": 17, "sequence": 2048}, gpu="h100-sxm5-80gb")
+    assert longer["latency_ms"] > video["latency_ms"]
+
+
 @pytest.mark.parametrize("name", network_names())
 def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
     workload: Body = {"kind": "model", "name": name, "batch": 2}

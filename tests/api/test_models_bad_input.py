@@ -158,6 +158,38 @@ def test_fields_of_other_networks_are_rejected(client: TestClient) -> None:
     assert places(refused(client, block)) == ["workload.name"]
 
 
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"image_size": 1000}, "image_size"),
+        ({"image_width": 0}, "image_width"),
+        ({"image_width": 1001}, "image_width"),
+        ({"frames": 5}, "frames"),
+        ({"frames": 0.5}, "frames"),
+        ({"mode": "decode"}, "mode"),
+        ({"attention": "eager"}, "attention"),
+        ({"kv_dtype": "fp8"}, "kv_dtype"),
+        ({"output_tokens": 8}, "output_tokens"),
+        ({"input_copy": "pinned"}, "input_copy"),
+        ({"dtype": "int4_wo"}, "dtype"),
+        ({"parallelism": {"tensor": 2}}, "parallelism.tensor"),
+        ({"parallelism": {"pipeline": 60}}, "parallelism.pipeline"),
+        ({"name": None, "config": {"_class_name": "UNet2DConditionModel"}}, "config._class_name"),
+        ({"name": None, "config": {"_class_name": "FluxTransformer2DModel"}}, "config.num_attention_heads"),
+    ],
+)
+def test_wrong_fields_of_a_diffusion_transformer_are_named(client: TestClient, extra: Body, field: str) -> None:
+    flux = {"kind": "model", "name": "flux.1-dev", "dtype": "bf16"} | extra
+    given = {name: value for name, value in flux.items() if value is not None}
+    assert places(refused(client, given)) == [f"workload.{field}"]
+
+
+@pytest.mark.parametrize("network", [{"name": "resnet18"}, {"name": "gpt2", "sequence": 8}, {"name": "vit-b-16"}])
+@pytest.mark.parametrize("field", ["image_width", "frames"])
+def test_only_diffusion_transformers_have_frames(client: TestClient, network: Body, field: str) -> None:
+    assert places(refused(client, {"kind": "model"} | network | {field: 64})) == [f"workload.{field}"]
+
+
 def test_a_sequence_is_required_and_bounded(client: TestClient) -> None:
     bare = {name: value for name, value in MODEL.items() if name != "sequence"}
     assert places(refused(client, bare)) == ["workload.sequence"]

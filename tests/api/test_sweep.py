@@ -149,6 +149,14 @@ def test_copies_of_input_equal_the_route(client: TestClient, settings: Settings)
         _require_equal(answer, client, GPUS[0], _workload(row))
 
 
+def test_diffusion_transformers_equal_the_route(client: TestClient, settings: Settings) -> None:
+    rows = _rows(name=["wan2.1-t2v-1.3b"], dtype=["bf16"], image_size=[256], image_width=[None, 128], frames=[5, 9])
+    for row, answer in zip(rows, _answers(rows, settings, together=False), strict=True):
+        _require_equal(answer, client, GPUS[0], _workload(row))
+    with pytest.raises(BadInput, match="frames"):
+        _answers(_rows(name=["gpt2"], sequence=[8], frames=[5]), settings, together=False)
+
+
 def _answers(
     rows: list[dict[str, Any]], settings: Settings, *, together: Sequence[bool] | bool = True
 ) -> list[dict[str, Any]]:

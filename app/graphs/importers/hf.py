@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.graphs.formats import Formats
+from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
 from app.graphs.importers.families.bert import bert, roberta
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
@@ -120,6 +121,8 @@ def read(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture of a configuration; raises BadInput with the name of an invalid field."""
     if not isinstance(config, Mapping):
         refuse(CONFIG, "must be an object: a Hugging Face config.json")
+    if is_diffusion(config):
+        refuse((*CONFIG, CLASS_NAME), "is a diffusion transformer, which generates no tokens")
     given = config.get("model_type")
     if isinstance(given, str) and given in WRAPPERS:
         return multimodal(Fields(config, given), _FAMILIES)

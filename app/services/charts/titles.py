@@ -15,6 +15,7 @@ _FIGURES = (
     ("input_tokens", "{:,} to"),
     ("output_tokens", "{:,} tokens"),
     ("image_size", "{:,} pixels"),
+    ("frames", "{:,} frames"),
     ("dtype", "{}"),
 )
 _LOADS = (("concurrency", "{:,} in flight"), ("rate_per_s", "{:g} requests/s"), ("burst", "{:,} at once"))

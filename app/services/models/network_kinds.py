@@ -9,6 +9,7 @@ from functools import cache
 from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import MODES as CONVNET_MODES
 from app.graphs.importers import hf
+from app.graphs.importers.diffusers import is_diffusion
 from app.graphs.run import MODES
 from app.services.models import builtin
 
@@ -25,6 +26,7 @@ class NetworkKind:
 _GENERATORS = NetworkKind("Language models", MODES, images=False)
 _ENCODERS = NetworkKind("Encoders of text", ("inference", "training"), images=False)
 _VISION = NetworkKind("Vision transformers", ("inference", "training"), images=True)
+_DENOISERS = NetworkKind("Diffusion transformers", ("inference", "training"), images=True)
 _CONVNETS = NetworkKind("ConvNets", CONVNET_MODES, images=True)
 
 
@@ -39,7 +41,7 @@ def network_kind(name: str) -> NetworkKind | None:
 @cache
 def networks_by_kind() -> Mapping[NetworkKind, tuple[str, ...]]:
     """Return the names of all built-in networks, by kind."""
-    found: dict[NetworkKind, tuple[str, ...]] = dict.fromkeys((_GENERATORS, _ENCODERS, _VISION), ())
+    found: dict[NetworkKind, tuple[str, ...]] = dict.fromkeys((_GENERATORS, _ENCODERS, _VISION, _DENOISERS), ())
     for name in builtin.names():
         found[_transformer_kind(name)] += (name,)
     return {**found, _CONVNETS: tuple(sorted(CONVNETS))}
@@ -49,6 +51,8 @@ def networks_by_kind() -> Mapping[NetworkKind, tuple[str, ...]]:
 def _transformer_kind(name: str) -> NetworkKind:
     config = builtin.find_config(name)
     assert config is not None
+    if is_diffusion(config):
+        return _DENOISERS
     if "patch_size" in config:
         return _VISION
     return _GENERATORS if hf.read(config).generates else _ENCODERS

@@ -14,7 +14,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.formats import Formats, has_formats
-from app.graphs.importers import hf
+from app.graphs.importers import diffusers, hf
 from app.graphs.run import Run
 from app.ops.stacks import NO_WAIT, engine_host
 from app.services.graphs.graph_store import Graphs, lower_source
@@ -22,12 +22,13 @@ from app.services.graphs.source import JSON, Source
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
 from app.services.models.run_options import attention_kernels, is_first_flash, to_run
+from app.tables.ops import WEIGHT_DTYPES
 from app.wire.graph_form import check_graph
 from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
 
 _LOC = ("workload",)
-# Default image side in pixels: ImageNet's usual crop, and networks that need another.
-IMAGE_SIZE = 224
+# Default image side in pixels: ImageNet's usual crop, that of diffusion transformers, and networks that need another.
+IMAGE_SIZE, _DENOISED_SIZE = 224, 1024
 _OWN_SIZES = {"inception_v3": 299}
 # Format of a network whose request names none; and of what a quantised model leaves as it is.
 _DTYPE, _BESIDE_FORMATS = "fp32", "bf16"
@@ -41,7 +42,9 @@ def resolve_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[N
     if isinstance(workload, GraphWorkload):
         return _graph(workload, graphs)
     if (workload.config is None) == (workload.name is None):
-        raise _refused("config", "send either config (a Hugging Face config.json) or name (a built-in network)")
+        raise _refused(
+            "config", "send either config (a Hugging Face or Diffusers config.json) or name (a built-in network)"
+        )
     if workload.config is not None:
         return _transformer(workload, workload.config)
     name = workload.name or ""
@@ -76,6 +79,9 @@ def _refused(field: str, message: str) -> BadInput:
 
 
 def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
+    if diffusers.is_diffusion(config):
+        return _denoiser(workload, config)
+    _refuse_frames(workload)
     of_images = "patch_size" in config
     if workload.sequence is None and not of_images:
         raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
@@ -96,6 +102,41 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
+    """Return a forward pass of a diffusion transformer, whose `sequence` is the text's tokens."""
+    if workload.mode in ("prefill", "decode"):
+        raise _refused("mode", f"a diffusion transformer has no {workload.mode}: use inference or training")
+    if workload.attention == "eager":
+        raise _refused("attention", "of diffusion transformers is fused: it runs scaled_dot_product_attention")
+    for field in ("kv_dtype", "output_tokens"):
+        if getattr(workload, field) is not None:
+            raise _refused(field, "a diffusion transformer generates no tokens")
+    if workload.dtype in WEIGHT_DTYPES:
+        raise _refused("dtype", f"{workload.dtype} is of experts' weights, and the model has no experts")
+    if workload.input_copy != "none":
+        raise _refused("input_copy", "a diffusion transformer's input is made on the device")
+    run = with_transformer_options(_unsplit_run(workload, dtype=workload_dtype(workload, None)), workload)
+    side = int(workload.image_size or _DENOISED_SIZE)
+    run = replace(
+        run,
+        attention=workload.attention or "flash",
+        loss=False,
+        sequence=int(workload.sequence or diffusers.read(config).text_tokens),
+        image_size=side,
+        image_width=int(workload.image_width or side),
+        frames=int(workload.frames or 1),
+    )
+    key = msgspec.json.encode(config, order="sorted")
+    return Network(("config", key), partial(diffusers.lower, config), len(key)), run
+
+
+def _refuse_frames(workload: ModelWorkload) -> None:
+    """Raise BadInput for the fields of images and videos that only diffusion transformers have."""
+    for field in ("image_width", "frames"):
+        if getattr(workload, field) is not None:
+            raise _refused(field, "only diffusion transformers (a Diffusers config.json) take it")
 
 
 def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
@@ -142,6 +183,7 @@ def default_image_size(name: str) -> int:
 def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
     if workload.mode in ("prefill", "decode"):
         raise _refused("mode", f"{name} is a ConvNet without {workload.mode}: use inference or training")
+    _refuse_frames(workload)
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
@@ -180,6 +222,8 @@ def _unsplit_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     run, split = to_run(workload, dtype=dtype), workload.parallelism
     for field in ("tensor", "expert", "context"):
         if getattr(split, field) > 1:
-            message = f"only transformers given by their configuration can be split this way, not this {workload.kind}"
+            message = (
+                f"only transformers by a Hugging Face configuration can be split this way, not this {workload.kind}"
+            )
             raise BadInput(message, errors=[FieldError((*_LOC, "parallelism", field), message)])
     return run

@@ -81,6 +81,11 @@ class GroupPlan(NamedTuple):
         split = self.run.parallelism
         return split.tensor > 1 or split.expert > 1 or split.context > 1
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether sizes are given that only diffusion transformers have."""
+        return self.workload.image_width is not None or self.workload.frames is not None
+
 
 class Table:
     """Configurations in columns, sorted into groups; `measured` are keys of networks predicted individually."""
@@ -136,6 +141,9 @@ class Table:
         whole = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
         dealt = np.array([ready is not None and ready.is_split_by_tensors for ready in self._ready_plans])
         known &= ~(whole[self._models.of] & dealt[self._plans.of])
+        # Fields of diffusion transformers, which others refuse.
+        framed = [ready is not None and ready.has_frames for ready in self._ready_plans]
+        known &= ~np.array(framed)[self._plans.of]
         # Formats of a configuration are part of a run, not of its sizes.
         formats = np.array([ready is not None and ready.has_formats for ready in self._ready_models])
         unsaid = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])

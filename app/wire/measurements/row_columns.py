@@ -48,7 +48,7 @@ _WORKLOAD = {
     **dict.fromkeys(("kind", "name", "access_pattern", "dtype"), TEXT),
     # Of models.
     **dict.fromkeys(("mode", "memory_format", "attention", "optimizer"), TEXT),
-    **dict.fromkeys(("batch", "sequence", "image_size", "gradient_accumulation"), NUMBER),
+    **dict.fromkeys(("batch", "sequence", "image_size", "image_width", "frames", "gradient_accumulation"), NUMBER),
     **dict.fromkeys(("compiled", "fused", "recompute"), FLAG),
     **dict.fromkeys(("config", "parallelism"), OBJECT),
     # Of loads on served models.

@@ -93,6 +93,15 @@ class Fields:
             self.refuse(name, "must be a number from 0 to 1")
         return float(value)
 
+    def ratio(self, name: str, *, default: float) -> float:
+        """Return a positive number up to 100."""
+        value = self.config.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 100.0:
+            self.refuse(name, "must be a positive number up to 100")
+        return float(value)
+
     def present(self, name: str, *, default: bool) -> bool:
         """Return True for a positive number, and False for null: features that a number enables."""
         value = self.config.get(name)
