@@ -23,6 +23,14 @@ _SAME = {
     **{f"Qwen/Qwen3-30B-A3B-{kind}-2507": "Qwen/Qwen3-30B-A3B" for kind in ("Instruct", "Thinking")},
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen/Qwen3-30B-A3B",
 }
+# Forward passes of a denoising step, and samples of each per image, of the pipelines of Diffusers: one of one where
+# guidance is distilled, two of one in Wan; all others have the prompt and the empty one in a batch.
+_GUIDANCE = {
+    "black-forest-labs/FLUX.1-dev": (1, 1),
+    "tencent/HunyuanVideo": (1, 1),
+    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": (2, 1),
+    "Wan-AI/Wan2.1-T2V-14B-Diffusers": (2, 1),
+}
 # Tokens of a prompt, by the task: 100 of a user with what came before (each turn of a conversation is a request that
 # holds the turns before it: half a turn on average, of 100 and 600 tokens), graduate questions, code around a gap.
 _PROMPT_TOKENS = {"lm-arena-chat": 450, "gpqa": 250, "sourcegraph-fim": 1000}
@@ -34,9 +42,7 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
         name, task = str(row["model_id"]), str(row["task_file"])
         model = name.partition("/")[2]
         if row["median_itl_ms"] is None:
-            which = f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
-            reason = "diffusion transformers are not built in"
-            yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), (), reason)
+            yield from _diffusion_cases(row, name, model)
             continue
         which = f"{task} {row['num_gpus']} GPUs tp{row['tensor_parallel']:g} ep{row['expert_parallel'] or 1:g}"
         config, reason = config_of(_SAME.get(name, name)), ""
@@ -52,6 +58,30 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
         yield Case(
             _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
         )
+
+
+def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
+    """Yield the time of a batch of images or videos, and the energy of one."""
+    task, which = str(row["task_file"]), f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
+    one = task.removeprefix("text-to-")
+    reason = "the sequence of a diffusion transformer cannot be split" if int(row["num_gpus"]) > 1 else ""
+    passes, samples = _GUIDANCE.get(name, (1, 2))
+    workload = {
+        "kind": "model",
+        "name": name,
+        "batch": samples * int(row["batch_size"]),
+        "image_size": int(row["image_height"] or row["video_height"]),
+        "image_width": int(row["image_width"] or row["video_width"]),
+        "frames": int(row["num_frames"] or 1),
+        "dtype": "bf16",
+        "software": "pytorch",
+    }
+    steps = float(row["inference_steps"]) * passes
+    parts = () if reason else (Part(steps, workload),)
+    yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), parts, reason)
+    each = tuple(Part(part.times / float(row["batch_size"]), part.workload) for part in parts)
+    joules = float(row[f"energy_per_{one}_joules"])
+    yield Case(_GPU, model, f"energy of {one}s", which, joules, each, reason, unit="J")
 
 
 def _token(step: Mapping[str, Any], prompt_tokens: int, output_tokens: float) -> tuple[Part, Part]:
@@ -92,7 +122,10 @@ SOURCE = Source(
         " (sourcegraph-fim)",
         "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
+        "images and videos take their steps of the denoiser alone, in eager PyTorch with fused attention: the text"
+        " encoders and the autoencoder are left out; guidance takes a second sample, or a second pass (Wan), but where"
+        " it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as the pipelines do by default",
     ),
-    goals=(Goal("time", 15.0), Goal("energy", 20.0)),
+    goals=(Goal("time", 15.0), Goal("text-to-image", 25.0), Goal("text-to-video", 25.0), Goal("energy", 20.0)),
     cases=cases,
 )
