@@ -20,6 +20,7 @@ def test_networks_are_searched_in_groups(page: Page) -> None:
         "Language models",
         "Encoders of text",
         "Vision transformers",
+        "Diffusion transformers",
         "ConvNets",
     ]
     page.get_by_label("Search the networks").fill("resnet 50")
