@@ -19,6 +19,7 @@ from app.graphs.build import Builder
 from app.graphs.input_copy import COPY_SPREAD, input_copy_s
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
+from app.graphs.second_flash import with_second_flash
 from app.graphs.step_interval import step_interval
 from app.graphs.stragglers import in_step
 from app.ops import OP_CODE
@@ -95,7 +96,7 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
             ),
         )
 
-    answer = answered(table)
+    answer = with_second_flash(answered(table), table, run, gpus, targets)
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:

@@ -19,6 +19,7 @@ from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
 from app.graphs.run import Run
 from app.graphs.schedule import STEP_PHASES
+from app.graphs.second_flash import with_second_flash
 from app.graphs.step_memory import memory
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
@@ -105,7 +106,9 @@ def _predict_group(w: Workload, c: int, group: Group, target: SweepTarget) -> Fl
     table, row, _ = distinct_rows(w.ops)
     if _has_unsupported_dtype(table, target):
         return None
+    gpu = target.snapshot.row_of[target.gpu]
     answer = _predict_rows(table, group.run, target)
+    answer = with_second_flash(answer, table, group.run, target.snapshot.engine.gpus, [gpu])
     of = np.broadcast_to(row.reshape(len(w), -1), (len(w), c))
     line = _GROUPS[w.ops.kind]
     transfer_s: Floats | float = 0.0

@@ -1,0 +1,61 @@
+"""FlashAttention 2 in place of the third: on which GPUs, of which runs, and how much longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.engine.curated import load_seed_specs
+from app.graphs.run import Run
+from app.graphs.second_flash import with_second_flash
+from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+from tests.unit.operators import mixed, operators
+
+GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in ("a100-sxm4-80gb", "h100-sxm5-80gb")])
+PYTORCH = Run(dtype="bf16", attention="flash")
+
+
+def _table(dtype: str = "bf16") -> OpTable:
+    shape = {"batch": 1, "heads": 8, "kv_heads": 8, "query_length": 16384, "context_length": 16384}
+    attention = (shape | {"head_dim": size} for size in (128, 64))
+    gelu = operators("gelu", {"b": 1024, "h": 1024}, dtype=dtype)
+    return mixed([operators("attention_prefill", *attention, dtype=dtype), gelu])
+
+
+def _ratios(run: Run, dtype: str = "bf16") -> np.ndarray:
+    table = _table(dtype)
+    n = len(table) * len(GPUS)
+    ones, codes = np.ones(n), np.zeros(n, dtype=np.intp)
+    answer = Predictions(ones, 0.5 * ones, 2.0 * ones, 0.1 * ones, codes, codes, codes, ones > 0.0)
+    found = with_second_flash(answer, table, run, GPUS, range(len(GPUS)))
+    assert found.low_s == pytest.approx(0.5 * found.latency_s)
+    assert found.high_s == pytest.approx(2.0 * found.latency_s)
+    return found.latency_s.reshape(len(GPUS), len(table))
+
+
+def test_attention_of_pytorch_takes_longer_on_hopper_only() -> None:
+    found = dict(zip(GPUS.ids, _ratios(PYTORCH), strict=True))
+    assert found["a100-sxm4-80gb"].tolist() == [1.0, 1.0, 1.0]
+    # 648 against 370, and 497 against 324 TFLOP/s in figure 5 of the paper.
+    assert found["h100-sxm5-80gb"] == pytest.approx([648 / 370, 497 / 324, 1.0])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        replace(PYTORCH, stack="vllm"),
+        replace(PYTORCH, mode="training"),
+        replace(PYTORCH, attention="eager"),
+        replace(PYTORCH, first_flash=True),
+    ],
+)
+def test_other_stacks_training_and_other_kernels_are_as_they_were(run: Run) -> None:
+    assert (_ratios(run) == 1.0).all()
+
+
+def test_formats_of_other_kernels_are_as_they_were() -> None:
+    assert (_ratios(PYTORCH, "fp32") == 1.0).all()
