@@ -73,7 +73,18 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         name: getattr(format_figures, name)
-        for name in ("amount", "data_size", "decimals", "number", "percent", "short", "spread", "time", "workload_line")
+        for name in (
+            "amount",
+            "data_size",
+            "decimals",
+            "number",
+            "percent",
+            "plain",
+            "short",
+            "spread",
+            "time",
+            "workload_line",
+        )
     }
     environment.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
     return environment

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.services.pages.format_figures import amount, spread
+from app.engine.power import BOARD, ELSEWHERE, ESTIMATED, power_notes
+from app.services.pages.format_figures import amount, plain, spread
 
 
 @pytest.mark.parametrize(("value", "unit", "text"), [
@@ -30,3 +31,8 @@ def test_amounts_have_units_and_no_exponents(value: float, unit: str, text: str)
 ])  # fmt: skip
 def test_spreads_are_shares_of_the_value(low: float, high: float, text: str) -> None:
     assert spread(100.0, low, high) == text
+
+
+def test_notes_of_power_have_no_names_of_fields() -> None:
+    notes = power_notes([ESTIMATED, BOARD, ELSEWHERE])
+    assert len(notes) == 3 and not any("_" in plain(note) for note in notes)
