@@ -11,7 +11,10 @@ try:
 except ModuleNotFoundError as missing:  # a checkout without installed packages, on a machine to measure
     sys.exit(f"gpucast needs {missing.name}: `make measure`, or pip install {missing.name}")
 
+from typer.exceptions import TyperException
+
 from app import __version__
+from app.cli.shell_hints import in_shell, options_for, with_value
 from app.errors import GpucastError
 
 # (name, module of this package, one line of help). The module's `command` is a function or a Typer application.
@@ -71,11 +74,20 @@ def main() -> None:
     """Run `gpucast`; a user error is one line on standard error and exit status 1."""
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
-        build(called)()
+        sys.exit(build(called)(standalone_mode=False))
+    except TyperException as error:
+        if isinstance(error, typer.BadParameter):
+            error.message = with_value(error.message, error.__cause__)
+        error.show()  # type: ignore[attr-defined]  # those that commands raise have it
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(1)
     except GpucastError as error:
-        print(f"gpucast: {error.detail}", file=sys.stderr)
+        print(f"gpucast: {in_shell(error.detail)}", file=sys.stderr)
         for wrong in (item for item in error.errors if len(error.errors) > 1 or item.msg not in error.detail):
-            print(f"  {'.'.join(map(str, wrong.loc))}: {wrong.msg}", file=sys.stderr)
+            print(f"  {'.'.join(map(str, wrong.loc))}: {in_shell(wrong.msg)}", file=sys.stderr)
+        if options := options_for(called, error.errors):
+            print(f"  set by: {options}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "app":

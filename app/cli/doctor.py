@@ -44,6 +44,8 @@ def _found(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -
         yield from check(settings)
     except GpucastError as error:
         yield Finding(check.__name__.strip("_"), "", error.detail)
+    except OSError as error:
+        yield Finding(check.__name__.strip("_"), "", f"{error.filename or 'the system'}: {error.strerror}")
 
 
 def _versions(settings: Settings) -> Iterator[Finding]:

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.errors import BadInput, FieldError
+from app.errors import BadInput
 
+_PAIRS = {
+    "--set": "FIELD=VALUE, like batch=8",
+    "--measured": "GPU=MS, like nvidia-l4=0.52",
+    "--price": "GPU=USD, like nvidia-l4=0.8",
+    "--power": "GPU=W, like nvidia-l4=72",
+}
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -31,7 +37,7 @@ def pair(text: str, option: str) -> tuple[str, str]:
     """Split NAME=VALUE at the last =, since a GPU's name may contain one."""
     name, separator, value = text.rpartition("=") if option == "--measured" else text.partition("=")
     if not separator or not name:
-        raise BadInput(f"{option} {text}: send NAME=VALUE.", errors=[FieldError((option,), f"{text!r} has no =")])
+        raise BadInput(f"{option} {text}: {text!r} has no =; send {_PAIRS.get(option, 'NAME=VALUE')}.")
     return name, value
 
 

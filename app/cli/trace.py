@@ -36,12 +36,15 @@ def command(
     from app.graphs.importers.aten import graph
     from app.services.graphs.graph_bodies import read_graph
 
+    module, _, function = factory.partition(":")
+    if not function:
+        raise BadInput(f"{factory}: send module:function, like my_models:resnet.")
     try:
         torch: Any = import_module("torch")
     except ModuleNotFoundError:
         print(f"gpucast: {_NO_TORCH}", file=sys.stderr)
         raise typer.Exit(2) from None
-    model, inputs = _made(factory)
+    model, inputs = _made(module, function)
     try:
         form = graph(name or type(model).__name__, _records(torch, model, inputs))
     except ValueError as error:
@@ -54,11 +57,9 @@ def command(
         out.write_bytes(text)
 
 
-def _made(factory: str) -> tuple[Any, tuple[Any, ...]]:
+def _made(module: str, function: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the model and its example inputs."""
-    module, separator, function = factory.partition(":")
-    if not separator:
-        raise BadInput(f"{factory}: send module:function.")
+    factory = f"{module}:{function}"
     sys.path.insert(0, "")
     try:
         model, inputs = getattr(import_module(module), function)()

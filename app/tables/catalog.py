@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 
 from app.errors import FieldError, NotFound
@@ -71,6 +72,8 @@ class Catalog:
             if label in best or self._shown(label, best):
                 continue
             best[label] = score
+        if not best:  # a name too short for its parts to be compared
+            best = {self._owners[key].id: 0.5 for key in difflib.get_close_matches(wanted, self._owners, _NEAR, 0.5)}
         return sorted(best, key=lambda label: -best[label])[:_NEAR]
 
     def _shown(self, label: str, shown: dict[str, float]) -> bool:

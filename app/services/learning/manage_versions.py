@@ -23,6 +23,7 @@ from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED, Version
 from app.tables.catalog import Catalog
+from app.wire.near_names import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Overview:
 def check_predictor(name: str) -> str:
     """Return the name itself, that of a predictor or SERVING_HOSTS. Raises BadInput that lists the known ones."""
     if name not in BY_NAME and name != SERVING_HOSTS:
-        msg = f"unknown predictor {name[:100]!r}; known: {', '.join((*BY_NAME, SERVING_HOSTS))}"
+        known = (*BY_NAME, SERVING_HOSTS)
+        msg = f"unknown predictor {name[:100]!r}{did_you_mean(name, known)}; known: {', '.join(known)}"
         raise BadInput(msg, errors=[FieldError(("predictor",), msg)])
     return name
 

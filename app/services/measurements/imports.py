@@ -23,6 +23,7 @@ from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
 from app.wire.measurements.upload import Objects
+from app.wire.near_names import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ImportReport:
 def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter | ServingImporter:
     """Return the registered importer. Raises NotFound that lists them."""
     if name not in FORMS:
-        raise NotFound(f"Unknown importer {name!r}; known: {', '.join(FORMS)}.")
+        raise NotFound(f"Unknown importer {name!r}{did_you_mean(name, FORMS)}; known: {', '.join(FORMS)}.")
     found: Importer | PartsImporter | ProfileImporter | ServingImporter = import_module(
         f"{importers.__name__}.{FORMS[name][0]}"
     ).IMPORTER
