@@ -18,15 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from app.ops.attention_tiles import (
-    attended,
-    decode_loops,
-    decode_products,
-    either,
-    products,
-    queries_of,
-    shared_heads,
-)
+from app.ops.attention_decode import decode_blocks, decode_loops, decode_products
+from app.ops.attention_tiles import attended, either, key_bytes, products, queries_of, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
@@ -36,13 +29,6 @@ from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 BACKWARD_FLOPS = 2.5
-
-
-def key_bytes(table: OpTable) -> Floats:
-    """Bytes of an element of the KV cache; its dtype is the row's unless given."""
-    code = either(table.column("kv_dtype"), table.dtype.astype(np.float64))
-    size: Floats = DTYPE_BYTES[code.astype(np.intp)]
-    return size
 
 
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
@@ -247,6 +233,7 @@ ATTENTION_OPS = (
         prior=_PRIOR,
         products=decode_products,
         loops=decode_loops,
+        rereads=decode_blocks,
         ratios=_RATIOS,
         waits=True,
         interval_apart=True,  # decoding has little in common with other attention

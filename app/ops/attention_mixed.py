@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.attention import KV_DTYPE, WINDOW, key_bytes
-from app.ops.attention_tiles import attended, shared_heads
+from app.ops.attention import KV_DTYPE, WINDOW
+from app.ops.attention_tiles import attended, key_bytes, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.ops.attention import BACKWARD_FLOPS, KV_DTYPE, key_bytes
+from app.ops.attention import BACKWARD_FLOPS, KV_DTYPE
+from app.ops.attention_tiles import key_bytes
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.figures import Loops, Products, Queries
+from app.ops.figures import Products, Queries
 from app.tables.arrays import Floats
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPE_BYTES, OpTable
 
 
 class Attended(NamedTuple):
@@ -50,37 +50,18 @@ def shared_heads(table: OpTable) -> Floats:
     return either(table.column("kv_heads"), table.column("heads"))
 
 
+def key_bytes(table: OpTable) -> Floats:
+    """Bytes of an element of the KV cache; its dtype is the row's unless given."""
+    code = either(table.column("kv_dtype"), table.dtype.astype(np.float64))
+    size: Floats = DTYPE_BYTES[code.astype(np.intp)]
+    return size
+
+
 def products(table: OpTable) -> Products:
     """Tiles of queries, per sequence and head: one tile loops over all its keys, which are not split."""
     queries = either(table.column("query_length"), table.column("context_length"))
     width = table.column("head_dim")
     return Products(table.column("batch") * table.column("heads"), queries, width, width)
-
-
-def decode_products(table: OpTable) -> Products:
-    """Scores of the query heads that share a KV head, per sequence; keys are dealt to tiles (Flash-Decoding)."""
-    heads, keys = table.column("heads"), attended(table).keys
-    shared = shared_heads(table)
-    return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
-
-
-# Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
-_WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
-
-
-def decode_loops(table: OpTable) -> Loops:
-    """Loops of FlashAttention-2 over keys, for one query per sequence.
-
-    Query heads that share a KV head are rows of one block, and its keys are dealt to more blocks where SMs would be
-    idle (Flash-Decoding); with a window, and where no heads share one, each head is a block that is not cut.
-    """
-    heads, shared = table.column("heads"), shared_heads(table)
-    context, window = table.column("context_length"), table.column("window")
-    windowed = window > 0.0
-    together = (heads > shared) & ~windowed
-    keys = np.where(windowed, np.minimum(context, window), context)
-    steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
-    return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
 
 
 # Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of

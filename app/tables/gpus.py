@@ -75,13 +75,14 @@ TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # and on the Arc Pro B60, which has none; older memories on the P4.
 _STREAMED_SHARES = {"HBM": 0.87, "GDDR7": 0.95, "GDDR6X": 0.94, "GDDR6": 0.80}
 _NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = 0.95, 0.77
-# Derived columns: the fraction above, and the factor by which a product's tensor units are slower than its chip's
-# (GeForce, H20; 1 for most).
+# Derived columns: the fraction above, the factor by which a product's tensor units are slower than its chip's
+# (GeForce, H20; 1 for most), and 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0.
 COLUMNS = (
     *SPEC_COLUMNS,
     *(f"peak_{pipe}_flops" for pipe in PIPES),
     "streamed_share",
     *(f"cut_{pipe}" for pipe in TENSOR_PIPES),
+    "host_launched",
 )
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
@@ -166,6 +167,7 @@ def _row(spec: GpuSpec) -> list[float]:
     values += [spec.peak_flops.get(pipe) for pipe in PIPES]
     values.append(_streamed_share(spec))
     values += [_cut(spec, pipe) for pipe in TENSOR_PIPES]
+    values.append(float(spec.vendor == "Intel" and spec.kind == "gpu"))
     return [np.nan if value is None else float(value) for value in values]
 
 

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
+from app.ops.attention_decode import decode_blocks, decode_loops
 from app.ops.attention_module import KINDS as MODULE_KINDS
-from app.ops.attention_tiles import attended, decode_loops, fill_tiles, queries_of
+from app.ops.attention_tiles import attended, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
 from app.ops.expert_load import distribution, load
 from app.ops.figures import Work
 from app.ops.linear_attention import KINDS
 from app.ops.moe import BY_GROUPS, GELU, GROUPED, OTHER, OTHER_GATE, UNGATED, USUAL, router_class
+from app.ops.stacks import STACKS
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -201,6 +203,20 @@ def test_loops_of_decoding(kv_heads: float, window: float, loops: tuple[float, f
     # Of 4,096 keys 128 at a time, which heads of 128 leave room for
     shape = {"batch": 3, "heads": 32, "kv_heads": kv_heads, "head_dim": 128, "context_length": 4096, "window": window}
     assert tuple(column[0] for column in decode_loops(operators("attention_decode", shape))) == loops
+
+
+def test_clocks_of_the_blocks_of_decoding() -> None:
+    shape = {"batch": 3, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 1000}
+    trtllm = float(STACKS.index("trtllm"))
+    shapes = (shape, {**shape, "stack": trtllm}, {**shape, "kv_heads": 32}, {**shape, "kv_heads": 32, "stack": trtllm})
+    few = {**shape, "heads": 64, "kv_heads": 1, "stack": trtllm}
+    usual, together, each, masked, many = decode_blocks(
+        operators("attention_decode", *shapes, few, dtype="bf16")
+    ).clocks
+    assert usual == together == each / 4  # by heads of keys
+    assert masked < each  # TensorRT-LLM's kernel for heads that share no keys
+    # which reads keys and values again for each head that shares them, 25 bytes a clock
+    assert many == pytest.approx(2 * masked + 3 * 63 * 2 * 128 * 1000 * 2 / 25)
 
 
 def test_latent_attention() -> None:

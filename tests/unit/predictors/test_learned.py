@@ -357,6 +357,16 @@ def test_products_in_a_cuda_graph_have_no_host_overhead() -> None:
     assert graph < 0.5 * eager
 
 
+def test_gpus_without_graphs_have_the_overhead_of_the_host() -> None:
+    gpus = GpuTable.from_specs([replace(TURING, id="a"), replace(TURING, id="b", vendor="Intel")])
+    rows = ({"m": 64, "n": 64, "k": 64}, {"m": 64, "n": 64, "k": 64, "eager": 0.0})
+    ops = operators("linear", *rows)
+    i, j = np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])
+    answer = Auto().predict(ops, gpus, i, j, evidence=no_evidence(ops))
+    eager, graph, intel, intel_graph = answer.latency_s
+    assert intel == intel_graph == eager > 2.0 * graph
+
+
 def test_serving_stacks_are_learned_apart() -> None:
     shapes = random_shapes("mnk", 900, seed=0)
     rows = [{**shape, "eager": 0.0, "stack": float(k % 2)} for k, shape in enumerate(shapes)]

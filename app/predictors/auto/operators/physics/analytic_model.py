@@ -62,7 +62,7 @@ _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # present since Ampere
 _TENSOR = COLUMN_INDEX["peak_fp16_tensor_flops"]
-_LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
+_LINK, _HOST_LAUNCHED = COLUMN_INDEX["link_bandwidth_bytes_per_s"], COLUMN_INDEX["host_launched"]
 
 
 # Rows of `terms`, seconds each: launch overhead, shortest possible time, work by bottleneck (0 if the row has none),
@@ -306,7 +306,8 @@ def fill_terms(
     i, j = queries
     for q in range(len(i)):
         row, gpu = i[q], j[q]
-        adds, least, quantised = _overhead_s(op_features, row, devices, gpu, is_eager(op_features, row))
+        launched = is_eager(op_features, row) or devices.figures[_HOST_LAUNCHED, gpu] > 0.0
+        adds, least, quantised = _overhead_s(op_features, row, devices, gpu, launched)
         terms[COMPUTE_S, q] = compute_s(op_features, row, devices, gpu, only[q], 1.0)
         terms[DRAM_S, q], terms[L2_S, q] = _memory_s(op_features, row, quantised, devices, gpu)
         terms[LINK_S, q] = 0.0
