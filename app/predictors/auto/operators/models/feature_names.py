@@ -15,7 +15,7 @@ from app.predictors.auto.operators.models.features import (
 )
 
 # To be raised when a feature is computed otherwise under the same name: what was learned of it before is void.
-REVISION = 3
+REVISION = 4
 
 _OF_PRODUCTS = (
     *(f"log({sizes})" for sizes in ("batch", "m", "n", "k", "batch*m*n", "batch*n*k", "batch*m*k", "n/m")),
