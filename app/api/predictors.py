@@ -80,6 +80,7 @@ class HostOut(BaseModel):
     serial_s: float = Field(description="of a request, for which other requests wait")
     serial_token_s: float = Field(description="of a token of a prompt, for which other requests wait")
     prefill: float = Field(description="factor on steps with prompts")
+    latent_s: float = Field(description="of a request to a model with latent attention, more than request_s")
 
 
 class ServingHostsOut(BaseModel):

@@ -144,9 +144,11 @@ def serving(
     fit: Annotated[
         bool, typer.Option("--fit", help="Also fit the times of stacks' hosts, with parts held out (minutes).")
     ] = False,
+    results: Annotated[bool, typer.Option("--results", help="Write the tables of docs/reference/results.md.")] = False,
 ) -> None:
     """Compare measured loads on served LLMs with predictions: times to first token and per token, order, intervals."""
     from app.evaluation.convnets_by_operators import shipped_engine
+    from app.evaluation.serving.record import record
     from app.evaluation.serving.report import lines
     from app.evaluation.serving.study import evaluate_serving
 
@@ -155,6 +157,8 @@ def serving(
     for stack, found in study.fits.items():
         times = ", ".join(f"{name} {value:.3g}" for name, value in found._asdict().items())
         print(f"{stack}: times of the host fitted to all deployments: {times}")
+    if results:
+        record(study.outcomes)
 
 
 @command.command("scorecard")

@@ -31,19 +31,23 @@ class ServingHosts(NamedTuple):
         """Return the times of every stack's host."""
         return {**HOST, **self.fitted}
 
-    def of(self, stack: str, software: str) -> HostTimes:
-        """Return the times of a stack's host, of the version in `software`."""
-        return of_version(self.fitted.get(stack, HOST[stack]), software)
+    def of(self, stack: str, software: str, *, latent: bool) -> HostTimes:
+        """Return the times of a stack's host, see `times_of`."""
+        return times_of(self.fitted.get(stack, HOST[stack]), software, latent=latent)
 
     def version_of(self, stack: str) -> str:
         """Return the version that a stack's times are of."""
         return self.version if stack in self.fitted else SHIPPED
 
 
-def of_version(host: HostTimes, software: str) -> HostTimes:
-    """Return the times of a stack's host, with what steps of an old version wait for it."""
+def times_of(host: HostTimes, software: str, *, latent: bool) -> HostTimes:
+    """Return the times of a stack's host for a version, with what steps of an old one wait for it, and a model."""
     old = engine_host(software)
-    return host._replace(step_s=host.step_s + old.step_s, sequence_s=host.sequence_s + old.sequence_s)
+    return host._replace(
+        step_s=host.step_s + old.step_s,
+        sequence_s=host.sequence_s + old.sequence_s,
+        request_s=host.request_s + (host.latent_s if latent else 0.0),
+    )
 
 
 def payload_of(fitted: Mapping[str, HostTimes]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ class EngineLimits(NamedTuple):
     mixes           1: prompts are computed beside decoding sequences; 0: in steps of their own, which come first
     splits          1: prompts are computed in chunks that fill the budget; 0: whole
     reserved        share of a sequence's output that is reserved when it is admitted
-    gathered, patience  prompts that wait for one another before they are computed beside decoding sequences, and the
-                    steps that they wait at most; 1: none waits
+    gathered, patience  prompts that wait for one another while sequences decode, and the steps that they wait at most;
+                    1: none waits, infinity: no number of them ends the wait
     request_s       seconds from a request's arrival until the engine has it, others aside
     serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
     """

@@ -115,6 +115,16 @@ def _bunch(limits: EngineLimits, rate: float, decode_s: float) -> float:
 
 
 @compiled
+def _bunch_wait_s(limits: EngineLimits, rate: float, decode_s: float) -> float:
+    """Return the mean seconds that prompts wait: the first of a bunch until the last, or until its patience ends."""
+    if limits.gathered <= 1.0:
+        return 0.0
+    longest = limits.patience * decode_s
+    later = rate * longest
+    return float(min(longest * (1.0 + 0.5 * later) / (1.0 + later), 0.5 * (limits.gathered - 1.0) / max(rate, 1e-9)))
+
+
+@compiled
 def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrency: float) -> Steady:
     """Return the steady state of `concurrency` requests, each answer followed by the next request.
 
@@ -135,7 +145,9 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
         waiting = others * rate * max(ttft - front, 0.0)
         # A request finds a step that runs, unless it is alone.
         own = max(np.ceil(cost.steps), 1.0) * mixed + 0.5 * others * decode
-        ttft = front + own + waiting * cost.steps * mixed + 0.5 * (bunch - 1.0) / max(rate, 1e-9)
+        ttft = front + own + waiting * cost.steps * mixed
+        if most > 1.0:  # one request alone finds no sequence that decodes
+            ttft += _bunch_wait_s(limits, others * rate, decode)
         found = most / (ttft + later * tpot)
         rate = found if rate == 0.0 else rate + _DAMPING * (found - rate)
         decoding = min(rate * later * tpot, most)
@@ -163,7 +175,9 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         used, full = min(rate * cost.steps * mixed, 1.0), min(rate * cost.least * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
         ttft = front + own + 0.5 * (decode * (1.0 - used) + mixed * used)
-        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed + 0.5 * (bunch - 1.0) / rate
+        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed + min(decoding, 1.0) * _bunch_wait_s(
+            limits, rate, decode
+        )
         change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
         decoding += change
         if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:

@@ -18,6 +18,7 @@ Rate: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, description="Requests p
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **_WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **_WHOLE)]
+WaitSteps: TypeAlias = Annotated[float, Meta(ge=0, le=10_000)]
 Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **_WHOLE)]
 
 
@@ -101,6 +102,8 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     max_batched_tokens: BudgetTokens | None = None
     max_sequences: InFlight | None = None
     memory_share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    prefill_wait_steps: WaitSteps | None = None
+    prefill_wait_tokens: BudgetTokens | None = None
     speculative: Speculative | None = None
     prefill_pool: PrefillPool | None = None
     method: Literal["simulation", "closed_form"] = "simulation"
@@ -151,6 +154,8 @@ class ServingSettings(Struct, frozen=True):
     max_batched_tokens: int
     max_sequences: int
     memory_share: float
+    prefill_wait_steps: float
+    prefill_wait_tokens: int | None
     mixes_prefill: bool
     chunks_prefill: bool
     host_version: str

@@ -558,6 +558,7 @@ class HostOut(TypedDict):
     serial_s: float
     serial_token_s: float
     prefill: float
+    latent_s: float
 
 
 class IngestReport(TypedDict):
@@ -2454,6 +2455,8 @@ class ServingWorkload(TypedDict):
     max_batched_tokens: NotRequired[float | None]
     max_sequences: NotRequired[float | None]
     memory_share: NotRequired[float | None]
+    prefill_wait_steps: NotRequired[float | None]
+    prefill_wait_tokens: NotRequired[float | None]
     speculative: NotRequired[Speculative | None]
     prefill_pool: NotRequired[PrefillPool | None]
     method: NotRequired[Literal["closed_form", "simulation"]]
@@ -2617,6 +2620,8 @@ class ServingSettings(TypedDict):
     max_batched_tokens: int
     max_sequences: int
     memory_share: float
+    prefill_wait_steps: float
+    prefill_wait_tokens: int | None
     mixes_prefill: bool
     chunks_prefill: bool
     host_version: str

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.config import CHECKOUT
 from app.evaluation.convnets_by_operators import shipped_engine
 from app.evaluation.serving.outcomes import Outcome
+from app.evaluation.serving.read_ml_energy import ML_ENERGY
 from app.evaluation.serving.read_others import ARRIVALS
 from app.evaluation.serving.read_points import INFERENCEX
-from app.evaluation.serving.report import errors, lines, overloads
+from app.evaluation.serving.report import energy, errors, lines, overloads
 from app.evaluation.serving.study import evaluate_serving
 from app.evaluation.serving_steps import POINTS
 
@@ -34,6 +36,23 @@ def test_closed_loops_of_vllm(found: list[Outcome]) -> None:
     assert tpot.mape < 9 and tpot.median < 7
     assert ttft.mape < 19 and ttft.median < 17
     assert 72 <= ttft.within <= 90
+
+
+@needs_data
+def test_closed_loops_of_all_stacks(found: list[Outcome]) -> None:
+    """The goals of time per token and time to first token, with the settings of the launch scripts."""
+    alike = [one for one in found if one.case.source == INFERENCEX]
+    tpot, ttft = errors(alike, "tpot_ms"), errors(alike, "ttft_ms")
+    assert tpot.mape < 9 and tpot.median < 7.2
+    assert ttft.mape < 19 and ttft.median < 13
+    assert 72 <= tpot.within <= 90 and 72 <= ttft.within <= 88
+
+
+@needs_data
+def test_energy_per_token(found: list[Outcome]) -> None:
+    off = energy([one for one in found if one.case.source == ML_ENERGY])
+    assert len(off) > 150
+    assert np.median(np.abs(off)) < 20
 
 
 @needs_data

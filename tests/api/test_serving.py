@@ -78,6 +78,22 @@ def test_settings_that_are_left_out_are_the_stacks_defaults(client: TestClient) 
     assert sglang["mixes_prefill"] is False
 
 
+def test_prompts_that_wait_for_others_have_their_first_token_later(client: TestClient) -> None:
+    load: Body = {"load": {"rate_per_s": 4}}
+    plain, waiting = (
+        ask(client, SMALL | load)["serving"],
+        ask(client, SMALL | load | {"prefill_wait_steps": 40})["serving"],
+    )
+    assert plain["settings"]["prefill_wait_steps"] == 0
+    assert (waiting["settings"]["prefill_wait_steps"], waiting["settings"]["prefill_wait_tokens"]) == (40, None)
+    longest = 40 * waiting["step_ms"]["decode"]
+    assert 0.5 * longest < waiting["ttft_ms"]["mean"] - plain["ttft_ms"]["mean"] < longest
+    few = ask(client, SMALL | load | {"prefill_wait_steps": 40, "prefill_wait_tokens": 1024})["serving"]
+    assert plain["ttft_ms"]["mean"] < few["ttft_ms"]["mean"] < waiting["ttft_ms"]["mean"]
+    replicas: Body = {"software": "trtllm", "parallelism": {"tensor": 2, "attention_data": 2}}
+    assert ask(client, SMALL | replicas)["serving"]["settings"]["prefill_wait_steps"] == 50
+
+
 def test_one_request_alone_takes_a_decode_step_for_every_token(client: TestClient) -> None:
     served = ask(client, SMALL | {"load": {"concurrency": 1}, "length_spread": 0})["serving"]
     model: Body = {"kind": "model", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "batch": 1}
@@ -221,6 +237,8 @@ def test_all_gpus_are_answered(client: TestClient) -> None:
         ({"prefix_hit": 1}, ["prefix_hit"]),
         ({"max_batched_tokens": 1}, ["max_batched_tokens"]),
         ({"memory_share": 0}, ["memory_share"]),
+        ({"prefill_wait_steps": -1}, ["prefill_wait_steps"]),
+        ({"prefill_wait_tokens": 0}, ["prefill_wait_tokens"]),
         ({"speculative": {"tokens": 0, "acceptance": 0.5}}, ["speculative", "tokens"]),
         ({"speculative": {"tokens": 2, "acceptance": 1.5}}, ["speculative", "acceptance"]),
         ({"parallelism": {"tensor": 3}}, ["parallelism", "tensor"]),

@@ -101,3 +101,14 @@ def test_errors_stand_at_their_field(client: TestClient, query: str, field: str,
     at = shown.text.split(f'id="f-{field}-help"', 1)[1].split("</p>", 1)[0]
     assert 'class="problem"' in at and said in at.replace("&#39;", "'")
     assert client.get(f"/serving?{query}&format=json").status_code == 422
+
+
+def test_engines_for_prompts_are_asked_for_and_counted(client: TestClient) -> None:
+    place = f"{PLACE}&load=rate_per_s&level=2"
+    alone = view(client, place)["comparison"]["ranking"][0]
+    pooled = view(client, f"{place}&pool=2&pool_tensor=2")["comparison"]["ranking"][0]
+    assert (alone["devices"], pooled["devices"]) == (1, 1 + 2 * 2)
+    assert pooled["serving"]["tpot_ms"]["mean"] < alone["serving"]["tpot_ms"]["mean"]
+    shown = client.get(f"{place}&pool=2&pool_tensor=2").text
+    assert "Joules per token" in shown
+    assert f">{pooled['cost']['energy_per_token_j']:.2f}<" in shown

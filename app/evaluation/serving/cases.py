@@ -10,12 +10,16 @@ UNKNOWN = float("nan")
 
 
 class Measured(NamedTuple):
-    """Measured means over requests, milliseconds; NaN: not told. `overloaded`: queues grew for as long as it ran."""
+    """Measured means over requests, milliseconds, and joules per generated token; NaN: not told.
+
+    `overloaded`: queues grew for as long as it ran.
+    """
 
     ttft_ms: float = UNKNOWN
     tpot_ms: float = UNKNOWN
     e2e_ms: float = UNKNOWN
     overloaded: bool = False
+    energy_j: float = UNKNOWN
 
 
 class Case(NamedTuple):

@@ -10,6 +10,8 @@ import numpy as np
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.evaluation.serving.cases import Case
+from app.services.compare.request import Candidate
+from app.services.compare.served_options import cost_of
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.figures import LoadFigures
@@ -32,12 +34,14 @@ class Ready(NamedTuple):
 class Outcome(NamedTuple):
     """A case and its prediction with the shipped times of the host.
 
+    energy_j  joules per generated token by the power model; None: saturated
     held_out  TTFT, TPOT and end to end in milliseconds with times fitted without its deployment, model or GPU, by the
               name of what was held out; empty where nothing was fitted, or nothing was left to fit to
     """
 
     case: Case
     prediction: ServingPrediction
+    energy_j: float | None
     held_out: Mapping[str, tuple[float, float, float]]
 
 
@@ -67,9 +71,11 @@ def outcomes(
         request = ServingRequest(gpu=one.case.gpu, workload=one.case.workload)
         rows = GpuRows(snapshot)
         target = rows.row(one.case.gpu, ("gpu",))
-        prediction = predict_served(snapshot, request, one.load.deployment, rows.spec(target), one.load.engine)
+        spec = rows.spec(target)
+        prediction = predict_served(snapshot, request, one.load.deployment, spec, one.load.engine)
         others = {name: _milliseconds(one.load.figures(host)) for name, host in held_out.get(k, {}).items()}
-        found.append(Outcome(one.case, prediction, others))
+        cost = cost_of(snapshot, Candidate(one.case.gpu, spec, None, None), one.load.deployment, prediction.serving)
+        found.append(Outcome(one.case, prediction, cost.energy_per_token_j, others))
         if k % 200 == 199:
             progress(f"{k + 1} of {len(ready)} loads")
     return found

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from app.errors import NotFound
 from app.evaluation.serving.cases import Case, Measured
+from app.evaluation.serving.inferencex_settings import inferencex_settings
 from app.evaluation.serving_steps import (
     CONFIG_OF,
     POINTS,
@@ -48,6 +49,7 @@ def _case(point: Point, ttft_ms: float, version: str | None, config: dict[str, o
         output_tokens=point.output_tokens,
         length_spread=0.2 if point.inferencex else 0.0,
         load=ServingLoad(concurrency=point.concurrency),
+        **(inferencex_settings(point) if point.inferencex else {}),  # type: ignore[arg-type]
     )
     measured = Measured(ttft_ms, point.tpot_ms, ttft_ms + later * point.tpot_ms)
     source = INFERENCEX if point.inferencex else OTHERS

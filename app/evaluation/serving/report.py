@@ -121,6 +121,14 @@ def order(found: Sequence[Outcome]) -> Order:
     return Order(len(right), float(100.0 * np.mean(right)) if right else np.nan)
 
 
+def energy(found: Sequence[Outcome]) -> Floats:
+    """Return the relative errors of joules per generated token, percent, of loads whose energy was measured."""
+    pairs = [(one.energy_j, one.case.measured.energy_j) for one in found if one.energy_j is not None]
+    predicted, measured = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    known = np.isfinite(measured)
+    return _percent(predicted[known], measured[known])
+
+
 def overloads(found: Sequence[Outcome]) -> tuple[int, int]:
     """Return the loads that outran their engine, and those of them that are predicted to saturate it."""
     measured = [one for one in found if one.case.measured.overloaded]
@@ -143,18 +151,28 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
     yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
     plain, moved = shifted(found)
     yield f"TPOT of InferenceX with the nearest other loads of each deployment measured: {plain:.1f} -> {moved:.1f} %"
+    off = energy(found)
+    if len(off):
+        size = np.abs(off)
+        yield (
+            f"energy per token: mape {size.mean():.1f}, median {np.median(size):.1f}, bias {off.mean():.1f} %,"
+            f" {len(off)} loads"
+        )
     many, told = overloads(found)
     yield f"loads that outran their engine: {many}, predicted to saturate it: {told}"
 
 
+def held_out(found: Sequence[Outcome]) -> Iterator[tuple[str, Errors, Errors]]:
+    """Yield what was held out, if hosts were fitted, and errors of TPOT and TTFT where something was left to fit to."""
+    for name in HELD_OUT if any(one.held_out for one in found) else ():
+        known = [one for one in found if name in one.held_out]
+        yield name, errors(known, "tpot_ms", name), errors(known, "ttft_ms", name)
+
+
 def _held_out_lines(found: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the errors with the host's times fitted without each deployment, model and GPU, if they were fitted."""
-    fitted = [one for one in found if one.held_out]
-    for name in HELD_OUT if fitted else ():
-        known = [one for one in fitted if name in one.held_out]
-        figures = (errors(known, figure, name) for figure in ("tpot_ms", "ttft_ms"))
+    for name, *figures in held_out(found):
         tpot, ttft = (f"{one.held_out:.1f} mean, {one.held_out_median:.1f} median" for one in figures)
-        yield f"hosts fitted without each {name:10} TPOT {tpot}; TTFT {ttft}; {len(known)} of {len(fitted)} loads"
+        yield f"hosts fitted without each {name:10} TPOT {tpot}; TTFT {ttft}; {figures[0].points} loads"
 
 
 def _line(name: str, found: Sequence[Outcome]) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from app.engine.engine import Engine
 from app.evaluation.serving.cases import Case
 from app.evaluation.serving.outcomes import Outcome, Ready, outcomes, ready_cases
+from app.evaluation.serving.read_ml_energy import read_ml_energy
 from app.evaluation.serving.read_others import read_others
 from app.evaluation.serving.read_points import INFERENCEX, read_closed_loops
 from app.services.serving.host_fit import search_host
@@ -33,7 +34,7 @@ class Study(NamedTuple):
 
 def evaluate_serving(folder: Path, engine: Engine, *, fit: bool, progress: Progress = lambda line: None) -> Study:
     """Return the study of a data folder; `fit` also fits the times of the host, with parts held out (minutes)."""
-    cases = [*read_closed_loops(folder), *read_others(folder)]
+    cases = [*read_closed_loops(folder), *read_others(folder), *read_ml_energy(folder)]
     progress(f"{len(cases)} loads on {len({case.deployment for case in cases})} deployments")
     ready = ready_cases(engine, cases)
     fits: dict[str, HostTimes] = {}

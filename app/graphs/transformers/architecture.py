@@ -302,3 +302,14 @@ class Architecture:
     drops: bool = False
     drops_attention: bool = False
     towers: int = 0
+
+    @property
+    def latent(self) -> bool:
+        """Whether any layer has multi-head latent attention."""
+        return any(_is_latent(layer.attention) for stack in self.stacks for layer, _ in stack.layers)
+
+
+def _is_latent(attention: Attention | AttentionModule | Recurrence | None) -> bool:
+    if isinstance(attention, AttentionModule):
+        return attention.kind in ("mla", "dsa")
+    return isinstance(attention, Attention) and attention.latent is not None

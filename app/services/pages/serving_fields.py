@@ -75,7 +75,22 @@ _MORE = (
     number("prefix_hit", "Prefix hits", help="share of a prompt that is cached, 0 to 1", more=True),
     number("max_batched_tokens", "Tokens of a step", help="at most; empty: the stack's default", more=True),
     number("max_sequences", "Sequences", help="at once, at most; empty: the stack's default", more=True),
+    number(
+        "prefill_wait_steps", "Wait of prompts", help="decode steps, for other prompts; empty: the default", more=True
+    ),
     number("memory_share", "Memory share", help="of weights and KV cache, 0 to 1", more=True),
+    number(
+        "pool", "Replicas for prompts", "prefill_pool", "replicas", help="engines of their own; empty: none", more=True
+    ),
+    number(
+        "pool_tensor",
+        "GPUs of each of these",
+        "prefill_pool",
+        "parallelism",
+        "tensor",
+        help="tensor parallel",
+        more=True,
+    ),
     number("tokens", "Drafted tokens", "speculative", "tokens", help="speculative decoding, in a step", more=True),
     number("acceptance", "Acceptance", "speculative", "acceptance", help="of a drafted token, 0 to 1", more=True),
 )

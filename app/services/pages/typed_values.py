@@ -14,10 +14,10 @@ def put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> No
     """Set the value at its path, creating objects and lists on the way."""
     if path[0] == "operators":
         workload.setdefault("operators", [{}])[0][path[2]] = value
-    elif len(path) == 2:
-        workload.setdefault(str(path[0]), {})[path[1]] = value
-    else:
-        workload[str(path[0])] = value
+        return
+    for name in path[:-1]:
+        workload = workload.setdefault(str(name), {})
+    workload[str(path[-1])] = value
 
 
 def value_of(field: Field, text: str) -> Any:

@@ -33,11 +33,16 @@ from app.tables.gpus import GpuSpec
 
 
 class Settings(NamedTuple):
-    """Settings of an engine as used: tokens of a step and sequences of an attention replica, share of the memory."""
+    """Settings of an engine as used: tokens of a step and sequences of an attention replica, share of the memory.
+
+    wait_steps, wait_tokens  most decode steps that prompts wait for one another, and tokens of them that end the wait
+    """
 
     budget_tokens: int
     sequences: int
     memory_share: float
+    wait_steps: float
+    wait_tokens: int | None
 
 
 class Engine(NamedTuple):
@@ -59,7 +64,8 @@ def engines_on(query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpe
     """Return the deployment's engine on each target of the query, whose specifications are `specs`."""
     settings = [settings_of(deployment, spec) for spec in specs]
     tables = step_tables(query, deployment, _axes(deployment, settings))
-    host = query.engine.hosts.of(deployment.stack_name, deployment.workload.software)
+    software, latent = deployment.workload.software, deployment.architecture.latent
+    host = query.engine.hosts.of(deployment.stack_name, software, latent=latent)
     engines = [_engine(deployment, host, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
     if deployment.pool is None:
         return engines
@@ -76,7 +82,24 @@ def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     if workload.max_batched_tokens is None and stack.raises_budget:
         at_once = workload.load.concurrency or workload.load.burst or 0.0
         budget = max(budget, int(deployment.lengths.prompt + min(at_once, sequences)))
-    return Settings(budget, sequences, workload.memory_share or stack.memory_share)
+    steps, tokens = workload.prefill_wait_steps, workload.prefill_wait_tokens
+    if steps is None:
+        steps = stack.patience if deployment.attention_replicas > 1 else 0.0
+    share = workload.memory_share or stack.memory_share
+    return Settings(budget, sequences, share, steps, None if tokens is None else int(tokens))
+
+
+def _waiting_prompts(deployment: Deployment, settings: Settings) -> float:
+    """Return how many prompts end the wait for one another; without a number of tokens, one for each replica.
+
+    Where attention has no replicas, no number of prompts does.
+    """
+    if not settings.wait_steps:
+        return 1.0
+    if settings.wait_tokens is None:
+        return float(deployment.attention_replicas) if deployment.attention_replicas > 1 else np.inf
+    shape = shape_of(deployment)
+    return float(max(np.ceil(settings.wait_tokens / max(shape.prompt - shape.cached, 1.0)), 1.0))
 
 
 def _axes(deployment: Deployment, settings: list[Settings]) -> Axes:
@@ -112,8 +135,8 @@ def _engine(
         mixes=float(stack.mixes),
         splits=float(stack.splits),
         reserved=stack.reserved,
-        gathered=float(replicas if stack.patience else 1),
-        patience=stack.patience,
+        gathered=_waiting_prompts(deployment, settings),
+        patience=settings.wait_steps,
         request_s=host.request_s,
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,

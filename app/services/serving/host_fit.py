@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.serving_hosts import of_version
+from app.engine.serving_hosts import times_of
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, with_host
 from app.services.serving.figures import LoadFigures
@@ -16,12 +16,15 @@ from app.serving.stacks import HostTimes
 from app.tables.arrays import Floats
 
 _SEED, _DRAWS, _FOLDS = 0, 220, 5
+# Loads that every draw is tried on, evenly spaced, and the best draws, which are tried on all.
+_TRIED, _FINALISTS = 60, 40
 # Of errors of the time to first token against those of the time per output token.
 _TTFT_WEIGHT = 0.5
 # Greatest error that counts, in log space: what is further off has another cause.
 _MOST = 0.5
 # Least and most of each time, drawn uniformly in log space between; with `_NONE` of the draws at zero.
 _RANGES = ((2e-5, 1.5e-3), (3e-6, 4e-5), (5e-3, 0.1), (5e-4, 2e-2), (2e-7, 1e-5), (1.0, 1.5))
+_LATENT = (2e-2, 0.2)
 _NONE = 0.15
 
 
@@ -35,7 +38,8 @@ class MeasuredLoad(NamedTuple):
 
     def figures(self, host: HostTimes) -> LoadFigures:
         """Return the figures of the load with these times of the host."""
-        own = of_version(host, self.deployment.workload.software)
+        deployment = self.deployment
+        own = times_of(host, deployment.workload.software, latent=deployment.architecture.latent)
         return load_figures(self.deployment, with_host(self.engine, own))
 
     def log_errors(self, host: HostTimes) -> tuple[float, float] | None:
@@ -55,7 +59,7 @@ class MeasuredLoad(NamedTuple):
 
 
 class HostSearch(NamedTuple):
-    """Drawn times of a stack's host, and their errors on n measured loads, float64 [draws, n]."""
+    """Drawn times of a stack's host, and their errors on n measured loads, float64 [draws, n]; known ones first."""
 
     draws: list[HostTimes]
     errors: Floats
@@ -86,20 +90,34 @@ def search_host(
     progress: Callable[[str], None] = lambda line: None,
 ) -> HostSearch:
     """Return the errors of drawn times, and of `known` ones, on the loads of one stack."""
-    draws = [*known, *_draws()]
+    # Where all models have latent attention, or none, request_s has what it takes.
+    apart = len({load.deployment.architecture.latent for load in loads}) > 1
+    draws = [host if apart else host._replace(latent_s=0.0) for host in _draws()]
+    if len(loads) > _TRIED:
+        tried = loads[:: -(-len(loads) // _TRIED)]
+        best = _errors(tried, draws, progress).mean(axis=1).argsort(kind="stable")
+        draws = [draws[k] for k in best[:_FINALISTS].tolist()]
+    draws = [*known, *draws]
+    return HostSearch(draws, _errors(loads, draws, progress))
+
+
+def _errors(loads: Sequence[MeasuredLoad], draws: Sequence[HostTimes], progress: Callable[[str], None]) -> Floats:
     errors = np.empty((len(draws), len(loads)))
     for k, host in enumerate(draws):
         errors[k] = [load.error(host) for load in loads]
         if k % 20 == 19:
-            progress(f"{k + 1} of {len(draws)} draws")
-    return HostSearch(draws, errors)
+            progress(f"{k + 1} of {len(draws)} draws on {len(loads)} loads")
+    return errors
 
 
 def _draws() -> list[HostTimes]:
-    generator = np.random.default_rng(_SEED)
+    """Return the draws, no time at all among them; the same whatever is fitted."""
+    generator, latent = np.random.default_rng(_SEED), np.random.default_rng([_SEED, 1])
     draws = [HostTimes()]
     low, high = np.array(_RANGES).T
     for _ in range(_DRAWS):
         at, none = generator.random((2, len(low)))
-        draws.append(HostTimes(*np.where(none < _NONE, HostTimes(), low * (high / low) ** at).tolist()))
+        common = np.where(none < _NONE, HostTimes()[: len(low)], low * (high / low) ** at)
+        more = _LATENT[0] * (_LATENT[1] / _LATENT[0]) ** latent.random()
+        draws.append(HostTimes(*common.tolist())._replace(latent_s=float(more)))
     return draws

@@ -56,6 +56,7 @@ _WORKLOAD = {
     **dict.fromkeys(("load.concurrency", "load.rate_per_s", "load.burst"), NUMBER),
     **dict.fromkeys(("input_tokens", "output_tokens", "length_spread", "prefix_hit"), NUMBER),
     **dict.fromkeys(("max_batched_tokens", "max_sequences", "memory_share"), NUMBER),
+    **dict.fromkeys(("prefill_wait_steps", "prefill_wait_tokens"), NUMBER),
     **dict.fromkeys(("speculative", "prefill_pool"), OBJECT),
 }
 

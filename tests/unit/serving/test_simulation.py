@@ -123,6 +123,16 @@ def test_prompts_wait_for_one_another_and_not_for_ever() -> None:
     assert simulate(step_times(), waiting, two).first_s[1] == pytest.approx(0.05 + 21.0 * (BASE + TOKEN), rel=0.1)
 
 
+@pytest.mark.parametrize(("gathered", "patience"), [(np.inf, 20.0), (3.0, 1e6), (1.0, 0.0)])
+def test_the_closed_form_of_waiting_prompts(gathered: float, patience: float) -> None:
+    """In the mean time to first token, of arrivals that find sequences that decode."""
+    limit, lengths = limits(gathered=gathered, patience=patience), Lengths(256.0, 512.0, 0.2, 0.0)
+    requests = poisson(lengths, 4.0, 10.0, 0)
+    found = simulate(step_times(), limit, requests)
+    first_s = (found.first_s - found.arrived_s)[requests.warm_up :].mean()
+    assert open_load(step_times(), limit, Shape(*lengths.means()), 4.0).ttft_s == pytest.approx(first_s, rel=0.15)
+
+
 def test_a_closed_loop_starts_a_request_when_one_ends() -> None:
     requests = closed(Lengths(512.0, 64.0, 0.3, 0.0), 8, 1)
     found = simulate(step_times(), limits(), requests)
@@ -153,6 +163,7 @@ ENGINES = [
     (step_times(key_s=4e-9), limits(2048.0)),
     (step_times(base_s=20e-3, replicas=4), limits(32768.0, sequences=1024.0)),
     (step_times(base_s=20e-3, replicas=4), limits(32768.0, sequences=1024.0, gathered=4.0, patience=50.0)),
+    (step_times(), limits(gathered=np.inf, patience=20.0)),
 ]
 
 

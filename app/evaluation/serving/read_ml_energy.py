@@ -1,0 +1,49 @@
+"""Loads of the ML.ENERGY leaderboard: so many requests in flight on H100, with the energy of a token.
+
+Models, formats, splits and prompts are those that the scorecard assumes (app.evaluation.scorecard.sources.ml_energy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from app.evaluation.scorecard.case import Row
+from app.evaluation.scorecard.sources import ml_energy
+from app.evaluation.serving.cases import Case, Measured
+from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
+
+ML_ENERGY = "ml_energy"
+_FILE = "whole_models/ml_energy.parquet"
+
+
+def read_ml_energy(folder: Path) -> list[Case]:
+    """Return the loads of language models whose configuration is known; none without the file."""
+    path = folder / _FILE
+    return [case for row in pq.read_table(path).to_pylist() for case in _cases(row)] if path.is_file() else []
+
+
+def _cases(row: Row) -> Iterator[Case]:
+    time, *energy = ml_energy.cases([row])
+    if not energy or not time.parts:
+        return
+    step, prompt = (part.workload for part in energy[0].parts)
+    split = step["parallelism"]
+    workload = ServingWorkload(
+        kind="serving",
+        config=dict(step["config"]),
+        dtype=step["dtype"],
+        kv_dtype=step["kv_dtype"],
+        software=step["software"],
+        parallelism=ServingParallelism(**split),
+        input_tokens=prompt["sequence"],
+        output_tokens=max(round(row["avg_output_len"]), 2),
+        length_spread=0.0,
+        load=ServingLoad(concurrency=step["batch"]),
+        method="closed_form",
+    )
+    measured = Measured(tpot_ms=row["median_itl_ms"], energy_j=row["energy_per_token_joules"])
+    deployment = f"{time.model}|{row['num_gpus']}|{split['tensor']}|{split['expert']}"
+    yield Case(ML_ENERGY, time.model, time.gpu, step["dtype"], "vllm", deployment, workload, measured)
