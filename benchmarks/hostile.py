@@ -108,6 +108,13 @@ def graph(n: int, outputs: int = 1) -> bytes:
     ).encode()
 
 
+def doubtful_rows(n: int) -> bytes:
+    """Measured operators that took a thousand seconds."""
+    workload = {"kind": "operator", "op": "linear", "m": 1, "n": 1, "k": 1}
+    row = json.dumps({"gpu": "titan-v", "workload": workload, "latency_ms": 1e6, "source": "x"}).encode()
+    return b"[" + b",".join([row] * n) + b"]"
+
+
 def inline(network: bytes) -> bytes:
     """A prediction of a network in the request itself."""
     return b'{"gpu": "%b", "workload": {"kind": "graph", "graph": %b}}' % (GPU.encode(), network)
@@ -140,9 +147,12 @@ ATTACKS = (
     Hostile("1 million empty rows", MEASURED, JSON, lambda: b"[" + b"{}," * 999_999 + b"{}]"),
     Hostile("1 million numbers", MEASURED, JSON, lambda: b"[" + b"0," * 999_999 + b"0]"),
     Hostile("150,000 kernels", MEASURED, JSON, lambda: json.dumps([*kernel_rows(150_000)]).encode()),
+    Hostile("430,000 doubtful operators", MEASURED, JSON, lambda: doubtful_rows(430_000)),
+    Hostile("200,000 doubtful operators", MEASURED, JSON, lambda: doubtful_rows(200_000)),
     Hostile("1 million rows in JSON", BATCH, JSON, lambda: columns(1_000_000)),
     Hostile("100,000 nodes", "/graphs", JSON, lambda: graph(100_000)),
     Hostile("1,000 nodes of 1,000 tensors", "/graphs", JSON, lambda: graph(1_000, 1_000)),
+    Hostile("2,600 nodes of 1,000 tensors", "/graphs", JSON, lambda: graph(2_600, 1_000).replace(b", 8]", b"]")),
     Hostile("30,000 nodes", "/predict", JSON, lambda: inline(graph(30_000))),
     Hostile("2 million rows in CSV", MEASURED, CSV, lambda: csv_rows(2_000_000)),
     Hostile("60 MB of commas in CSV", MEASURED, CSV, lambda: b"gpu,op\n" + b"," * 60_000_000),

@@ -25,7 +25,7 @@ from app.services.operators.predict_operators import predict_operators
 from app.services.serving.predict_serving import predict_serving
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.wire.json_parts import PART_BYTES, decode_in_parts
+from app.wire.json_parts import PART_BYTES, decode_in_parts, list_length
 from app.wire.json_text import check_json_text
 from app.wire.kernel_workload import KERNEL_EXAMPLE
 from app.wire.measurements.csv_rows import check_lines
@@ -54,6 +54,7 @@ def warm(snapshot: Snapshot) -> None:
     """
     check_json_text(msgspec.json.encode(KERNEL_EXAMPLE))
     check_lines(b"\n")
+    list_length(b"[0]")
     decode_in_parts(b"[" + b"0," * PART_BYTES + b"0]")
     gpu, operators = snapshot.engine.gpus.ids[0], OPERATORS_EXAMPLE["workload"]
     for predictor in PREDICTORS:

@@ -11,11 +11,13 @@ from msgspec import Meta, Struct
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.graphs.importers.tensors import TENSOR_DTYPES
 from app.runtime.cancellation import check_cancelled
+from app.runtime.release import release
 from app.wire.decoding import field_errors, summary
 from app.wire.kernel_workload import Dtype, Name
 
 MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
+MAX_ALL_TENSORS = 2**20  # that all nodes read and write: some 500 bytes each
 MAX_RANK = 16
 _PART_NODES = 20  # converted at a time: usually 40 µs, and 10 ms with as many tensors as are allowed
 
@@ -102,6 +104,7 @@ def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, A
     `loc` is where the graph stands in the request. Returns `raw` itself, unchanged: omitted fields stay omitted.
     """
     errors = list[FieldError]()
+    _check_tensors(raw, loc)
     for first, part in _parts(raw):
         check_cancelled()
         try:
@@ -115,6 +118,23 @@ def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, A
         raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
     assert isinstance(raw, dict)
     return raw
+
+
+def _check_tensors(raw: Any, loc: Loc) -> None:
+    """Raise BadInput for a graph of too many tensors, and free its nodes."""
+    nodes = raw.get("nodes") if isinstance(raw, dict) else None
+    if not isinstance(nodes, list):
+        return
+    ends = [node.get(end) for node in nodes if isinstance(node, dict) for end in ("inputs", "outputs")]
+    every = [tensors for tensors in ends if isinstance(tensors, list)]
+    count = sum(map(len, every))
+    if count > MAX_ALL_TENSORS:
+        for tensors in every:
+            release(tensors)
+        release(nodes)
+        message = f"the nodes read and write {count:,} tensors; at most {MAX_ALL_TENSORS:,} are accepted"
+        error = FieldError((*loc, "nodes"), message)
+        raise BadInput(summary([error]), errors=[error])
 
 
 def canonical_json(graph: Mapping[str, Any]) -> bytes:

@@ -143,6 +143,36 @@ def unknown_names(size: int) -> bytes:
     return b"{" + b",".join(b'"k%06d":1' % k for k in range(size // 12 - 1)) + b"}"
 
 
+OPERATOR = {"gpu": "titan-v", "software": "x", "source": "x", "latency_ms": 1e6}
+OPERATOR |= {"workload": {"kind": "operator", "op": "linear", "m": 1, "n": 1, "k": 1}}
+
+
+def many_tensors(nodes: int, tensors: int) -> bytes:
+    """A graph whose nodes write as many tensors each."""
+    node = b'{"name":"n%d","op":"relu","outputs":[' + b",".join([b'{"shape":[8]}'] * tensors) + b"]}"
+    return b'{"nodes":[' + b",".join(node % k for k in range(nodes)) + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/measurements", b"[" + b",".join([json.dumps(OPERATOR).encode()] * 430_000) + b"]", "at most 200,000 rows"),
+        ("/measurements", b"[" + b"0," * 999_999 + b"0]", "at most 200,000 rows"),
+        ("/graphs", many_tensors(1_100, 1_000), "1,100,000 tensors; at most 1,048,576"),
+    ],
+    ids=["doubtful operators", "wrong rows", "tensors"],
+)
+def test_bodies_of_more_than_fits_in_memory_name_their_limit(
+    service: Service, path: str, body: bytes, named: str
+) -> None:
+    with small_requests(service) as others:
+        told = service.client.post(path, content=body)
+    assert told.status_code in (413, 422), told.text
+    assert named in told.json()["detail"].lower()
+    assert others.longest_s < STALL_S
+    assert others.grown_bytes < 2**30
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

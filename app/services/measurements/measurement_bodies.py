@@ -17,11 +17,15 @@ from app.services.measurements.metadata import DEVICE
 from app.services.measurements.mixed_tables import OUTCOME, REMARKS, Cells, check_column_names, split_by_kind
 from app.services.measurements.operator_uploads import csv_names, strip_prefix
 from app.wire.decoding import decode_plain
+from app.wire.json_parts import list_length
 from app.wire.measurements.csv_rows import check_lines, read_csv, read_text_table
 from app.wire.measurements.parquet_rows import read_parquet_table
 from app.wire.measurements.row_columns import cell_errors
 from app.wire.measurements.upload import Objects, Upload
 from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, read_table
+
+# Rows of a JSON list: as objects each takes some 3 kB, and half a million of them over a GiB. A table takes more rows.
+MAX_JSON_ROWS = 200_000
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
 _PARQUET = Cells(operator_uploads.read_parquet_columns, read_parquet_table)
@@ -44,11 +48,11 @@ def read_measurements(
 
 def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
     """Read a list of objects that are already in the API's form."""
+    if (count := list_length(body)) > (most := min(max_rows, MAX_JSON_ROWS)):
+        raise TooLarge(f"At most {most:,} rows are accepted at once in JSON; this list has {count:,}. Send Parquet.")
     rows = decode_plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")
-    if len(rows) > max_rows:
-        raise TooLarge(f"At most {max_rows} rows are accepted at once; this list has {len(rows)}.")
     errors = [FieldError((k,), "a measurement is an object") for k, row in enumerate(rows) if not isinstance(row, dict)]
     if errors:
         refused = cell_errors(errors, "list")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.wire import json_parts
-from app.wire.json_parts import decode_in_parts
+from app.wire.json_parts import decode_in_parts, list_length
 
 VALUES = st.recursive(
     st.none() | st.integers(-9, 9) | st.text(alphabet='ab"\\[]{},:\u00e9', max_size=12),
@@ -45,3 +45,18 @@ def test_damaged_json_is_refused_as_a_whole_is(value: Any, at: int, damage: byte
             decode_in_parts(text)
     else:
         assert decode_in_parts(text) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (b" [1, 2,3]", 3),
+        (b'[{"a": [1, 2], "b": {"c": 1, "d": 2}}, [1, 2, [3, 4]]]', 2),
+        (rb'["a,b", "\",", "\\", "]"]', 4),
+        (b"[]", 1),
+        (b'{"a": 1, "b": 2}', 0),
+        (b"", 0),
+    ],
+)
+def test_values_of_a_list_are_counted(text: bytes, values: int) -> None:
+    assert list_length(text) == values
