@@ -26,8 +26,10 @@ def read_ml_energy(folder: Path) -> list[Case]:
 
 
 def _cases(row: Row) -> Iterator[Case]:
+    if row["median_itl_ms"] is None:  # images and videos
+        return
     time, *energy = ml_energy.cases([row])
-    if not energy or not time.parts:
+    if not time.parts:
         return
     step, prompt = (part.workload for part in energy[0].parts)
     split = step["parallelism"]
