@@ -11,12 +11,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from numba import config, njit
 
 from app.runtime.code_cache import CodeCache
 
 F = TypeVar("F", bound=Callable[..., object])
 _BLAS = "scipy.linalg.cython_blas"
+# False where tests run compiled functions as Python.
+COMPILES = not vars(config)["DISABLE_JIT"]
 
 
 def _load_array_functions() -> None:

@@ -107,7 +107,7 @@ def test_endpoints_that_cannot_be_measured_say_why(tmp_path: Path) -> None:
         ({"serving": "http://x", "suite": ["kernels"]}, "--suite"),
         ({"serving": "http://x", "dtype": ["fp8", "bf16"]}, "one --dtype"),
         ({"concurrency": [4]}, "need --serving"),
-        ({"serving": "http://x", "fields": ["kv_dtype"]}, "NAME=VALUE"),
+        ({"serving": "http://x", "fields": ["kv_dtype"]}, "FIELD=VALUE"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
