@@ -224,11 +224,23 @@ _ERNIE_21B: dict[str, Any] = {
     "moe_intermediate_size": 1536, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
 }  # fmt: skip
 
+_MODERNBERT: dict[str, Any] = {
+    "model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "hidden_size": 768,
+    "intermediate_size": 1152, "num_attention_heads": 12, "num_hidden_layers": 22, "vocab_size": 50368,
+    "global_attn_every_n_layers": 3, "local_attention": 128, "max_position_embeddings": 8192,
+}  # fmt: skip
+
 FURTHER: dict[str, tuple[dict[str, Any], int]] = {
     "bert-base, without a head": (config("bert-base", architectures=["BertModel"]), 109_482_240),
     "bert-large, without a head": (config("bert-large", architectures=["BertModel"]), 335_141_888),
     "bert-base, pre-training": (config("bert-base", architectures=["BertForPreTraining"]), 110_106_428),
     "opt-350m": (_OPT_350M, 331_196_416),
+    "modernbert-base": (_MODERNBERT, 149_655_232),
+    "modernbert-large": (
+        _MODERNBERT
+        | {"hidden_size": 1024, "intermediate_size": 2624, "num_attention_heads": 16, "num_hidden_layers": 28},
+        395_881_664,
+    ),
     "roberta-base": (_ROBERTA, 124_697_433),
     "qwen1.5-moe-a2.7b": (_QWEN15_MOE, 14_315_784_192),
     "gemma-2b": (_GEMMA, 2_506_172_416),

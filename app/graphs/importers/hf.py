@@ -27,6 +27,7 @@ from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid
 from app.graphs.importers.families.mimo import mimo_v2
 from app.graphs.importers.families.minimax import minimax_m2
 from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
+from app.graphs.importers.families.modernbert import modernbert
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.olmo import olmo2, olmo3
@@ -78,6 +79,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "ministral3": mistral,
     "mistral": mistral,
     "mixtral": mixtral,
+    "modernbert": modernbert,
     "nemotron-nas": nemotron_nas,
     "nemotron_h": nemotron_h,
     "olmo2": olmo2,

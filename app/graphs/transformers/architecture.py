@@ -12,7 +12,8 @@ from typing import Literal
 # Place of norms in a layer: before each part; after each residual sum; before and after each part; after each part and
 # before its residual sum (OLMo 2); or one norm for both parts in parallel (GPT-J, Phi).
 Order = Literal["pre", "post", "sandwich", "inner", "parallel"]
-NormKind = Literal["layer_norm", "rms_norm"]
+# A LayerNorm without bias, and an RMS norm, have one weight per feature.
+NormKind = Literal["layer_norm", "unbiased_layer_norm", "rms_norm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Attention:
     mask         how eager masks keys: `selected` overwrites scores, `added` adds to them
     biased       scores get a bias per pair and head (T5), stored in the scores' layout or with heads last
     softcap      scores pass through a scaled tanh (Gemma 2)
-    window       sliding window: keys that a query sees, itself included
+    window       sliding window: keys that a query sees, itself included; without a causal mask as many before as after
     chunk        queries see only keys of their own chunk of this length (Llama 4)
     value        elements of a head's value, if other than `head_dim` (MiMo-V2)
     whole_norm   queries and keys are normalised over all heads together (OLMo 2, MiniMax-M2)
@@ -271,7 +272,8 @@ class Head:
     pooled      a linear layer and tanh on each sequence's first token
     vocabulary  logits over the vocabulary, for all tokens
     tied        the logits' weights are the embedding's
-    transform   activation after a linear layer, before a norm and the logits (BERT)
+    transform   activation after a linear layer, before a norm and the logits (BERT), or labels where there are none
+    transform_bias  this linear layer has a bias
     labels      a linear layer to class labels, for each `of`
     """
 
@@ -280,6 +282,7 @@ class Head:
     tied: bool = False
     bias: bool = False
     transform: str = ""
+    transform_bias: bool = True
     scaled: bool = False
     softcap: bool = False
     labels: int = 0

@@ -148,8 +148,12 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     if rows.run.parallelism.context > 1 and spec.causal:
         # The keys that a device's queries see on average: those of its share of the pairs, as one chunk at the end.
         span = span._replace(keys=(span.keys + span.queries) / 2.0)
-    # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
-    everything = not spec.causal and span.queries > 1
+    window: float = spec.window
+    after = 0.0
+    if not spec.causal and span.queries > 1:
+        # The same pairs of query and key as with a causal mask, for queries that stand later by the keys after each.
+        after = min(spec.window // 2.0, span.queries - 1.0) if spec.window else span.queries - 1.0
+        window = min(spec.window or span.keys, span.keys)
     row = rows.add(
         "attention_decode" if rows.run.mode == "decode" else "attention_prefill",
         (*dict.fromkeys((*qkv[0], *qkv[1], *qkv[2])),),
@@ -164,8 +168,8 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         kv_heads=shared,
         head_dim=both / 2.0,
         query_length=span.queries,
-        context_length=span.keys + span.queries - 1.0 if everything else span.keys,
-        window=span.keys if everything else spec.window,
+        context_length=span.keys + after,
+        window=window,
     )
     return (row,)
 

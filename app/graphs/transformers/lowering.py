@@ -245,6 +245,8 @@ def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> Non
         _logits(rows, x, head, tokens, stack)
     if head.labels:
         source, b = (pooled, batch) if head.of == "sequence" else (x, tokens)
+        if head.transform and not head.vocabulary:
+            source = _transformed(rows, source, head, b, stack)
         rows.linear(source, b, head.labels, width, "labels", bias=head.labels_bias, dtype=rows.product_dtype)
 
 
@@ -255,14 +257,7 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
     """
     width, vocabulary = stack.width, -(-head.vocabulary // rows.tensor)
     if head.transform:
-        x = rows.linear(x, tokens, width, width, "transform", bias=True)
-        x = rows.norm(
-            rows.activation(x, tokens, width, head.transform, "transform.activation"),
-            tokens,
-            width,
-            "transform.norm",
-            stack.norm,
-        )
+        x = _transformed(rows, x, head, tokens, stack)
     if head.scaled:
         x = rows.each("mul_scalar", x, tokens, width, "words.scale")
     if stack.embedding.width != width:
@@ -278,6 +273,14 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
         _loss(rows, x, tokens, vocabulary)
     if rows.rules.samples:
         rows.each("sample", x, tokens, head.vocabulary, "words.sample")
+
+
+def _transformed(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -> Flow:
+    """Add a linear layer, an activation and a norm before logits or labels, and return the norm's row."""
+    width = stack.width
+    x = rows.linear(x, tokens, width, width, "transform", bias=head.transform_bias)
+    x = rows.activation(x, tokens, width, head.transform, "transform.activation")
+    return rows.norm(x, tokens, width, "transform.norm", stack.norm)
 
 
 def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:

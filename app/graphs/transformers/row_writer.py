@@ -157,9 +157,9 @@ class RowWriter:
     def norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
         """Add a norm of `b` vectors of `h` elements, and return its output row."""
         kind = kind or self.norm_kind
-        if kind == "layer_norm" or not self.eager:
-            held = 2.0 * h if kind == "layer_norm" else h
-            return (self.add(kind, x, outputs=b * h, name=name, parameters=held, b=b, h=h),)
+        if kind != "rms_norm" or not self.eager:
+            op = "rms_norm" if kind == "rms_norm" else "layer_norm"
+            return (self.add(op, x, outputs=b * h, name=name, parameters=_norm_weights(kind, h), b=b, h=h),)
         squares = self.each("pow_scalar", x, b, h, f"{name}.pow")
         mean = self.add("memory", squares, outputs=b, name=f"{name}.mean", bytes=b * (h + 1.0) * self.size)
         shifted = self.each("add_scalar", (mean,), b, 1.0, f"{name}.epsilon")
@@ -172,7 +172,7 @@ class RowWriter:
         kind = kind or self.norm_kind
         if not self.rules.adds_in_norm:
             return self.norm(x, b, h, name, kind)
-        held = 2.0 * h if kind == "layer_norm" else h
+        held = _norm_weights(kind, h)
         if self.rules.norms_in_sum and self.tensor > 1:
             self.norm_weights += held
             return x
@@ -228,3 +228,8 @@ class RowWriter:
             count=exposed, nodes=self.nodes, implementation=kernel,
         )  # fmt: skip
         return (row,)
+
+
+def _norm_weights(kind: NormKind, h: float) -> float:
+    """Return the weights of a norm of `h` features."""
+    return 2.0 * h if kind == "layer_norm" else h

@@ -147,3 +147,13 @@ def test_chunks_are_sequences_of_their_own() -> None:
         rows = [k for k, name in enumerate(workload.names) if name == "attention"]
         shapes = zip(workload.ops.column("batch")[rows], workload.ops.column("context_length")[rows], strict=True)
         assert [(int(batch), int(keys)) for batch, keys in shapes] == seen
+
+
+def test_windows_of_an_encoder_have_keys_on_both_sides() -> None:
+    """ModernBERT: of 1,000 tokens a query sees itself and 64 before and after; every third layer sees all keys."""
+    config = PUBLISHED_CONFIGURATIONS["modernbert-base"][0]
+    workload = lower(config, Run(batch=2, sequence=1000, dtype="bf16", attention="flash"))
+    rows = [k for k, name in enumerate(workload.names) if name == "attention"]
+    columns = (workload.ops.column(name)[rows].tolist() for name in ("context_length", "window"))
+    assert list(zip(*columns, strict=True)) == [(1999, 1000), (1064, 129)]
+    assert workload.repeats[workload.block[rows]].tolist() == [8, 14]

@@ -20,7 +20,7 @@ from tests.unit.transformers import PUBLISHED, config
 DECODE = Run(mode="decode", batch=8, sequence=1024, dtype="bf16", attention="flash")
 LLAMA = config("llama-2-7b")
 LATENT = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v2")
-GENERATING = [name for name, (config, _) in PUBLISHED.items() if config["model_type"] not in ("bert", "roberta", "vit")]
+GENERATING = [name for name, (config, _) in PUBLISHED.items() if read(config).generates]
 
 
 def kernels(rows: Workload, block: int = 1) -> list[tuple[str, str]]:
