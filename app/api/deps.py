@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from app.api.receiving import received
 from app.bootstrap.runtime import Runtime
 from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
@@ -39,11 +40,7 @@ def _graphs(request: Request) -> Graphs:
     return graphs
 
 
-async def _body(request: Request) -> bytes:
-    return await request.body()
-
-
-def _json_body(body: Annotated[bytes, Depends(_body)]) -> Any:
+def _json_body(body: Annotated[bytes, Depends(received)]) -> Any:
     return decode_plain(body)
 
 
@@ -62,7 +59,7 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 GraphsDep = Annotated[Graphs, Depends(_graphs)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
 TablesDep = Annotated[TableProcess, Depends(_tables)]
-BodyDep = Annotated[bytes, Depends(_body)]
+BodyDep = Annotated[bytes, Depends(received)]
 JsonBody = Annotated[Any, Depends(_json_body)]
 # For routes whose body FastAPI reads itself.
 CHECKED_BODY = Depends(_check_body)

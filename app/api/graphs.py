@@ -12,6 +12,7 @@ from starlette.datastructures import UploadFile
 from app.api.deps import GraphsDep
 from app.api.listing import Limit
 from app.api.openapi import BINARY, ref
+from app.api.receiving import received
 from app.errors import BadInput, FieldError
 from app.services.graphs.graph_bodies import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow
@@ -74,7 +75,7 @@ async def _body(request: Request) -> tuple[bytes, str]:
     """Return the file and its media type."""
     media = request.headers.get("content-type", MEDIA_JSON).partition(";")[0].strip().lower()
     if media != MEDIA_FORM:
-        return await request.body(), media
+        return await received(request), media
     async with request.form(max_files=1, max_fields=10) as form:
         files = [part for part in form.values() if isinstance(part, UploadFile)]
         if not files:

@@ -17,7 +17,7 @@ from app.wire.kernel_workload import Dtype, Name
 
 MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
-MAX_ALL_TENSORS = 2**20  # that all nodes read and write: some 500 bytes each
+MAX_ALL_TENSORS = 2**19  # that all nodes read and write: some 500 bytes each
 MAX_RANK = 16
 _PART_NODES = 20  # converted at a time: usually 40 µs, and 10 ms with as many tensors as are allowed
 

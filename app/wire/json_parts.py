@@ -20,6 +20,7 @@ PART_BYTES = 262_144
 # The name of a member, and the colon behind it.
 _NAME = re.compile(rb'\s*("(?:[^"\\]|\\.){0,1000}")\s*:', re.DOTALL)
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
+_SPACE, _TAB, _NEWLINE, _RETURN = b" \t\n\r"
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_LIST, _CLOSE_LIST = b"{}[]"
 
 
@@ -31,39 +32,61 @@ def list_length(text: bytes) -> int:
 
 def decode_in_parts(text: bytes) -> Any:
     """Return any JSON document in plain containers. Raises msgspec.DecodeError or UnicodeDecodeError."""
+    return _decode(memoryview(text))
+
+
+def _decode(text: memoryview) -> Any:
+    """Return the value of a view, of which no more than a part is copied."""
     if len(text) <= PART_BYTES:
         return msgspec.json.decode(text)
-    text = text.strip()
+    text = _stripped(text)
     parts = list(_parts(text))
-    if text[:1] == b"[" and text[-1:] == b"]" and all(parts):
+    ends = bytes(text[:1]) + bytes(text[-1:])
+    if ends == b"[]" and all(parts):
         return [value for part in parts for value in _items(part)]
-    if text[:1] == b"{" and text[-1:] == b"}" and all(parts):
+    if ends == b"{}" and all(parts):
         return {name: value for part in parts for name, value in _members(part).items()}
     return msgspec.json.decode(text)
 
 
-def _parts(text: bytes) -> Iterator[bytes]:
+def _parts(text: memoryview) -> Iterator[memoryview]:
     """Yield the text of consecutive values, without the commas between these parts."""
     first = 1
     for last in [*_cuts(text, PART_BYTES).tolist(), len(text) - 1]:
-        yield text[first:last].strip()
+        yield _stripped(text[first:last])
         first = last + 1
 
 
-def _items(part: bytes) -> list[Any]:
+def _stripped(text: memoryview) -> memoryview:
+    first, last = _inside(text)
+    return text[first:last]
+
+
+def _items(part: memoryview) -> list[Any]:
     """Return the values of a part of a list; a longer part is one value."""
     if len(part) > 2 * PART_BYTES:
-        return [decode_in_parts(part)]
+        return [_decode(part)]
     items: list[Any] = msgspec.json.decode(b"[" + part + b"]")
     return items
 
 
-def _members(part: bytes) -> dict[str, Any]:
+def _members(part: memoryview) -> dict[str, Any]:
     """Return the values of a part of an object, by name; a longer part is one value with its name."""
     if len(part) > 2 * PART_BYTES and (name := _NAME.match(part)):
-        return {msgspec.json.decode(name[1]): decode_in_parts(part[name.end() :])}
+        return {msgspec.json.decode(name[1]): _decode(part[name.end() :])}
     members: dict[str, Any] = msgspec.json.decode(b"{" + part + b"}")
     return members
+
+
+@compiled
+def _inside(text: memoryview) -> tuple[int, int]:
+    """Return where a text begins and ends without the white space around it."""
+    first, last = 0, len(text)
+    while first < last and text[first] in (_SPACE, _TAB, _NEWLINE, _RETURN):
+        first += 1
+    while last > first and text[last - 1] in (_SPACE, _TAB, _NEWLINE, _RETURN):
+        last -= 1
+    return first, last
 
 
 @compiled
@@ -89,7 +112,7 @@ def _commas(text: bytes) -> int:
 
 
 @compiled
-def _cuts(text: bytes, size: int) -> Ints:
+def _cuts(text: memoryview, size: int) -> Ints:
     """Return positions of commas between the outermost values: around a value of `size` bytes, or after as many."""
     cuts, count, depth, cut, comma, quoted, k = np.empty(2 * (len(text) // size + 2), np.intp), 0, 0, 0, 0, False, 0
     while k < len(text):

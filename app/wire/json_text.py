@@ -1,4 +1,4 @@
-"""Check JSON text before decoding: nesting depth, number of names and values, and names repeated within one object.
+"""Check JSON text before decoding: nesting depth, number of names, values and containers, and repeated names.
 
 A decoder would keep the last of two values and silently drop the first, and makes an object of 50 bytes or more of each
 value of two bytes. The bytes are scanned once, by compiled code: a kernel request takes a microsecond.
@@ -27,9 +27,11 @@ MOST_DEPTH = 100
 MOST_NAMES = 1024
 # Limit on values: a million rows of eight columns, 0.5 GB decoded.
 MOST_VALUES = 8_000_000
+# Limit on lists and objects, of 60 and 230 bytes or more: the largest graph has as many.
+MOST_CONTAINERS = 1_500_000
 # Longer bodies are not decoded to describe what is wrong with them: that takes longer than a valid body.
 EXPLAINED_BYTES = 65_536
-_VALID, _TOO_DEEP, _TOO_MANY_NAMES, _TOO_MANY_VALUES, _MAY_REPEAT = range(5)
+_VALID, _TOO_DEEP, _TOO_MANY_NAMES, _TOO_MANY_VALUES, _TOO_MANY_CONTAINERS, _MAY_REPEAT = range(6)
 _QUOTE, _BACKSLASH, _COLON = b'"\\:'
 _SOLIDUS, _UNICODE = b"/u"
 _SPACE, _TAB, _NEWLINE, _RETURN = b" \t\n\r"
@@ -39,7 +41,7 @@ _HASH_OF_NOTHING, _HASH_STEP = np.uint64(0xCBF29CE484222325), np.uint64(0x100000
 
 
 def check_json_text(body: bytes) -> None:
-    """Raise Malformed if JSON has too many levels, names or values, or if an object repeats a name, with its path.
+    """Raise Malformed if JSON has too many levels, names, values or containers, or if an object repeats a name (named).
 
     A body that is not JSON passes: the decoder reports it.
     """
@@ -50,6 +52,8 @@ def check_json_text(body: bytes) -> None:
         raise Malformed(f"The body has too many names: at most {MOST_NAMES:,} in the objects around a value are read.")
     if result == _TOO_MANY_VALUES:
         raise Malformed(f"The body has too many values: at most {MOST_VALUES:,} are read from JSON.")
+    if result == _TOO_MANY_CONTAINERS:
+        raise Malformed(f"The body has too many lists and objects: at most {MOST_CONTAINERS:,} are read from JSON.")
     if result == _MAY_REPEAT and (errors := _repeated(body, body[first:last])):
         where = ".".join(str(part) for part in errors[0].loc)
         raise Malformed(f"{where}: {errors[0].msg}", errors=errors)
@@ -69,7 +73,7 @@ def every_value(raw: Any) -> Iterator[tuple[Path, Any]]:
 def _scan(text: bytes) -> tuple[int, int, int]:
     """Return the result, and for _MAY_REPEAT the place of a name that may equal another of its object."""
     first, names = np.empty(MOST_DEPTH + 1, dtype=np.intp), np.empty(MOST_NAMES, dtype=np.uint64)
-    depth, count, values, k = 0, 0, 0, 0
+    depth, count, values, containers, k = 0, 0, 0, 0, 0
     while k < len(text) and values <= MOST_VALUES:
         char = text[k]
         k += 1
@@ -85,9 +89,12 @@ def _scan(text: bytes) -> tuple[int, int, int]:
                 count += 1
         elif char in (_OPEN_OBJECT, _OPEN_LIST):
             values += 1
+            containers += 1
             depth += 1
             if depth > MOST_DEPTH:
                 return _TOO_DEEP, 0, 0
+            if containers > MOST_CONTAINERS:
+                return _TOO_MANY_CONTAINERS, 0, 0
             first[depth] = count
         elif char in (_CLOSE_OBJECT, _CLOSE_LIST) and depth > 0:
             count = first[depth]

@@ -31,7 +31,8 @@ def short_parts() -> Iterator[None]:
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_parts_give_the_whole(value: Any, ascii_only: bool, indent: int | None) -> None:
-    assert decode_in_parts(json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()) == value
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+    assert decode_in_parts(text) == decode_in_parts(b" \r\n" + text + b"\t ") == value
 
 
 @given(VALUES, st.integers(0, 200), st.sampled_from([b"", b",", b"]", b"}", b'"', b"\\", b"[", b" 1 "]))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Malformed
-from app.wire.json_text import MOST_DEPTH, MOST_NAMES, check_json_text
+from app.wire.json_text import MOST_CONTAINERS, MOST_DEPTH, MOST_NAMES, check_json_text
 
 # Few letters, so that names meet; escapes, quotes and brackets, which a reader of bytes may stumble over.
 NAMES = st.text(alphabet='ab"\\/{}[]:,\u00e9\n', max_size=3)
@@ -85,3 +85,9 @@ def test_an_object_of_too_many_names_is_refused() -> None:
     names = ",".join(f'"{number}":0' for number in range(MOST_NAMES + 1))
     with pytest.raises(Malformed, match="too many names"):
         check_json_text(b"{" + names.encode() + b"}")
+
+
+def test_the_number_of_lists_and_objects_is_bounded() -> None:
+    check_json_text(b"[" + b"{}," * (MOST_CONTAINERS - 2) + b"[]]")
+    with pytest.raises(Malformed, match="too many lists and objects: at most 1,500,000"):
+        check_json_text(b"[" + b"{}," * (MOST_CONTAINERS - 1) + b"[]]")
