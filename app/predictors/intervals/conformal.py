@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.predictors.intervals.groups import CODES, NAMES, NO_EVIDENCE, RELATED
+from app.predictors.intervals.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings
 from app.predictors.intervals.prior import prior_offsets, width_at
 from app.tables.arrays import Floats, Ints
 
@@ -67,10 +67,25 @@ class Intervals:
         )
         return cls(residuals, units, gpus)
 
+    def with_lent_siblings(self) -> Self:
+        """These, where a dtype that was trained on one GPU per architecture takes the siblings' residuals of others.
+
+        Those of the same operators in all other dtypes together: how far siblings differ is a matter of their clocks
+        and versions first, of the dtype second. A dtype without rows of its own keeps its prior width.
+        """
+        residuals, units, gpus = dict(self.residuals), dict(self.units), dict(self.gpus)
+        for seen, sibling, others in groups_of_siblings():
+            lenders = [code for code in others if len(self.residuals.get(code, ())) >= LEAST_RESIDUALS]
+            if seen in self.residuals and sibling not in self.residuals and lenders:
+                residuals[sibling] = np.sort(np.concatenate([self.residuals[code] for code in lenders]))
+                units[sibling] = len(residuals[sibling])
+                gpus[sibling] = min(self.gpus.get(code, FEW_GPUS) for code in lenders)
+        return type(self)(residuals, units, gpus)
+
     @cached_property
     def last_log_offsets(self) -> Callable[[float], Floats]:
         """`log_offsets`, cached for the last coverages."""
-        return lru_cache(maxsize=32)(self.log_offsets)
+        return lru_cache(maxsize=32)(self.with_lent_siblings().log_offsets)
 
     def log_offsets(self, coverage: float) -> Floats:
         """Offsets to add to log latency, float64 [2, groups]: low and high at `coverage` in (0, 1).

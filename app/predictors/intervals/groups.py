@@ -6,6 +6,8 @@ of operators and dtypes and are never stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from app.ops import OPS
@@ -63,6 +65,14 @@ def operator_codes(kind: Ints, dtype: Ints, situation: Ints | int) -> Ints:
     """
     codes: Ints = _FIRST + (_GROUP_OF_KIND[kind] * _DTYPES + dtype) * _SITUATIONS + situation
     return codes
+
+
+def groups_of_siblings() -> Iterator[tuple[int, int, list[int]]]:
+    """Per operator group and dtype, the codes of `seen` and `sibling`, and those of `sibling` in its other dtypes."""
+    for line in OPERATOR_GROUPS:
+        siblings = [CODES[f"{line}/{dtype}/sibling"] for dtype in DTYPES]
+        for dtype, sibling in zip(DTYPES, siblings, strict=True):
+            yield CODES[f"{line}/{dtype}/seen"], sibling, [code for code in siblings if code != sibling]
 
 
 def situations_of(group: Ints) -> Ints:

@@ -6,6 +6,7 @@ import pytest
 from app.ops import OPS
 from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.intervals.groups import (
+    CODES,
     GROUPS,
     NO_EVIDENCE,
     OPERATOR_GROUPS,
@@ -91,6 +92,18 @@ def test_intervals_from_few_gpus_are_symmetric() -> None:
     for gpus, ends in (({unseen: 1000}, (0.0, 0.9)), ({unseen: 3}, (-0.867, 0.867))):
         offsets = Intervals({unseen: too_fast}, {unseen: len(too_fast)}, gpus).log_offsets(0.8)[:, unseen]
         np.testing.assert_allclose(offsets, ends, atol=0.005)
+
+
+def test_a_dtype_measured_on_one_gpu_has_the_siblings_of_other_dtypes() -> None:
+    residual, n = np.linspace(-0.1, 0.1, 100), 100
+    seen, alike = CODES["linear/nvfp4/seen"], CODES["linear/nvfp4/sibling"]
+    groups = np.repeat([CODES["linear/fp8/sibling"], CODES["linear/bf16/sibling"], seen], n)
+    residuals = np.concatenate([residual, 3.0 * residual, residual])
+    low, high = Intervals.from_residuals(residuals, groups, np.zeros(3 * n, dtype=np.intp)).last_log_offsets(0.8)
+    assert high[CODES["linear/fp8/sibling"]] < high[alike] <= high[CODES["linear/bf16/sibling"]]
+    assert 0.2 < high[alike] == pytest.approx(-low[alike])
+    untrained = CODES["linear/int8/sibling"]
+    assert high[untrained] == PRIOR_HALF_WIDTH[untrained]  # no row shows that its own model is right
 
 
 def test_state_round_trip() -> None:
