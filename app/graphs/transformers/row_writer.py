@@ -34,6 +34,8 @@ _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 # orientations at once; NVFP4 (NVIDIA 2025, arXiv 2509.25149) reads for the largest magnitude, and a third time for the
 # Hadamard transform of the second orientation.
 _QUANTISED_BYTES = {"fp8": 4.0 + 2.0, "mxfp8": 2.0 + 2.0 + 1.0 / 16.0, "nvfp4": 6.0 + 1.0 + 1.0 / 8.0}
+# Formats of the products that StackRules.borrows_products is about.
+_BORROWED = ("fp8", "nvfp4")
 _OF_SEQUENCES = ("all_gather", "reduce_scatter")
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
 # Activations by Hugging Face's names: kernels in eager (binary ones also read the activation's input), and fused.
@@ -140,7 +142,7 @@ class RowWriter:
 
     def _product_stack(self, dtype: str) -> dict[str, float]:
         """Return the column of another stack whose products are measured as this one's run in a CUDA graph, if any."""
-        return {"stack": stack_of(VLLM)} if self.rules.floors_fp8 and dtype == "fp8" else {}
+        return {"stack": stack_of(VLLM)} if self.rules.borrows_products and dtype in _BORROWED else {}
 
     def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
         """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""

@@ -27,7 +27,7 @@ from app.ops.stacks import EAGER_HOST_S, NO_WAIT
 from app.predictors.intervals.network_widths import network_widths
 from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
-from app.services.models.quickest_sums import quickest_sums
+from app.services.models.quickest_kernels import quickest_kernels
 from app.services.operators.internode import predict_on
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
@@ -88,7 +88,7 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
 
     def answered(ops: OpTable) -> Predictions:
         network = run.parallelism.network_bytes_per_s
-        return quickest_sums(
+        return quickest_kernels(
             ops,
             len(targets),
             lambda rows: predict_on(

@@ -14,7 +14,7 @@ from app.graphs.run import Mode
 from app.ops import OPS
 from app.services.graphs.graph_store import SizedCache
 from app.services.models.networks import distinct_rows
-from app.services.models.quickest_sums import quickest_sums
+from app.services.models.quickest_kernels import quickest_kernels
 from app.services.operators.internode import predict_on
 from app.services.serving.deployment import Deployment, run_of
 from app.tables.arrays import Bools, Floats, Ints
@@ -218,6 +218,6 @@ class _Steps:
                 network_bytes_per_s=network,
             )
 
-        answer = quickest_sums(found.table, len(query.targets), predicted)
+        answer = quickest_kernels(found.table, len(query.targets), predicted)
         each = answer.latency_s.reshape(len(query.targets), -1)[:, found.row]
         return each.reshape(len(query.targets), len(rows), c) * by_row(rows.runs)

@@ -97,11 +97,10 @@ def test_rows_have_the_column_of_their_stack() -> None:
     assert np.isnan(lower(LLAMA, DECODE).ops.column("stack")).all()
 
 
-def test_fp8_products_of_tensorrt_llm_are_timed_as_vllms() -> None:
-    rows = lower(LLAMA, replace(DECODE, stack="trtllm", dtype="fp8"))
-    products = (rows.ops.kind == OP_CODE["linear"]) & (rows.ops.dtype == rows.ops.dtype[2])
-    stacks = {rows.names[row]: rows.ops.column("stack")[row] for row in np.flatnonzero(products)}
-    assert stacks["mlp.down"] == STACKS.index("vllm")
+@pytest.mark.parametrize(("dtype", "timed_as"), [("fp8", "vllm"), ("nvfp4", "vllm"), ("bf16", "trtllm")])
+def test_narrow_products_of_tensorrt_llm_are_timed_as_vllms(dtype: str, timed_as: str) -> None:
+    rows = lower(LLAMA, replace(DECODE, stack="trtllm", dtype=dtype))
+    assert rows.ops.column("stack")[rows.names.index("mlp.down")] == STACKS.index(timed_as)
 
 
 def test_the_cache_has_its_own_format() -> None:
