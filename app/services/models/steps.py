@@ -16,6 +16,7 @@ from app.engine.engine import Engine
 from app.graphs.allocator import allocating
 from app.graphs.batched import per_configuration, unique_rows
 from app.graphs.build import Builder
+from app.graphs.early_launch import with_early_launches
 from app.graphs.input_copy import COPY_SPREAD, input_copy_s
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
@@ -97,6 +98,7 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
         )
 
     answer = with_second_flash(answered(table), table, run, gpus, targets)
+    answer = with_early_launches(answer, run, gpus, targets)
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:

@@ -10,6 +10,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.graphs.batched import by_row, lower_groups, per_configuration
+from app.graphs.early_launch import with_early_launches
 from app.graphs.run import Mode
 from app.ops import OPS
 from app.services.graphs.graph_store import SizedCache
@@ -205,7 +206,7 @@ class _Steps:
     def _times(self, rows: Workload, c: int) -> Floats:
         """Return the seconds of every row in a step, all its runs together, [g, n, c]."""
         query, found = self._query, distinct_rows(rows.ops)
-        network = self._deployment.run.parallelism.network_bytes_per_s
+        run = self._deployment.run
 
         def predicted(ops: OpTable) -> Predictions:
             return predict_on(
@@ -215,9 +216,10 @@ class _Steps:
                 query.targets,
                 predictor=query.predictor,
                 coverage=0.8,
-                network_bytes_per_s=network,
+                network_bytes_per_s=run.parallelism.network_bytes_per_s,
             )
 
         answer = quickest_kernels(found.table, len(query.targets), predicted)
+        answer = with_early_launches(answer, run, query.gpus, query.targets)
         each = answer.latency_s.reshape(len(query.targets), -1)[:, found.row]
         return each.reshape(len(query.targets), len(rows), c) * by_row(rows.runs)
