@@ -19,12 +19,18 @@ from app.errors import MAX_ERRORS, FieldError, Malformed
 from app.runtime.compiled import compiled
 
 Names = NDArray[np.uint64]
+Places = NDArray[np.int32]
 Path = tuple[str | int, ...]
 
 # Limit on nested objects and lists: recursive readers go as deep.
 MOST_DEPTH = 100
-# Limit on the names of all open objects: no request has half as many.
-MOST_NAMES = 1024
+# Limit on the names of all open objects: `quantized_layers` of a mixture names 22,000 modules.
+MOST_NAMES = 65_536
+# Names that the first scan has room for: few requests have more, and little memory is filled for the others.
+_USUAL_NAMES = 128
+# Most names compared with a new one. Names are dealt to half as many buckets as there may be names, so that only names
+# made to share one are more; they are refused, since comparing each with all others takes quadratic time.
+_MOST_COMPARED = 64
 # Limit on values: a million rows of eight columns, 0.5 GB decoded.
 MOST_VALUES = 8_000_000
 # Limit on lists and objects, of 60 and 230 bytes or more: the largest graph has as many.
@@ -45,7 +51,9 @@ def check_json_text(body: bytes) -> None:
 
     A body that is not JSON passes: the decoder reports it.
     """
-    result, first, last = _scan(body)
+    result, first, last = _scan(body, _USUAL_NAMES)
+    if result == _TOO_MANY_NAMES:
+        result, first, last = _scan(body, MOST_NAMES)
     if result == _TOO_DEEP:
         raise Malformed(f"The body is nested too deeply: at most {MOST_DEPTH} levels are read.")
     if result == _TOO_MANY_NAMES:
@@ -70,9 +78,15 @@ def every_value(raw: Any) -> Iterator[tuple[Path, Any]]:
 
 
 @compiled
-def _scan(text: bytes) -> tuple[int, int, int]:
-    """Return the result, and for _MAY_REPEAT the place of a name that may equal another of its object."""
-    first, names = np.empty(MOST_DEPTH + 1, dtype=np.intp), np.empty(MOST_NAMES, dtype=np.uint64)
+def _scan(text: bytes, most_names: int) -> tuple[int, int, int]:
+    """Return the result, and for _MAY_REPEAT the place of a name that may equal another of its object.
+
+    Names of open objects are in a stack, and chained by hash: `latest` has the last name of each bucket, `before` the
+    one before each name. A closed object's names are taken off both. `most_names` is a power of two.
+    """
+    first, names = np.empty(MOST_DEPTH + 1, dtype=np.intp), np.empty(most_names, dtype=np.uint64)
+    latest, before = np.full(most_names // 2, -1, dtype=np.int32), np.empty(most_names, dtype=np.int32)
+    mask = np.uint64(len(latest) - 1)
     depth, count, values, containers, k = 0, 0, 0, 0, 0
     while k < len(text) and values <= MOST_VALUES:
         char = text[k]
@@ -81,11 +95,14 @@ def _scan(text: bytes) -> tuple[int, int, int]:
             start = k
             k, end, name, other = _hash_string(text, k)
             if k < len(text) and text[k] == _COLON and depth > 0:
-                if other or _contains(names, name, first[depth], count):
+                bucket = name & mask
+                compared = _compared(names, before, name, latest[bucket], first[depth])
+                if other or compared < 0:
                     return _MAY_REPEAT, start, end
-                if count == MOST_NAMES:
+                if count == most_names or compared > _MOST_COMPARED:
                     return _TOO_MANY_NAMES, 0, 0
-                names[count] = name
+                names[count], before[count] = name, latest[bucket]
+                latest[bucket] = count
                 count += 1
         elif char in (_OPEN_OBJECT, _OPEN_LIST):
             values += 1
@@ -97,11 +114,25 @@ def _scan(text: bytes) -> tuple[int, int, int]:
                 return _TOO_MANY_CONTAINERS, 0, 0
             first[depth] = count
         elif char in (_CLOSE_OBJECT, _CLOSE_LIST) and depth > 0:
-            count = first[depth]
+            while count > first[depth]:
+                count -= 1
+                latest[names[count] & mask] = before[count]
             depth -= 1
         elif char == _COMMA:
             values += 1
     return _VALID if values <= MOST_VALUES else _TOO_MANY_VALUES, 0, 0
+
+
+@compiled
+def _compared(names: Names, before: Places, name: np.uint64, k: int, first: int) -> int:
+    """Return how many names were compared, of the chain from `k` back to `first`; -1 where one is the same."""
+    compared = 0
+    while k >= first and compared <= _MOST_COMPARED:
+        if names[k] == name:
+            return -1
+        compared += 1
+        k = before[k]
+    return compared
 
 
 @compiled
@@ -119,15 +150,6 @@ def _hash_string(text: bytes, k: int) -> tuple[int, int, np.uint64, bool]:
     while k < len(text) and text[k] in (_SPACE, _TAB, _NEWLINE, _RETURN):
         k += 1
     return k, end, name, other
-
-
-@compiled
-def _contains(names: Names, name: np.uint64, first: int, stop: int) -> bool:
-    """Return whether a name is among `names[first:stop]`."""
-    k = first
-    while k < stop and names[k] != name:
-        k += 1
-    return k < stop
 
 
 class _RepeatedNames(dict[str, Any]):

@@ -46,6 +46,33 @@ def test_all_duplicate_names_are_reported() -> None:
     assert places(b'{"a": 1, "b": 2, "a": 3, "b": {"c": 1, "c": 2}}') == [("a",), ("b",), ("b", "c")]
 
 
+def test_among_many_names_a_repeated_one_is_found() -> None:
+    names = [f"layers.{layer}.experts.{expert}" for layer in range(60) for expert in range(384)]
+    valid = {name: {"quant_algo": "NVFP4"} for name in names}
+    check_json_text(json.dumps({"config": {"quantized_layers": valid, "gpu": 1}, "gpu": 2}).encode())
+    body = json.dumps(valid)
+    assert places(f'{body[:-1]}, "{names[7]}": 1}}'.encode()) == [(names[7],)]
+
+
+def test_names_made_to_collide_are_refused_before_each_is_compared_with_all_others() -> None:
+    """One bucket has the names whose hash (FNV-1a) ends in the same bits."""
+    names: list[str] = []
+    number = 0
+    while len(names) < 70:
+        hashed, number = 0xCBF29CE484222325, number + 1
+        for byte in str(number).encode():
+            hashed = (hashed ^ byte) * 0x100000001B3 % 2**64
+        if hashed % (MOST_NAMES // 2) == 0:
+            names.append(str(number))
+    for count, refused in ((60, False), (70, True)):
+        body = json.dumps(dict.fromkeys(names[:count], 0)).encode()
+        if refused:
+            with pytest.raises(Malformed, match="too many names"):
+                check_json_text(body)
+        else:
+            check_json_text(body)
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'"', b'"\\', b'{"\\', b'{"a": 1, "a"', b'{"a": 1, "a": }', b"]}", b"\xff"]
 )
