@@ -16,7 +16,13 @@ DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the configurations are not on this machine")
 
 Body = dict[str, Any]
-SERVED: Body = {"kind": "serving", "software": "vllm", "input_tokens": 2048, "output_tokens": 32, "load": {"concurrency": 4}}
+SERVED: Body = {
+    "kind": "serving",
+    "software": "vllm",
+    "input_tokens": 2048,
+    "output_tokens": 32,
+    "load": {"concurrency": 4},
+}
 
 
 def names() -> list[str]:

@@ -8,14 +8,17 @@ first entry of `architectures`; by default decoders have a language-model head, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
 from app.graphs.importers.families.bert import bert, roberta
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
-from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3
+from app.graphs.importers.families.decoders import DECODERS, dense_decoder
+from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense
 from app.graphs.importers.families.ernie import ernie4_5, ernie4_5_moe
+from app.graphs.importers.families.falcon import dbrx, falcon, mpt
 from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma4
 from app.graphs.importers.families.glm import glm4_moe
 from app.graphs.importers.families.gpt import gpt2, opt
@@ -26,7 +29,7 @@ from app.graphs.importers.families.llama4 import llama4
 from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2, nemotron_h
 from app.graphs.importers.families.mimo import mimo_v2
 from app.graphs.importers.families.minimax import minimax_m2
-from app.graphs.importers.families.mixtures import mixtral, qwen2_moe, qwen3_moe
+from app.graphs.importers.families.mixtures import hunyuan_moe, mixtral, qwen2_moe, qwen3_moe
 from app.graphs.importers.families.modernbert import modernbert
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
@@ -34,6 +37,7 @@ from app.graphs.importers.families.olmo import olmo2, olmo3
 from app.graphs.importers.families.phi import phi, phi3
 from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
+from app.graphs.importers.families.routed import MIXTURES, routed_decoder
 from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
 from app.graphs.importers.families.step import step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
@@ -102,9 +106,21 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "switch_transformers": switch_transformers,
     "t5": t5,
     "vit": vit,
+    "dbrx": dbrx,
+    "falcon": falcon,
+    "mpt": mpt,
+    "hunyuan_v1_moe": hunyuan_moe,
+    "minicpm3": latent_dense,
+    "youtu": latent_dense,
+    "glm4_moe_lite": glm_lite,
+    "step3p5": step3p7,
     "xlm-roberta": roberta,
+    **dict.fromkeys(DECODERS, dense_decoder),
+    **dict.fromkeys(MIXTURES, routed_decoder),
 }
 KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
+# Named where nothing resembles an unknown model type.
+_USUAL = ("llama", "qwen3", "mistral", "mixtral", "deepseek_v3", "gemma3", "gpt2", "bert", "t5", "vit")
 
 
 def lower(config: Mapping[str, Any], run: Run) -> Workload:
@@ -130,11 +146,18 @@ def read(config: Mapping[str, Any]) -> Architecture:
         return multimodal(Fields(config, given), _FAMILIES)
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
-        problem = "is missing" if given is None else f"{shown(given)} is not known"
-        instead = "Send its text_config alone, or" if "text_config" in config else "Send"
-        known = ", ".join(KNOWN_MODEL_TYPES)
-        refuse(
-            (*CONFIG, "model_type"),
-            f"{problem}; known: {known}. {instead} any other network as a graph (kind graph)",
-        )
+        _refuse_type(config, given)
     return family(Fields(config, str(given)))
+
+
+def _refuse_type(config: Mapping[str, Any], given: object) -> NoReturn:
+    """Raise BadInput for a model type that is not known, with those that resemble it and what to send instead."""
+    problem = "is missing" if given is None else f"{shown(given)} is not known"
+    similar = get_close_matches(given.lower(), KNOWN_MODEL_TYPES, n=6) if isinstance(given, str) else []
+    known = f"similar: {', '.join(similar)}" if similar else f"usual: {', '.join(_USUAL)}"
+    instead = "Send its text_config alone, or" if "text_config" in config else "Send"
+    refuse(
+        (*CONFIG, "model_type"),
+        f"{problem}; {known} ({len(KNOWN_MODEL_TYPES)} are read: docs/reference/models.md). {instead} a known model "
+        "type of the same layers, or any other network as a graph or an ONNX file (POST /graphs, kind graph)",
+    )

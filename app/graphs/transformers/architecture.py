@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Place of norms in a layer: before each part; after each residual sum; before and after each part; after each part and
-# before its residual sum (OLMo 2); or one norm for both parts in parallel (GPT-J, Phi).
-Order = Literal["pre", "post", "sandwich", "inner", "parallel"]
-# A LayerNorm without bias, and an RMS norm, have one weight per feature.
-NormKind = Literal["layer_norm", "unbiased_layer_norm", "rms_norm"]
+# before its residual sum (OLMo 2); one norm for both parts in parallel (GPT-J, Phi); or one for each (GPT-NeoX).
+Order = Literal["pre", "post", "sandwich", "inner", "parallel", "parallel_normed"]
+# A LayerNorm without bias, and an RMS norm, have one weight per feature; a weightless LayerNorm has none (OLMo).
+NormKind = Literal["layer_norm", "unbiased_layer_norm", "weightless_layer_norm", "rms_norm"]
 
 
 @dataclass(frozen=True, slots=True)

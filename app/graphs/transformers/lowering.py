@@ -198,9 +198,10 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
         return rows.entering_norm(x, tokens / rows.split, width, name, stack.norm)
 
     x: Flow = ()
-    if layer.order == "parallel":
-        shared = entered(x, "norm")
-        y = rows.each("add", (*attended(shared), *fed(shared)), tokens / rows.split, width, "parallel.sum")
+    if layer.order in ("parallel", "parallel_normed"):
+        first = entered(x, "norm")
+        second = first if layer.order == "parallel" else normed(x, "mlp.norm")
+        y = rows.each("add", (*attended(first), *fed(second)), tokens / rows.split, width, "parallel.sum")
         rows.residual(x, y, tokens, width)
         return
     parts = {

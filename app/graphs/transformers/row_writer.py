@@ -52,6 +52,8 @@ ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "swigluoai": (("silu",), "silu"),
     "situ": (("silu", "tanh"), "silu"),
     "tanh": (("tanh",), "tanh"),
+    # A square or an exponential, by the sign, beside a linear part (Apertus).
+    "xielu": (("pow_scalar", "tanh", "mul_scalar", "add"), "silu"),
 }
 
 
@@ -234,4 +236,4 @@ class RowWriter:
 
 def _norm_weights(kind: NormKind, h: float) -> float:
     """Return the weights of a norm of `h` features."""
-    return 2.0 * h if kind == "layer_norm" else h
+    return {"layer_norm": 2.0 * h, "weightless_layer_norm": 0.0}.get(kind, h)

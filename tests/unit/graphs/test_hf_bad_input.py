@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.config import CHECKOUT
 from app.errors import BadInput
 from app.graphs.importers.hf import KNOWN_MODEL_TYPES, lower
 from app.graphs.run import Parallelism, Run
@@ -24,12 +25,26 @@ def refused(config: Any, run: Run | None = None) -> tuple[tuple[str | int, ...],
     return error.loc, error.msg
 
 
-@pytest.mark.parametrize("given", [None, "megatron", 7, ["gpt2"], {"of": "gpt2"}, "GPT2"])
-def test_unknown_model_types_list_the_known_ones(given: Any) -> None:
+SIMILAR = [
+    (None, "llama"), ("rwkv9-omega", "llama"), (7, "llama"), (["gpt2"], "llama"), ({"of": "gpt2"}, "llama"),
+    ("GPT2", "gpt2"), ("qwen3-moe", "qwen3_moe"), ("deepseek_v33", "deepseek_v3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "similar"), SIMILAR, ids=str)
+def test_unknown_model_types_are_repeated_with_known_ones_and_what_to_send_instead(given: Any, similar: str) -> None:
     loc, msg = refused({"model_type": given})
     assert loc == ("workload", "config", "model_type")
-    assert all(known in msg for known in KNOWN_MODEL_TYPES)
-    assert "graph" in msg
+    assert similar in msg
+    assert "is missing" in msg if given is None else repr(given) in msg
+    assert "graph" in msg and "ONNX" in msg
+
+
+def test_the_reference_lists_every_known_model_type() -> None:
+    page = (CHECKOUT / "docs" / "reference" / "models.md").read_text("utf-8")
+    section = page.partition("### Model types")[2].partition("\n###")[0]
+    cells = [line.split("|")[2].strip(" `") for line in section.splitlines() if line.startswith("| ")]
+    assert {name for cell in cells[1:] for name in cell.split()} == set(KNOWN_MODEL_TYPES)
 
 
 def test_unknown_multimodal_models_are_asked_for_their_text_configuration() -> None:

@@ -30,16 +30,39 @@ def shown(value: object) -> str:
 
 
 class Fields:
-    """One configuration, or an object `within` it; every invalid field raises BadInput with its name and value."""
+    """One configuration, or an object `within` it; every invalid field raises BadInput with its name and value.
 
-    def __init__(self, config: Mapping[str, Any], model_type: str, within: tuple[str, ...] = ()) -> None:
+    names  the configuration's own names of fields, by the usual ones that families read (`n_embd` for hidden_size)
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        model_type: str,
+        within: tuple[str, ...] = (),
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.config = config
         self.model_type = model_type
         self.within = within
+        self.names = names or {}
+
+    def named(self, names: Mapping[str, str]) -> Fields:
+        """Return the same fields, of which some have names of the configuration's own."""
+        return Fields(self.config, self.model_type, self.within, names)
+
+    def having(self, **usual: Any) -> Fields:
+        """Return the same fields, with values for those that the configuration lacks."""
+        absent = {name: value for name, value in usual.items() if self.given(name) is None}
+        return Fields({**self.config, **absent}, self.model_type, self.within, self.names)
+
+    def given(self, name: str) -> Any:
+        """Return the value of a field, or None."""
+        return self._first((name,))[1]
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Raise BadInput for the field `name`."""
-        value = self.config.get(name)
+        name, value = self._first((name,))
         refuse((*CONFIG, *self.within, name), why if value is None else f"{why}; found {shown(value)}")
 
     def inside(self, name: str) -> Fields:
@@ -51,11 +74,12 @@ class Fields:
 
     def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
         """Return the first of the names with a value, and the value; else the first name and None."""
-        for name in names:
+        own = tuple(self.names.get(name, name) for name in names)
+        for name in (*own, *names):
             value = self.config.get(name)
             if value is not None:
                 return name, value
-        return names[0], None
+        return own[0], None
 
     def size(self, *names: str, default: int | None = None, least: int = 1, most: int = MOST_SIZE) -> int:
         """Return an integer from `least` to `most`; names are synonyms."""
@@ -77,7 +101,7 @@ class Fields:
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -95,7 +119,7 @@ class Fields:
 
     def ratio(self, name: str, *, default: float) -> float:
         """Return a positive number up to 100."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 100.0:
@@ -104,7 +128,7 @@ class Fields:
 
     def present(self, name: str, *, default: bool) -> bool:
         """Return True for a positive number, and False for null: features that a number enables."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return default and name not in self.config
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
@@ -122,7 +146,7 @@ class Fields:
 
     def kinds(self, name: str, choices: Mapping[Any, T], layers: int) -> list[T] | None:
         """Return the meaning of each layer's choice (a word or a number); None if the field is absent."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != layers:
@@ -137,7 +161,7 @@ class Fields:
 
     def sizes(self, name: str, layers: int, most: int = MOST_SIZE) -> list[int] | None:
         """Return a number from 0 to `most` for each layer; entries beyond `layers` (MTP) are left; None if absent."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return None
         if not isinstance(value, list) or len(value) < layers:
@@ -149,7 +173,7 @@ class Fields:
 
     def indices(self, name: str, layers: int) -> set[int]:
         """Return layer numbers, from 0; empty if the field is absent."""
-        value = self.config.get(name)
+        value = self.given(name)
         if value is None:
             return set()
         if not isinstance(value, list) or not all(isinstance(k, int) and not isinstance(k, bool) for k in value):

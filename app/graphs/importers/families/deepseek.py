@@ -62,3 +62,14 @@ def routed_experts(fields: Fields, *, router_bias: bool) -> Experts:
     grouped = router_bias and fields.size("n_group", default=8) > 1
     chosen = top_k(fields, count, default=8)
     return Experts(count, chosen, each, shared=always, router_bias=router_bias, grouped=grouped)
+
+
+def latent_dense(fields: Fields) -> Architecture:
+    """Return a decoder of latent attention and dense layers alone: MiniCPM3 (2024), Youtu-LLM (Tencent, 2025)."""
+    tied = fields.having(tie_word_embeddings=True)
+    return decoder(tied, ((Layer(latent_heads(fields), gated(fields)), fields.layers("num_hidden_layers")),))
+
+
+def glm_lite(fields: Fields) -> Architecture:
+    """GLM-4.7-Flash (Zhipu, 2026): DeepSeek-V3's layers, the first one dense where the configuration does not say."""
+    return deepseek_v3(fields.having(first_k_dense_replace=1))

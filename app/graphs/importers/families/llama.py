@@ -17,7 +17,7 @@ def heads_of(fields: Fields) -> Attention:
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     shared = fields.size("num_key_value_heads", default=heads)
     fields.whole("num_key_value_heads", heads, shared, "num_attention_heads")
-    given = fields.config.get("head_dim") is not None
+    given = fields.given("head_dim") is not None
     size = fields.size("head_dim") if given else fields.whole("num_attention_heads", width, heads, "hidden_size")
     return Attention(heads, shared, size, rotary=size, copied="batched")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, MOST_SIZE, Fields
 from app.graphs.importers.families.llama import decoder, gated, heads_of
 from app.graphs.transformers.architecture import Architecture, Attention, Experts, FeedForward, Layer
 
@@ -59,3 +59,36 @@ def _sparse(fields: Fields, heads: Attention, experts: Experts) -> Architecture:
     if mixed:
         parts.append((Layer(heads, experts), mixed))
     return decoder(fields, tuple(parts))
+
+
+def hunyuan_moe(fields: Fields) -> Architecture:
+    """Hunyuan with experts (Tencent, 2025): sizes of experts are one number, or a list of one per layer, all equal."""
+    layers, normed = fields.layers("num_hidden_layers"), fields.flag("use_qk_norm", default=True)
+    if fields.flag("use_cla", default=False):
+        fields.refuse("use_cla", "must be false (keys that layers share are not known): send a graph")
+    bias = fields.flag("attention_bias", default=False)
+    heads = replace(heads_of(fields), bias=bias, out_bias=bias, head_norm=normed)
+    count = _of_all_layers(fields, "num_experts", layers, None)
+    chosen = _of_all_layers(fields, "moe_topk", layers, 1)
+    if not chosen <= count:
+        fields.refuse("moe_topk", f"must be at most {count}, the experts")
+    activation = gated(fields)
+    each = replace(activation, inner=_of_all_layers(fields, "moe_intermediate_size", layers, activation.inner))
+    shared = _of_all_layers(fields, "num_shared_expert", layers, 0)
+    if not fields.flag("use_mixed_mlp_moe", default=True):
+        shared = 0
+    always = replace(each, inner=shared * activation.inner) if shared else None
+    experts = Experts(count, chosen, each, shared=always)
+    dense = fields.size("moe_layer_num_skipped", default=0, least=0, most=layers)
+    parts = ((Layer(heads, activation), dense), (Layer(heads, experts), layers - dense))
+    return decoder(fields, tuple(part for part in parts if part[1]))
+
+
+def _of_all_layers(fields: Fields, name: str, layers: int, default: int | None) -> int:
+    """Return a size that is given once, or for each layer alike."""
+    if not isinstance(fields.given(name), list):
+        return fields.size(name, default=default, least=0, most=MOST_SIZE)
+    sizes = set(fields.sizes(name, layers) or ())
+    if len(sizes) != 1:
+        fields.refuse(name, "must be the same in all layers: send any other network as a graph")
+    return sizes.pop()

@@ -1,0 +1,86 @@
+"""Models that are served, by their official configurations: parameters, every mode, and fields that are not as usual.
+
+`served_models.json` holds the fields of each publisher's config.json that decide sizes, and the number of parameters:
+that of Hugging Face's modules (transformers 5.18, built on PyTorch's meta device), or of the publisher's model card.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import BadInput
+from app.graphs.importers.hf import formats_of, lower, read
+from app.graphs.run import Mode, Parallelism, Run
+
+MODELS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("served_models.json").read_text("utf-8"))
+WITHIN = 0.005
+# Values that no field takes, or that few do.
+CORRUPT: tuple[Any, ...] = (None, True, "12", "abc", -1, 0, 3.7, math.nan, 10**30, [], [[1]], [-1], {}, {"a": [{}]})
+
+
+def tokens(config: dict[str, Any]) -> int:
+    return min([read(config).stacks[-1].embedding.max_positions or 1024, 1024])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    config = MODELS[name]["config"]
+    workload = lower(config, Run(sequence=8))
+    held = float(workload.parameters @ workload.repeats[workload.block])
+    assert held == pytest.approx(MODELS[name]["parameters"], rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_mode_and_stack_has_the_same_parameters(name: str) -> None:
+    config = MODELS[name]["config"]
+    modes: tuple[Mode, ...] = ("inference", "training", "prefill", "decode")
+    for mode in modes if read(config).generates else modes[:2]:
+        for stack in (None, "vllm", "sglang", "trtllm"):
+            run = Run(mode=mode, batch=2, sequence=tokens(config), dtype="bf16", attention="flash", stack=stack)
+            workload = lower(config, run)
+            held = float(workload.parameters @ workload.repeats[workload.block])
+            assert held == pytest.approx(MODELS[name]["parameters"], rel=WITHIN)
+            assert (workload.edges[0] < workload.edges[1]).all()
+            assert (workload.kv_bytes.sum() > 0) == (mode in ("prefill", "decode"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_devices_share_the_weights(name: str) -> None:
+    config = MODELS[name]["config"]
+    run = Run(sequence=8, dtype="bf16", attention="flash", parallelism=Parallelism(tensor=2))
+    try:
+        workload = lower(config, run)
+    except BadInput as refused:
+        assert "tensor" in refused.errors[0].loc
+        return
+    held = float(workload.parameters @ workload.repeats[workload.block])
+    assert 0.49 * MODELS[name]["parameters"] < held < 0.6 * MODELS[name]["parameters"]
+
+
+def spoiled(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Configurations of which one field, or one of an object within, is left out or of another value."""
+    for name, value in config.items():
+        if name == "model_type":
+            continue
+        yield {key: given for key, given in config.items() if key != name}
+        yield from (config | {name: corrupt} for corrupt in CORRUPT)
+        if isinstance(value, dict):
+            yield from (config | {name: inner} for inner in spoiled(value))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_field_that_is_missing_or_corrupt_is_read_or_refused_by_its_name(name: str) -> None:
+    for config in spoiled(MODELS[name]["config"]):
+        try:
+            lower(config, Run(sequence=8))
+            formats_of(config)
+        except BadInput as refused:
+            for error in refused.errors:
+                assert error.loc[0] == "workload"
+                assert error.msg
