@@ -21,8 +21,14 @@ SERVING_HOSTS = "serving-hosts"
 SHIPPED = f"shipped-{hashlib.sha256(json.dumps(HOST).encode()).hexdigest()[:10]}"
 
 
+def host_name(stack: str, *, latent: bool) -> str:
+    """Return the key of HOST for a stack and a model with or without latent attention."""
+    own = f"{stack}-latent"
+    return own if latent and own in HOST else stack
+
+
 class ServingHosts(NamedTuple):
-    """Times of the hosts of stacks; `fitted` has those of `version`, and the others ship with the code."""
+    """Times of hosts by `host_name`; `fitted` has those of `version`, and the others ship with the code."""
 
     version: str = SHIPPED
     fitted: Mapping[str, HostTimes] = {}
@@ -33,11 +39,12 @@ class ServingHosts(NamedTuple):
 
     def of(self, stack: str, software: str, *, latent: bool) -> HostTimes:
         """Return the times of a stack's host, see `times_of`."""
-        return times_of(self.fitted.get(stack, HOST[stack]), software, latent=latent)
+        name = host_name(stack, latent=latent)
+        return times_of(self.fitted.get(name, HOST[name]), software, latent=latent)
 
-    def version_of(self, stack: str) -> str:
-        """Return the version that a stack's times are of."""
-        return self.version if stack in self.fitted else SHIPPED
+    def version_of(self, name: str) -> str:
+        """Return the version that the times of a `host_name` are of."""
+        return self.version if name in self.fitted else SHIPPED
 
 
 def times_of(host: HostTimes, software: str, *, latent: bool) -> HostTimes:

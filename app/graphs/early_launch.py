@@ -1,7 +1,7 @@
 """Programmatic dependent launch: a kernel is set up while the one before it ends, which saves a part of its time.
 
-TensorRT-LLM launches its kernels so from Hopper on (cpp/tensorrt_llm/common/envUtils.cpp getEnvEnablePDL). Operators
-were measured one after another without it.
+TensorRT-LLM launches its kernels so from Hopper on (app.ops.stacks.launches_early). Operators were measured one after
+another without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from app.graphs.run import Run
-from app.graphs.transformers.serving_rules import TRTLLM
 from app.tables.gpus import GpuTable
 from app.tables.predictions import Predictions
 
@@ -25,7 +24,7 @@ _SAVED_S, _LEAST = 0.75e-6, 0.5
 def with_early_launches(answer: Predictions, run: Run, gpus: GpuTable, targets: Sequence[int]) -> Predictions:
     """Return predictions of a step's rows on GPU rows `targets`, GPU by GPU, less what early launches save there."""
     on = [bool(gpus.architectures) and gpus.architectures[target].startswith(_ARCHITECTURES) for target in targets]
-    if run.stack != TRTLLM or not any(on):
+    if not run.early_launch or not any(on):
         return answer
     early = np.repeat(on, len(answer.latency_s) // len(targets))
     ratio = np.where(early, np.maximum(1.0 - _SAVED_S / answer.latency_s, _LEAST), 1.0)

@@ -72,6 +72,7 @@ class Run:
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
+    early_launch  True if each kernel is set up while the one before it ends (app.graphs.early_launch)
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
@@ -103,6 +104,7 @@ class Run:
     recompute: bool = False
     recompute_scores: bool = False
     stack: str | None = None
+    early_launch: bool = False
     kv_dtype: str | None = None
     formats: Formats | None = None
     microscaled: bool = False

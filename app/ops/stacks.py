@@ -19,6 +19,9 @@ _ALIASES = {"tensorrt": "trtllm"}
 # Training by Megatron-LM's transformer layers with TransformerEngine, by names of its software.
 MEGATRON = "megatron"
 _VLLM = re.compile(r"vllm-(\d{1,3})\.(\d{1,3})")
+_TRTLLM = re.compile(r"(?:trtllm|tensorrt(?:[-_]llm)?)-(\d{1,3})\.(\d{1,3})")
+# TRTLLM_ENABLE_PDL is 0 unless set in the releases before, and 1 later (tensorrt_llm/_torch/flashinfer_utils.py).
+_EARLY_LAUNCHES = (1, 1)
 _TORCH = re.compile(r"pytorch-(\d{1,3})\.(\d{1,3})")
 _MEGATRON = ("megatron", "nemo")
 
@@ -41,6 +44,14 @@ def torch_version(software: str | None) -> tuple[int, int] | None:
     """Return the major and minor version of a PyTorch by its name, `pytorch-2.1` for example; None without one."""
     found = _TORCH.match((software or "").lower())
     return (int(found[1]), int(found[2])) if found else None
+
+
+def launches_early(software: str | None) -> bool:
+    """Return whether this software sets up a kernel while the one before it ends (programmatic dependent launch)."""
+    name = (software or "").lower()
+    found = _TRTLLM.match(name)
+    version = (int(found[1]), int(found[2])) if found else _EARLY_LAUNCHES
+    return stack_of(name) == STACKS.index("trtllm") and version >= _EARLY_LAUNCHES
 
 
 class EngineHost(NamedTuple):

@@ -13,8 +13,8 @@ from app.evaluation.convnets_by_operators import shipped_engine
 from app.evaluation.serving.outcomes import Outcome
 from app.evaluation.serving.read_ml_energy import ML_ENERGY
 from app.evaluation.serving.read_others import ARRIVALS
-from app.evaluation.serving.read_points import INFERENCEX
-from app.evaluation.serving.report import energy, errors, lines, overloads
+from app.evaluation.serving.read_points import INFERENCEX, OTHERS
+from app.evaluation.serving.report import energy, errors, lines, order, overloads
 from app.evaluation.serving.study import evaluate_serving
 from app.evaluation.serving_steps import POINTS
 
@@ -46,6 +46,20 @@ def test_closed_loops_of_all_stacks(found: list[Outcome]) -> None:
     assert tpot.mape < 9 and tpot.median < 7.2
     assert ttft.mape < 19 and ttft.median < 13
     assert 72 <= tpot.within <= 90 and 72 <= ttft.within <= 88
+
+
+@needs_data
+def test_deployments_are_in_the_measured_order(found: list[Outcome]) -> None:
+    pairs = order(found)
+    assert pairs.right > 92
+    assert pairs.apart < pairs.pairs and pairs.right_apart > 95
+
+
+@needs_data
+def test_sglangs_other_models_have_the_host_of_vllm(found: list[Outcome]) -> None:
+    """Qwen3-32B, to which nothing is fitted."""
+    alike = [one for one in found if one.case.source == OTHERS and one.case.stack == "sglang"]
+    assert errors(alike, "tpot_ms").mape < 6 and errors(alike, "e2e_ms").mape < 8
 
 
 @needs_data

@@ -12,7 +12,7 @@ import numpy as np
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.served_points import ServedPoint, ServedPoints
-from app.engine.serving_hosts import SHIPPED, ServingHosts, payload_of
+from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name, payload_of
 from app.errors import NotTrained
 from app.ops.stacks import STACKS as STACK_NAMES
 from app.ops.stacks import stack_of
@@ -98,9 +98,16 @@ def _by_stack(points: ServedPoints) -> dict[str, list[_Point]]:
     for (deployment, gpu), of in points.by_deployment.items():
         name = hashlib.sha256(repr((deployment, gpu)).encode()).hexdigest()
         for point in of:
-            code = stack_of(point.workload.get("software", "vllm"))
-            found.setdefault(STACK_NAMES[int(code)], []).append(_Point(gpu, name, point))
+            found.setdefault(_host_of(point.workload), []).append(_Point(gpu, name, point))
     return {stack: sorted(found[stack], key=_order) for stack in sorted(found)}
+
+
+def _host_of(workload: Mapping[str, Any]) -> str:
+    """Return the `host_name` that a load tells of."""
+    stack = STACK_NAMES[int(stack_of(workload.get("software", "vllm")))]
+    if host_name(stack, latent=True) == stack:
+        return stack
+    return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).architecture.latent)
 
 
 def _order(one: _Point) -> tuple[str, bytes]:

@@ -6,7 +6,16 @@ import numpy as np
 
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import MEGATRON, STACKS, eager_host_s, is_eager, is_megatron, stack_of, torch_version
+from app.ops.stacks import (
+    MEGATRON,
+    STACKS,
+    eager_host_s,
+    is_eager,
+    is_megatron,
+    launches_early,
+    stack_of,
+    torch_version,
+)
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
@@ -21,6 +30,7 @@ _SERVING_MODES = ("prefill", "decode")
 def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
     split, given = to_parallelism(workload.parallelism), workload
+    stack = serving_stack(given.software, given.mode, dtype)
     run = Run(
         mode=given.mode,
         batch=int(given.batch),
@@ -31,7 +41,8 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         recompute=given.recompute in (True, "full"),
         recompute_scores=given.recompute == "selective",
         eager_host_s=eager_host_s(given.software),
-        stack=serving_stack(given.software, given.mode, dtype),
+        stack=stack,
+        early_launch=stack is not None and launches_early(given.software),
         parallelism=split,
     )
     errors = [*_batch_errors(run), *_parallel_errors(split)]

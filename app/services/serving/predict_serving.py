@@ -9,6 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.serving_hosts import host_name
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
 from app.runtime.cancellation import check_cancelled
@@ -44,7 +45,7 @@ from app.wire.serving_form import (
 
 _UNKNOWN = Known()
 # Steps of a deployment on one GPU: mode, batch over all attention replicas, tokens.
-_Steps: TypeAlias = dict[tuple[Mode, int, int], Prediction]
+Steps: TypeAlias = dict[tuple[Mode, int, int], Prediction]
 # Warnings of a decode step that do not hold of the deployment.
 _OF_STEP = ("does not fit", "no software is given")
 
@@ -58,12 +59,12 @@ def predict_loads(
     snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int
 ) -> list[ServingPrediction]:
     """Return the answers of a request for one GPU to these loads in place of its own."""
-    steps: _Steps = {}
+    steps: Steps = {}
     asked = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
     return [_predict(snapshot, one, max_rows, steps).predictions[0] for one in asked]
 
 
-def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: _Steps | None) -> ServingResponse:
+def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: Steps | None) -> ServingResponse:
     engine, rows = snapshot.engine, GpuRows(snapshot)
     targets = rows.targets(request)
     refs = _refs(request, rows, targets)
@@ -92,10 +93,14 @@ def predict_served(
     spec: GpuSpec,
     engine: Engine,
     figures: LoadFigures | None = None,
+    steps: Steps | None = None,
 ) -> ServingPrediction:
-    """Return the answer of a request for one GPU whose engine is known, and perhaps the figures of its load."""
+    """Return the answer of a request for one GPU whose engine is known, and perhaps the figures of its load.
+
+    `steps`: steps of the engine that are predicted already; more are added.
+    """
     assert request.gpu is not None
-    answer = _Answer(snapshot, request, deployment, max_rows=2**62)
+    answer = _Answer(snapshot, request, deployment, max_rows=2**62, steps=steps)
     return answer.on(request.gpu, spec, engine, figures or load_figures(deployment, engine))
 
 
@@ -134,7 +139,7 @@ class _Answer:
         request: ServingRequest,
         deployment: Deployment,
         max_rows: int,
-        steps: _Steps | None = None,
+        steps: Steps | None = None,
     ) -> None:
         """`steps`: steps of the request's one GPU that are predicted already; more are added."""
         self._snapshot, self._request, self._deployment, self._max_rows = snapshot, request, deployment, max_rows
@@ -232,6 +237,8 @@ class _Answer:
                 *engine.settings,
                 deployment.stack.mixes,
                 deployment.stack.splits,
-                self._snapshot.engine.hosts.version_of(deployment.stack_name),
+                self._snapshot.engine.hosts.version_of(
+                    host_name(deployment.stack_name, latent=deployment.architecture.latent)
+                ),
             ),
         )

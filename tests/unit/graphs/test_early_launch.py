@@ -8,6 +8,7 @@ import pytest
 from app.engine.curated import load_seed_specs
 from app.graphs.early_launch import with_early_launches
 from app.graphs.run import Run
+from app.ops.stacks import launches_early
 from app.tables.gpus import GpuTable
 from app.tables.predictions import Predictions
 
@@ -15,20 +16,21 @@ GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in ("a
 SECONDS = np.array([1e-6, 3e-6, 1e-3])
 
 
-def _times(stack: str | None) -> dict[str, list[float]]:
+def _times(software: str | None) -> dict[str, list[float]]:
     seconds, codes = np.tile(SECONDS, len(GPUS)), np.zeros(len(SECONDS) * len(GPUS), dtype=np.intp)
     answer = Predictions(seconds, 0.5 * seconds, 2.0 * seconds, seconds, codes, codes, codes, seconds > 0.0)
-    found = with_early_launches(answer, Run(stack=stack), GPUS, range(len(GPUS)))
+    found = with_early_launches(answer, Run(early_launch=launches_early(software)), GPUS, range(len(GPUS)))
     assert found.low_s == pytest.approx(0.5 * found.latency_s)
     return dict(zip(GPUS.ids, found.latency_s.reshape(len(GPUS), -1).tolist(), strict=True))
 
 
-def test_tensorrt_llm_saves_a_part_of_every_kernel_from_hopper_on() -> None:
-    times = _times("trtllm")
+@pytest.mark.parametrize("software", ["trtllm", "trtllm-1.2.0rc6", "TensorRT-LLM-1.1"])
+def test_tensorrt_llm_saves_a_part_of_every_kernel_from_hopper_on(software: str) -> None:
+    times = _times(software)
     assert times["a100-sxm4-80gb"] == SECONDS.tolist()
     assert times["h100-sxm5-80gb"] == pytest.approx([0.5e-6, 2.25e-6, 999.25e-6])
 
 
-@pytest.mark.parametrize("stack", ["vllm", "sglang", None])
-def test_other_stacks_launch_kernels_one_after_another(stack: str | None) -> None:
-    assert all(times == SECONDS.tolist() for times in _times(stack).values())
+@pytest.mark.parametrize("software", ["vllm-0.19", "sglang", "trtllm-1.0.0rc3", "tensorrt-llm-0.21", None])
+def test_other_stacks_and_older_versions_launch_kernels_one_after_another(software: str | None) -> None:
+    assert all(times == SECONDS.tolist() for times in _times(software).values())
