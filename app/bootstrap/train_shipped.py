@@ -16,23 +16,25 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app import __version__
 from app.bootstrap.retrain_process import ONE_THREAD
 from app.bootstrap.runtime import Runtime, open_runtime
+from app.bootstrap.train_operators import Start, start_of, train_operators, trained_parts
 from app.config import Settings
 from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
+from app.services.learning.training_data import load_training_data
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
-from app.store.versions import Version
+from app.store.versions import POOLED, Version
 
 MOST_BYTES = 40_000_000
 Report = Callable[[str], None]
@@ -76,11 +78,15 @@ def sources_of(predictor: str) -> tuple[Source, ...]:
     return OPERATORS_BY_STACK if predictor in TELL_STACKS_APART else OPERATORS
 
 
-def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Report) -> int:
+def train_shipped(
+    data: Path, out: Path, predictors: Sequence[str], report: Report, *, operators: Sequence[str] = ()
+) -> int:
     """Train the predictors on the folders of `data`, write their artefacts to `out` and return the bytes in `out`.
 
-    Shipped artefacts of other predictors in `out` are kept; everything else there is removed. Raises BadInput if a
-    folder or predictor is missing, and GpucastError if a job fails or the artefacts exceed MOST_BYTES together.
+    With `operators` only these are trained, of a predictor whose artefact in `out` has the others
+    (app.bootstrap.train_operators). Shipped artefacts of other predictors in `out` are kept; everything else there is
+    removed. Raises BadInput if a folder or predictor is missing, and GpucastError if a job fails or the artefacts
+    exceed MOST_BYTES together.
     """
     unknown = [name for name in predictors if name not in trainable()]
     if unknown:
@@ -91,27 +97,39 @@ def train_shipped(data: Path, out: Path, predictors: Sequence[str], report: Repo
     ]
     if missing:
         raise BadInput(f"No measurements found in {', '.join(missing)}.")
-    kept = {name: item.sha256 for name, item in shipped_versions(out).items() if name in {*trainable()} - {*predictors}}
+    before = shipped_versions(out)
+    kept = {name: item.sha256 for name, item in before.items() if name in {*trainable()} - {*predictors}}
+    starts = {name: start_of(name, before.get(name), operators) for name in predictors} if operators else {}
     with tempfile.TemporaryDirectory(prefix="gpucast-shipped-") as folder:
         made, named = Path(folder), dict[str, str]()
         for sources, names in stages:
-            named |= _trained(data, sources, names, made, report)
+            named |= _trained(data, sources, names, (made, starts), report)
         return _write(out, made, named, kept, report)
 
 
 def _trained(
-    data: Path, sources: tuple[Source, ...], names: Sequence[str], made: Path, report: Report
+    data: Path,
+    sources: tuple[Source, ...],
+    names: Sequence[str],
+    made: tuple[Path, Mapping[str, Start]],
+    report: Report,
 ) -> dict[str, str]:
-    """Train predictors on the same data sets, publish them in `made` and return their SHA-256 by predictor."""
+    """Train predictors on the same data sets, publish them in a folder and return their SHA-256 by predictor.
+
+    `made`: the folder, and the starts of predictors of which only some operators are trained.
+    """
+    folder, starts = made
     with _throw_away() as runtime:
-        for importer, folder in _folders(data, sources):
-            imported = import_parts(runtime.database, importer, folder)
-            report(f"{folder.name}: {imported.inserted:,} of {imported.received:,} rows imported")
+        for importer, path in _folders(data, sources):
+            imported = import_parts(runtime.database, importer, path)
+            report(f"{path.name}: {imported.inserted:,} of {imported.received:,} rows imported")
+        if starts:
+            return {name: _some_operators(runtime, start, folder, report) for name, start in starts.items()}
         for name in names:
             _retrain(runtime, name, report)
         with runtime.database.begin() as connection:
             served = versions.served(connection)
-        return {version.predictor: _published(runtime, made, version) for version in served}
+        return {version.predictor: _published(runtime, folder, version) for version in served}
 
 
 def _stages(predictors: Sequence[str]) -> Iterator[tuple[tuple[Source, ...], list[str]]]:
@@ -175,18 +193,43 @@ def _write(out: Path, made: Path, named: Mapping[str, str], kept: Mapping[str, s
     return total
 
 
+def _some_operators(runtime: Runtime, start: Start, folder: Path, report: Report) -> str:
+    """Train some operators, publish them with the shipped ones in `folder`, and return the SHA-256."""
+    with runtime.database.begin(long=True) as connection:
+        data, rows_hash = load_training_data(connection, start.name)
+    trained = train_operators(start, data, report)
+    about = {**trained.card, "training_set_sha256": rows_hash}
+    manifest = _manifest(runtime, start.name, about, trained_parts(data.operators, start))
+    return artifacts.publish(folder, trained.payload, manifest)
+
+
 def _published(runtime: Runtime, folder: Path, version: Version) -> str:
     """Publish an artefact with a manifest of origin, licence and code version. Return its SHA-256."""
-    sources = [{"origin": source.origin, "licence": source.licence} for source in sources_of(version.predictor)]
+    payload = load_payload(runtime.settings.models_dir, version.artifact_sha256)
+    with runtime.database.begin(long=True) as connection:
+        data, _ = load_training_data(connection, version.predictor)
+    about = {**version.card, "training_set_sha256": version.training_set_sha256}
+    parts = {} if predicts_networks_only(version.predictor) else trained_parts(data.operators)
+    return artifacts.publish(folder, payload, _manifest(runtime, version.predictor, about, parts))
+
+
+def _manifest(
+    runtime: Runtime, predictor: str, about: Mapping[str, Any], parts: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return what is written beside an artefact: origins and licences, versions, the card, and each operator's part.
+
+    `about`: the card, with the SHA-256 of the training rows.
+    """
+    sources = [{"origin": source.origin, "licence": source.licence} for source in sources_of(predictor)]
     if any(runtime.settings.seed_measurements_dir.glob("*.parquet")):
         sources.append(OWN)
-    payload = load_payload(runtime.settings.models_dir, version.artifact_sha256)
-    manifest = {
-        "predictor": version.predictor,
-        "gpu_id": version.gpu_id,
-        "training_set_sha256": version.training_set_sha256,
-        "card": version.card,
+    card = {name: value for name, value in about.items() if name != "training_set_sha256"}
+    return {
+        "predictor": predictor,
+        "gpu_id": POOLED,
+        "training_set_sha256": about["training_set_sha256"],
+        "card": card,
         "code_version": __version__,
         "sources": sources,
+        "operators": parts,
     }
-    return artifacts.publish(folder, payload, manifest)

@@ -26,7 +26,7 @@ from app.graphs.pace import Launches, Pace, State, pace_of, paces_of, start, sti
 from app.graphs.run import Run
 from app.graphs.stages import stage_repeats
 from app.ops import OP_CODE
-from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.priors import SENDS
 from app.tables.arrays import Bools, Floats
 from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Workload
 
@@ -136,7 +136,7 @@ class _Blocks:
                 here = w.block == block
                 self.full[:, block] = pace_of(_select(rows, here))
                 self.alone[:, block] = pace_of(_select(rows, here & ~(rows.overlapped & rows.waits)))
-        collective = IS_COLLECTIVE[w.ops.kind] & ~w.overlapped
+        collective = SENDS[w.ops.kind] & ~w.overlapped
         self.waited = None
         if collective.any():
             self.waited = np.zeros((blocks, self.g))

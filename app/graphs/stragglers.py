@@ -9,7 +9,7 @@ import numpy as np
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.network import NETWORK
-from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.priors import SENDS
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
 
@@ -17,7 +17,7 @@ from app.tables.workload import Workload
 # taken for two standard deviations either way.
 _SPREAD = 0.02
 # Operators whose measured times have waited for all devices already, by code into OPS.
-_TOGETHER = IS_COLLECTIVE | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
+_TOGETHER = SENDS | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
 
 
 def slowest_of(devices: int) -> float:

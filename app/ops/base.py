@@ -133,8 +133,8 @@ class Op:
     launches  launches that wait for one another
     weights   elements of its weights without a bias, of an operator that multiplies by some
     quantised elements of the activations that a serving stack quantises first, where one does
-    link_bytes  bytes that each device sends over its link, of a collective; None: it runs on one device
-    passing  how they pass, of the same; `pattern`: in which order
+    link_bytes  bytes that each device sends over its link, of an operator of several devices; None: it runs on one
+    passing  how they pass, of the same; `pattern`: in which order, of collectives of a message of given bytes
     traffic   "computes"; "moves": does little but move bytes; "streams": moves them through, once
 
     Features of learned models:

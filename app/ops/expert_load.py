@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,16 +38,31 @@ def distribution_name(exponent: float) -> str:
     return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
 
 
+class Routing(NamedTuple):
+    """What decides the load of a layer's ranks, float64 [n] each.
+
+    tokens    of the whole expert-parallel group; each goes to `top_k` of `experts`
+    ranks     groups of devices among which experts are dealt
+    exponent  of the power law by which tokens spread over experts; BALANCED
+    """
+
+    tokens: Floats
+    top_k: Floats
+    experts: Floats
+    ranks: Floats
+    exponent: Floats
+
+
 def _power(exponent: Floats) -> Floats:
     """The power of the integrand, float64 [n], kept off zero, where the integral is a logarithm."""
     power: Floats = np.where(np.abs(exponent) < _NEAR_ZERO, _NEAR_ZERO, exponent)
     return power
 
 
-def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
+def _skewed(routing: Routing) -> tuple[Floats, Floats]:
     """The largest expert's share of all pairs, and the share of active experts, float64 [n] each."""
-    tokens, experts = table.column("tokens"), table.column("experts")
-    pairs = tokens * table.column("top_k")
+    tokens, experts, exponent = routing.tokens, routing.experts, routing.exponent
+    pairs = tokens * routing.top_k
     many = pairs > experts
     low = np.where(many, 1.0, _FEW[0])
     high = np.where(many, np.maximum(_LARGEST_SHARE * tokens, 2.0), _FEW[1])
@@ -72,13 +87,19 @@ def _skewed(table: OpTable, exponent: Floats) -> tuple[Floats, Floats]:
 
 
 def load(table: OpTable) -> tuple[Floats, Floats]:
+    """(token, expert) pairs on the busiest rank of `moe` rows, and its active experts, float64 [n] each."""
+    names = ("tokens", "top_k", "experts", "expert_parallel", "distribution")
+    return load_of(Routing(*(table.column(name) for name in names)))
+
+
+def load_of(routing: Routing) -> tuple[Floats, Floats]:
     """(token, expert) pairs on the busiest rank, and its active experts, float64 [n] each."""
-    experts, exponent, ranks = (table.column(name) for name in ("experts", "distribution", "expert_parallel"))
-    pairs, local, even = table.column("tokens") * table.column("top_k"), experts / ranks, 1.0 / ranks
+    _, _, experts, ranks, exponent = routing
+    pairs, local, even = routing.tokens * routing.top_k, experts / ranks, 1.0 / ranks
     skewed = exponent != BALANCED
     if not skewed.any():
         return pairs * even, np.maximum(np.minimum(local, pairs * even), 1.0)
-    largest, working = _skewed(table, exponent)
+    largest, working = _skewed(routing)
     rest = (local - 1.0) * (1.0 - largest) / np.maximum(experts - 1.0, 1.0)
     busiest = pairs * np.where(skewed, np.minimum(np.maximum(largest + rest, even), 1.0), even)
     active = np.minimum(np.where(skewed, local * working + _more(local, working, ranks), local), local)

@@ -58,6 +58,8 @@ ON_TENSOR_UNITS = np.array(
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
 IS_LINEAR = np.array([op.quantised is not None for op in OPS])
-IS_COLLECTIVE = np.array([op.link_bytes is not None for op in OPS])
+# Collectives of a message of given bytes, which libraries (NCCL) run; and all operators that send over a link.
+IS_COLLECTIVE = np.array([op.pattern is not None for op in OPS])
+SENDS = np.array([op.link_bytes is not None for op in OPS])
 # How many of the candidate tiles an operator's kernels have, from the largest.
 TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.batched else len(CANDIDATES) for op in OPS])

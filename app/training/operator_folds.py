@@ -196,7 +196,7 @@ def _two_points(cells: Sequence[Cell], here: Mapping[int, Bools]) -> EvaluationS
     given = {}
     for k, rows in here.items():
         table = cells[k].runs.rows.ops
-        if cells[k].op.link_bytes is not None:
+        if cells[k].op.pattern is not None:
             message, setting = table.column("message_bytes"), hashed(table, _but_message(table))
             among = [np.flatnonzero(rows & (setting == value)) for value in np.unique(setting[rows])]
             ends = [part[[np.argmin(message[part]), np.argmax(message[part])]] for part in among]
@@ -248,7 +248,7 @@ def configurations(runs: OperatorRuns) -> Hashes:
     and bytes of a collective.
     """
     op, found = OPS[OP_CODE[runs.op]], hashed(runs.rows.ops, OPS[OP_CODE[runs.op]].configuration)
-    if op.link_bytes is None:
+    if op.pattern is None:
         return found
     # By its name, as its position among the operators changes when others are added.
     return mixed(found, np.uint64(crc32(runs.op.encode())))

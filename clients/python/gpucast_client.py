@@ -1246,6 +1246,10 @@ class OperatorsWorkload(TypedDict):
         | ShortConvolutionOperator
         | AttentionModuleOperator
         | HyperConnectionsOperator
+        | QuantizeOperator
+        | ExpertDispatchOperator
+        | ExpertCombineOperator
+        | MoeWideOperator
         | NetworkOperator
     ]
 
@@ -1995,6 +1999,91 @@ class HyperConnectionsOperator(TypedDict):
     dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
 
 
+class QuantizeOperator(TypedDict):
+    """QuantizeOperator"""
+
+    op: Literal["quantize"]
+    b: float
+    h: float
+    scale: NotRequired[Literal["dynamic", "static"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["fp8", "fp8_block", "int8", "nvfp4"]
+
+
+class ExpertDispatchOperator(TypedDict):
+    """ExpertDispatchOperator"""
+
+    op: Literal["expert_dispatch"]
+    tokens: float
+    hidden: float
+    top_k: float
+    experts: float
+    devices: float
+    sms: NotRequired[float | None]
+    mode: NotRequired[Literal["low_latency", "normal"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp8", "fp8_block"]
+
+
+class ExpertCombineOperator(TypedDict):
+    """ExpertCombineOperator"""
+
+    op: Literal["expert_combine"]
+    tokens: float
+    hidden: float
+    top_k: float
+    experts: float
+    devices: float
+    sms: NotRequired[float | None]
+    mode: NotRequired[Literal["low_latency", "normal"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp8", "fp8_block"]
+
+
+class MoeWideOperator(TypedDict):
+    """MoeWideOperator"""
+
+    op: Literal["moe_wide"]
+    tokens: float
+    hidden: float
+    intermediate: float
+    experts: float
+    top_k: float
+    expert_parallel: float
+    slots: NotRequired[float | None]
+    distribution: NotRequired[str | None]
+    balancer: NotRequired[Literal["eplb", "none"] | None]
+    mode: NotRequired[Literal["low_latency", "normal"] | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal[
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "fp8",
+        "fp8_block",
+        "int4_wo",
+        "int8",
+        "nvfp4",
+        "tf32",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+    ]
+
+
 NetworkOperator = TypedDict(
     "NetworkOperator",
     {
@@ -2039,7 +2128,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "Literal['operator_table']",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'network']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'quantize', 'expert_dispatch', 'expert_combine', 'moe_wide', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -2107,6 +2196,11 @@ OperatorTableWorkload = TypedDict(
         "compression": "NotRequired[float | list[float | None] | None]",
         "streams": "NotRequired[float | list[float | None] | None]",
         "part": "NotRequired[str | list[str | None] | None]",
+        "scale": "NotRequired[str | list[str | None] | None]",
+        "sms": "NotRequired[float | list[float | None] | None]",
+        "mode": "NotRequired[str | list[str | None] | None]",
+        "slots": "NotRequired[float | list[float | None] | None]",
+        "balancer": "NotRequired[str | list[str | None] | None]",
         "flops": "NotRequired[float | list[float | None] | None]",
         "outputs": "NotRequired[float | list[float | None] | None]",
         "weights": "NotRequired[float | list[float | None] | None]",
@@ -2216,6 +2310,11 @@ OperatorBatch = TypedDict(
         "compression": "NotRequired[float | list[float | None] | None]",
         "streams": "NotRequired[float | list[float | None] | None]",
         "part": "NotRequired[str | list[str | None] | None]",
+        "scale": "NotRequired[str | list[str | None] | None]",
+        "sms": "NotRequired[float | list[float | None] | None]",
+        "mode": "NotRequired[str | list[str | None] | None]",
+        "slots": "NotRequired[float | list[float | None] | None]",
+        "balancer": "NotRequired[str | list[str | None] | None]",
         "flops": "NotRequired[float | list[float | None] | None]",
         "outputs": "NotRequired[float | list[float | None] | None]",
         "weights": "NotRequired[float | list[float | None] | None]",

@@ -65,6 +65,15 @@ FAMILIES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
         | {"hidden": 7168, "latent_dim": 512, "rope_dim": 64, "query_rank": 1536},
         ("batch", "heads", "head_dim", "value_dim", "query_length", "context_length", "hidden", "backward"),
     ),
+    "quantize": (ROWS, ("b", "h")),
+    "moe_wide": (
+        {"tokens": 512, "hidden": 2048, "intermediate": 1024, "experts": 64, "top_k": 8, "expert_parallel": 4},
+        ("tokens", "hidden", "intermediate", "top_k"),
+    ),
+    **{
+        name: ({"tokens": 512, "hidden": 2048, "top_k": 8, "experts": 64, "devices": 8}, ("tokens", "hidden", "top_k"))
+        for name in ("expert_dispatch", "expert_combine")
+    },
     "hyper_connections": (ROWS, ("b", "h", "streams", "backward")),
     "linear_attention": (STATE | {"query_length": 512}, ("batch", "key_dim", "value_dim", "query_length", "backward")),
     "linear_attention_step": (STATE | {"query_length": 2}, ("batch", "key_dim", "value_dim", "query_length")),

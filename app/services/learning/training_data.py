@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from app.services.models.whole_networks import predicts_networks_only
 from app.store import gpus, measurements, operators
 from app.store.measurements import training_set_hash
 from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
 from app.training.candidate import TrainingData
 
 
@@ -47,14 +49,15 @@ def load_training_data(connection: Connection, predictor: str) -> tuple[Training
         learns = capabilities(predictor).learns_operators
         runs = stored_operators(connection, table, ops=_rows_of(predictor)) if learns else []
     data = TrainingData(table, kernels, ids, [run for run in runs if len(run)])
-    return data, _hash(data, training_set_hash(rows))
+    return data, set_hash(data.operators, training_set_hash(rows))
 
 
-def _hash(data: TrainingData, kernels: str) -> str:
-    if not data.operators:
+def set_hash(runs: Sequence[OperatorRuns], kernels: str = training_set_hash([])) -> str:
+    """Return a SHA-256 of the set of the rows of operators and of kernels, whose own SHA-256 is `kernels`."""
+    if not runs:
         return kernels
     digest = hashlib.sha256(kernels.encode())
-    for run in data.operators:
+    for run in runs:
         digest.update(f"{run.op}/{run.dtype}".encode())
         digest.update(np.sort(run.key).tobytes())
     return digest.hexdigest()

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app import __version__
+from app.bootstrap.train_operators import Start, start_of, train_operators, trained_parts
 from app.bootstrap.train_shipped import (
     NETWORKS,
     OPERATORS,
@@ -18,10 +20,12 @@ from app.bootstrap.train_shipped import (
     train_shipped,
     trainable,
 )
-from app.engine.shipped import shipped_versions, write_list
+from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput
+from app.services.learning.training_data import set_hash
 from app.store import artifacts
 from tests.unit.services.test_operator_importers import TIMM
+from tests.unit.training.test_candidate import made, training_data
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +80,31 @@ def test_missing_data_sets_and_untrainable_names_are_rejected(tmp_path: Path, da
 def test_networks_train_predictors_of_networks_only() -> None:
     assert [name for name in trainable() if sources_of(name) == NETWORKS] == ["convmeter", "convmeter_ols"]
     assert {sources_of(name) for name in trainable()} == {OPERATORS, OPERATORS_BY_STACK, NETWORKS}
+
+
+def kept_rows(tmp_path: Path, **manifest: object) -> Start:
+    """`auto` that knows products, of which another operator is to be trained."""
+    run = made("tesla-t4", "nvidia-l4")
+    about = {"training_set_sha256": set_hash([run]), "schema": {"operators": ["linear"]}, "code_version": "0.1.0"}
+    return Start("auto", Shipped("auto", tmp_path, "0" * 64, {**about, **manifest}), ("bmm",))
+
+
+def test_operators_are_kept_only_if_their_rows_are_the_same(tmp_path: Path) -> None:
+    linear, batched = made("tesla-t4", "nvidia-l4"), made("tesla-t4", "nvidia-l4", op="bmm")
+    changed = linear.take(np.arange(20))
+    parts = trained_parts([linear])
+    for start in (kept_rows(tmp_path), kept_rows(tmp_path, operators=parts)):
+        with pytest.raises(BadInput, match=r"The rows of .* are not those that auto ships trained on"):
+            train_operators(start, training_data(changed, batched), print)
+        found = trained_parts([linear, batched], start)
+        assert found["bmm"]["code_version"] == __version__
+        assert found["linear"]["rows_sha256"] == parts["linear"]["rows_sha256"]
+    assert trained_parts([linear, batched], kept_rows(tmp_path, operators=parts))["linear"] == parts["linear"]
+    assert trained_parts([linear], kept_rows(tmp_path))["linear"]["code_version"] == "0.1.0"
+
+
+def test_single_operators_are_trained_of_what_ships_and_learns_them_apart(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(BadInput, match="learns its operators together"):
+        train_shipped(data, tmp_path / "out", ["convmeter"], print, operators=["relu"])
+    with pytest.raises(BadInput, match="No artefact of auto"):
+        start_of("auto", None, ["relu"])

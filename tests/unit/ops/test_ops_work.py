@@ -372,3 +372,50 @@ def test_hyper_connections() -> None:
     # 3 tokens of 2 streams of 5 features: 8 columns of FP32 weights; streams in, one out
     assert one("hyper_connections", b=3, h=5, streams=2) == (30 * (2 * 9 + 3), *[(15 * 3 + 80) * 4] * 2)
     assert one("hyper_connections", b=3, h=5, streams=2, part=1) == (30 * 6, *[15 * 5 * 4] * 2)
+
+
+def test_quantize_reads_16_bits_and_writes_the_narrow_format() -> None:
+    # 3 rows of 8: in FP32's four bytes here; a known scale saves two operations an element and the row's own scale
+    assert one("quantize", b=3, h=8, scale=0) == (2 * 24, 24 * (2 + 4), 24 * (2 + 4))
+    assert one("quantize", b=3, h=8, scale=1) == (4 * 24, 24 * 6 + 3 * 4, 24 * 6 + 3 * 4)
+    assert broken("quantize", b=3, h=8, backward=1) == ["backward"]
+
+
+EXCHANGE = {"tokens": 10, "hidden": 128, "top_k": 2, "experts": 8, "devices": 2}
+
+
+def test_dispatch_sends_a_copy_per_device_or_per_expert() -> None:
+    normal = one("expert_dispatch", **EXCHANGE)
+    assert normal.bytes == 10 * 128 * 4 * (1 + 1.5)  # of two random experts one in four tokens has both on a device
+    assert one("expert_dispatch", **EXCHANGE, mode=1).bytes == 10 * 128 * 4 * 3
+    assert one("expert_combine", **EXCHANGE).flops == 2 * 10 * 128 * 1.5
+    table = operators("expert_dispatch", EXCHANGE, EXCHANGE | {"mode": 1}, dtype="fp8")
+    sent = OPS[OP_CODE["expert_dispatch"]].link_bytes
+    assert sent is not None
+    np.testing.assert_allclose(sent(table), 10 * (128 + 4) * np.array([0.75, 1.0]))
+    assert broken("expert_dispatch", **EXCHANGE | {"devices": 3}) == ["devices"]
+    assert broken("expert_combine", **EXCHANGE | {"top_k": 9}) == ["top_k"]
+
+
+def test_fewer_sms_need_more_clocks_to_send() -> None:
+    table = operators("expert_dispatch", EXCHANGE, EXCHANGE | {"sms": 10}, EXCHANGE | {"sms": 10, "mode": 1})
+    rereads = OPS[OP_CODE["expert_dispatch"]].rereads
+    assert rereads is not None
+    usual, few, low_latency = rereads(table).clocks
+    assert few == 2 * usual
+    assert low_latency < usual
+
+
+WIDE = {"tokens": 64, "hidden": 4, "intermediate": 2, "experts": 8, "top_k": 2, "expert_parallel": 4}
+
+
+def test_wide_experts_hold_slots_and_a_balancer_evens_their_load() -> None:
+    even = one("moe_wide", **WIDE)
+    assert even.flops == 2 * 3 * 32 * 4 * 2  # 128 pairs over 4 ranks, three matrices each
+    assert one("moe_wide", **WIDE, distribution=1.2).flops > even.flops
+    assert one("moe_wide", **WIDE, distribution=1.2, balancer=1).flops == even.flops
+    assert (
+        one("moe_wide", **WIDE, slots=16).bytes - even.bytes == 2 * 3 * 4 * 2 * 4
+    )  # four slots of a rank in place of two
+    assert broken("moe_wide", **WIDE, slots=4) == ["slots"]
+    assert broken("moe_wide", **WIDE, slots=9) == ["expert_parallel"]

@@ -213,7 +213,7 @@ BY_STACK: dict[str, list[dict[str, Any]]] = {
             "kernel_source": "SGLang_CustomAllReduce_eager",
         }
     ],
-    "quantize": [{"m": 8}],
+    "another_table": [{"m": 8}],
 }
 
 
@@ -223,7 +223,7 @@ def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Dat
         pq.write_table(pa.Table.from_pylist(kernels), tmp_path / f"{name}.parquet")
     report = bring_in(database, "aiconfigurator", tmp_path)
     assert report.skipped == {"number formats that the operator lacks": 1, HOST_BOUND: 1}
-    assert any("quantize.parquet" in note for note in report.notes)
+    assert any("another_table.parquet" in note for note in report.notes)
     rows = [row for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
     assert {row.software for row in rows} == {"sglang-0.5.14", "sglang-eager-0.5.14"}
     found = {(row.name, row.workload.get("n")): row.workload for row in rows}
@@ -234,6 +234,68 @@ def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Dat
     assert (found["bmm", 512]["k"], found["bmm", 128]["k"], found["bmm", 128]["b"]) == (128, 512, 16)
     reduced = found["all_reduce", None]
     assert (reduced["message_bytes"], reduced["implementation"]) == (2048, "custom")
+
+
+QUANTIZE = {"m": 8, "k": 128, "quant_dtype": "fp8", "table": "x"}
+DEEPEP = {"framework_version": "0.5.12", "kernel_source": "deepep", "table": "x", "node_num": 1.0, "hidden_size": 7168}
+DEEPEP |= {"num_token": 64.0, "num_topk": 8.0, "num_experts": 256, "dispatch_us": 20.0, "combine_us": 30.0}
+WIDE = {"moe_dtype": "fp8_block", "num_tokens": 64, "hidden_size": 7168, "inter_size": 2048, "top_k": 8, "table": "x"}
+WIDE |= {"num_experts": 256, "moe_tp_size": 1, "moe_ep_size": 32, "rank0_num_tokens": None, "dp_num_tokens": None}
+EXCHANGE: dict[str, list[dict[str, Any]]] = {
+    "quantize": [
+        QUANTIZE | {"framework": "vllm", "op_name": "scale_matrix", "latency_ms": 0.004},
+        QUANTIZE | {"framework": "vllm", "op_name": "compute_scale", "latency_ms": 0.001},
+        # Of two sizes no difference is known: PyTorch's chain of operators is slower than the stack's kernel.
+        QUANTIZE | {"framework": "sglang", "op_name": "scale_matrix", "latency_ms": 0.02},
+        QUANTIZE | {"framework": "sglang", "op_name": "scale_matrix", "latency_ms": 0.02, "m": 16},
+        QUANTIZE | {"framework": "sglang", "op_name": "scale_matrix", "latency_ms": 0.02, "m": 32},
+        QUANTIZE | {"framework": "sglang", "op_name": "compute_scale", "latency_ms": 0.001, "m": 32},
+    ],
+    "expert_all_to_all": [
+        DEEPEP | {"op_name": "ll", "dispatch_sms": None, "combine_sms": None},
+        DEEPEP | {"op_name": "normal", "dispatch_sms": 8.0, "combine_sms": 8.0},
+        DEEPEP | {"op_name": "normal", "dispatch_sms": 8.0, "combine_sms": 8.0, "node_num": 2.0},
+    ],
+    "moe_wide_expert_parallel": [
+        WIDE | {"op_name": "moe_generation", "distribution": "uniform", "num_slots": None, "latency_ms": 0.2},
+        WIDE | {"op_name": "wideep_moe_eplb", "num_slots": 288.0, "latency_ms": 0.3}
+        | {"framework": "trtllm", "distribution": "power_law_1.2_eplb"},
+        WIDE | {"op_name": "moe_context", "distribution": "uniform", "num_slots": None, "latency_ms": 0.2}
+        | {"moe_tp_size": 2},
+    ],
+}  # fmt: skip
+
+
+def test_exchanges_of_experts_and_quantisations_are_read(database: Database, tmp_path: Path) -> None:
+    empty = {"simulation_mode": "none", "moe_kernel": "none"}
+    for name, rows in EXCHANGE.items():
+        more = empty if name == "moe_wide_expert_parallel" else {}
+        table = pa.Table.from_pylist([STACK | more | row for row in rows])
+        for column in ("rank0_num_tokens", "dp_num_tokens"):
+            if column in table.column_names:
+                at = table.column_names.index(column)
+                table = table.set_column(at, column, table[column].cast(pa.float64()))
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    report = bring_in(database, "aiconfigurator", tmp_path)
+    assert report.skipped == {
+        "quantisations that no kernel of the stack does": 4,
+        "exchanges over several machines": 2,  # to the experts and back
+        "experts that devices share": 1,
+    }
+    rows = [row for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
+    quantised = {row.workload.get("scale", "dynamic"): row for row in rows if row.name == "quantize"}
+    assert quantised["static"].latency_s == pytest.approx(4e-6)
+    assert quantised["dynamic"].latency_s == pytest.approx(5e-6)  # its own 4 us, and 1 us more to find the scale
+    assert quantised["dynamic"].workload["dtype"] == "fp8"
+    sent = {row.workload.get("mode", "normal"): row for row in rows if row.name == "expert_dispatch"}
+    assert (sent["normal"].workload["sms"], sent["normal"].workload["devices"]) == (8, 8)
+    assert sent["low_latency"].latency_s == pytest.approx(20e-6)
+    assert {row.workload["dtype"] for row in rows if row.name == "expert_combine"} == {"bf16"}
+    wide = {row.software: row.workload for row in rows if row.name == "moe_wide"}
+    assert wide["sglang-0.5.14"]["mode"] == "low_latency"
+    assert "slots" not in wide["sglang-0.5.14"]
+    told = wide["trtllm-0.5.14"]
+    assert (told["slots"], told["balancer"], told["distribution"]) == (288, "eplb", "power_law_1.2")
 
 
 MODULE = {"mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block", "tp_size": 4, "table": "x"}

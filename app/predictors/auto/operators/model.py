@@ -78,7 +78,7 @@ class Learned:
 
     def _answered(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, trace: Trace) -> Traced:
         n, kinds = len(i), kinds_of(ops)
-        collective = any(kind.op.link_bytes is not None for kind in kinds)
+        collective = any(kind.op.pattern is not None for kind in kinds)
         if collective:
             gpus, j = by_link(ops, gpus, i, j)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from app.errors import NotFound
 from app.ops.moe import GATES, ROUTERS
+from app.services.measurements.importers.aiconfigurator_exchange import EXCHANGE
 from app.services.measurements.importers.aiconfigurator_modules import MODULES
 from app.services.measurements.importers.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table
 from app.services.measurements.importers.base import Part, PartsImporter
@@ -34,7 +35,7 @@ from app.wire.operators.operator_columns import Column, Numbers, Words
 
 SOURCE = "aiconfigurator"
 _STACK = ("gpu", "framework", "framework_version")
-_TIME = "latency_ms"
+_SEVERAL = {**MODULES, **EXCHANGE}
 # Layers of the data that its columns do not tell from others: hidden, intermediate, experts -> gate and router.
 # Nemotron 3 (squared ReLU), Gemma 4 26B-A4B, MiniMax-M3 (clamped and shifted), Kimi K3 (SiTU), DeepSeek-V3.
 _LAYERS = {
@@ -46,11 +47,8 @@ _LAYERS = {
     (3584, 3072, 896): ("other", "plain"),
     (7168, 2048, 256): ("silu", "grouped"),
 }
-FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *MODULES)))
-# Operators whose kernels all run the same sizes, so that their floors compare.
-_OF_SEVERAL_KERNELS = ("linear", "short_convolution")
+FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *_SEVERAL)))
 _LEFT_OUT = "number formats that the operator lacks"
-_UNKNOWN = "models whose sizes are not known"
 _HOST_BOUND = "bound by the host, not by the device"
 
 
@@ -64,7 +62,7 @@ def read(folder: Path) -> Iterator[Part]:
     notes = (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
     for name in names:
         by_stack = "op_name" in pq.read_schema(folder / name).names
-        meanings = MODULES.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
+        meanings = _SEVERAL.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
         for meaning in meanings:
             last = name == names[-1] and meaning is meanings[-1]
             yield _part(folder / name, meaning, notes if last else (), by_stack=by_stack)
@@ -73,29 +71,29 @@ def read(folder: Path) -> Iterator[Part]:
 def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool) -> Part:
     named = (meaning.dtype, meaning.kernel, *meaning.labels, *(column for column, _ in meaning.words.values()))
     words = dict.fromkeys((*_STACK, *filter(None, named)))
-    numbers = (*meaning.numbers.values(), *meaning.inputs, *filter(None, (meaning.shares,)), _TIME)
+    numbers = (*meaning.numbers.values(), *meaning.inputs, *filter(None, (meaning.shares,)), meaning.time)
     table = read_table(path, tuple(words), numbers, unused=meaning.unused)
     skipped: Counter[str] = Counter()
     if meaning.rows is not None:
         table = table.filter(pa.array(meaning.rows(table)))
     if meaning.known is not None:
-        table = _without(table, ~meaning.known(table), _UNKNOWN, skipped)
+        table = _without(table, ~meaning.known(table), meaning.lacking, skipped)
     table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
-    if by_stack and meaning.op in _OF_SEVERAL_KERNELS:
+    if by_stack and meaning.floors:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
     sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
     return Part(path.name, sent, None, skipped, notes=notes)
 
 
 def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
-    latency = number_column(table, _TIME)
-    if meaning.shares:
-        latency = latency._replace(values=latency.values / number_column(table, meaning.shares).values)
+    latency = _latency_ms(table, meaning)
     columns: dict[str, Column] = {
         "gpu": text_column(table, "gpu"),
         "software": join_text(_framework(table, meaning), text_column(table, "framework_version")),
         "source": constant_column(SOURCE),
-        "dtype": text_column(table, meaning.dtype, DTYPES) if meaning.dtype else constant_column("bf16"),
+        "dtype": text_column(table, meaning.dtype, DTYPES)
+        if meaning.dtype
+        else constant_column(meaning.constant_dtype),
         "latency_ms": latency,
         "kernel.name": text_column(table, meaning.kernel),
     }
@@ -119,12 +117,22 @@ def _known_format(table: pa.Table, meaning: Table) -> Bools:
     return np.array(known)[words.codes]
 
 
+def _latency_ms(table: pa.Table, meaning: Table) -> Numbers:
+    """Return the time of each row's operator, milliseconds."""
+    latency = number_column(table, meaning.time)
+    values = latency.values * (meaning.unit_s / 1e-3)
+    if meaning.added_ms is not None:
+        values = values + meaning.added_ms(table)
+    if meaning.shares:
+        values = values / number_column(table, meaning.shares).values
+    return latency._replace(values=values)
+
+
 def _host_bound(table: pa.Table, meaning: Table) -> Bools:
-    gpu, kernel = text_column(table, "gpu"), text_column(table, "framework")
-    if meaning.dtype:
-        kernel = join_text(kernel, text_column(table, meaning.dtype))
-    kernel = join_text(kernel, text_column(table, meaning.kernel))
-    return host_bound(gpu.codes, kernel.codes, number_column(table, _TIME).values)
+    gpu, kernel = text_column(table, "gpu"), text_column(table, meaning.floors[0])
+    for name in meaning.floors[1:]:
+        kernel = join_text(kernel, text_column(table, name))
+    return host_bound(gpu.codes, kernel.codes, number_column(table, meaning.time).values)
 
 
 def _without(table: pa.Table, rows: Bools, why: str, skipped: Counter[str]) -> pa.Table:

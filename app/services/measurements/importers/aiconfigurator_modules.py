@@ -208,6 +208,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             inputs=(*_STATES, "chunk_size"),
             labels=("op_name",),
             rows=is_convolution,
+            floors=("framework", "kernel_source"),
         ),
     ),
     "hyper_connections.parquet": (

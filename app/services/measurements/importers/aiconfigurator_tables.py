@@ -15,6 +15,8 @@ from app.services.measurements.importers.table_columns import number_column
 from app.tables.arrays import Bools, Floats
 
 Figures = Mapping[str, Floats]
+# Of a column's words: those that are spelled otherwise here, or how all are.
+Spelling = Mapping[str, str] | Callable[[str], str]
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8_static": "fp8"}
 _COLLECTIVES = {"alltoall": "all_to_all"}
 _IMPLEMENTATIONS = {"NCCL": "nccl", "oneCCL": "oneccl"}
@@ -35,10 +37,13 @@ class Table(NamedTuple):
     derived  our fields computed from columns, each float64 [n]
     inputs   columns of numbers that `derived` reads; `labels`: of text
     rows     which rows it is of; None: all
-    known    which of these can be read; None: all
+    known    which of these can be read; None: all. `lacking`: why others cannot
+    time     column of the time, and `unit_s`, the seconds of its unit
+    added_ms what to add to that time, float64 [n], milliseconds; None: nothing
     shares   column of how many times a row's time holds the operator
-    dtype    column of the number format; empty: BF16
+    dtype    column of the number format; empty: `constant_dtype`
     kernel   column of the kernel's name
+    floors   columns that tell kernels of all sizes apart, whose floors show which the host bounds; empty: not compared
     unused   columns that say nothing more
     formats  number formats that are read; empty: all
     custom   whether its rows are a stack's own collectives
@@ -46,15 +51,21 @@ class Table(NamedTuple):
 
     op: str | None
     numbers: Mapping[str, str]
-    words: Mapping[str, tuple[str, Mapping[str, str]]] = {}
+    words: Mapping[str, tuple[str, Spelling]] = {}
     derived: Callable[[pa.Table], Figures] = nothing_derived
     inputs: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     rows: Callable[[pa.Table], Bools] | None = None
     known: Callable[[pa.Table], Bools] | None = None
+    lacking: str = "models whose sizes are not known"
+    time: str = "latency_ms"
+    unit_s: float = 1e-3
+    added_ms: Callable[[pa.Table], Floats] | None = None
     shares: str = ""
     dtype: str = "dtype"
+    constant_dtype: str = "bf16"
     kernel: str = "kernel_source"
+    floors: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     custom: bool = False
@@ -111,6 +122,7 @@ _EXPERTS = {
 }
 _PRODUCT = {"m": "m", "n": "n", "k": "k"}
 _PAST = ("past_tokens",)
+_KERNELS = ("framework", "dtype", "kernel_source")
 _KV = {"kv_dtype": ("kv_dtype", DTYPES)}
 _KV_CACHE = {"kv_dtype": ("kv_cache_dtype", DTYPES)}
 _SPREAD: Mapping[str, tuple[str, Mapping[str, str]]] = {"distribution": ("distribution", {})}
@@ -144,7 +156,9 @@ def _by_stack() -> dict[str, Table]:
     }
     message, devices = ("message_size",), {"devices": "num_gpus"}
     return attention | {
-        "gemm.parquet": Table("linear", _PRODUCT, unused=named, formats=("bf16", "fp8", "fp8_block", "nvfp4")),
+        "gemm.parquet": Table(
+            "linear", _PRODUCT, unused=named, formats=("bf16", "fp8", "fp8_block", "nvfp4"), floors=_KERNELS
+        ),
         "attention_encoder.parquet": Table(
             "attention_prefill",
             {"batch": "batch_size", "heads": "num_heads", "head_dim": "head_dim"},

@@ -133,7 +133,7 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
     op = OPS[kind]
-    names, architectures = gpus.ids, architecture_keys(gpus, collective=op.link_bytes is not None)
+    names, architectures = gpus.ids, architecture_keys(gpus, collective=op.pattern is not None)
     moves, streams = op.traffic != "computes", op.traffic == "streams"
     isolated = np.zeros(len(i), dtype=np.bool_)
     fields = (features, terms, rows.latency_s, rows.gpu, only, names, architectures, places, own_places)

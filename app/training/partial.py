@@ -1,0 +1,110 @@
+"""Training of some operators of a shipped predictor; what it knows of the others is kept.
+
+What is learned of an operator in a dtype depends on its own rows alone, except that collectives share sizes and that
+residuals are pooled by interval group. So operators of an interval group are trained together, and all others are the
+same as if all had been trained: their cells, intervals, held-out errors and rows of the card are taken over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.errors import BadInput
+from app.ops import OP_CODE, OPS
+from app.tables.key_set import KeySet
+from app.tables.operator_runs import OperatorRuns
+from app.training.fit import Trained
+from app.training.operator_validation import SPLITS
+from app.training.schemas import schema_of
+
+
+def trained_together(names: Collection[str]) -> tuple[str, ...]:
+    """Return the operators `names` with all of their interval groups, in the order of OPS. BadInput: unknown names."""
+    if unknown := [name for name in names if name not in OP_CODE or name == OPS[0].name]:
+        raise BadInput(f"Unknown operator {unknown[0]!r}: use one of {', '.join(op.name for op in OPS[1:])}.")
+    groups = {OPS[OP_CODE[name]].interval_group for name in names}
+    return tuple(op.name for op in OPS[1:] if op.interval_group in groups)
+
+
+def row_hashes(runs: Sequence[OperatorRuns]) -> dict[str, str]:
+    """Return a SHA-256 of the set of each operator's rows, by its name."""
+    digests = {run.op: hashlib.sha256() for run in runs}
+    for run in runs:
+        digests[run.op].update(run.dtype.encode())
+        digests[run.op].update(np.sort(run.key).tobytes())
+    return {op: digest.hexdigest() for op, digest in digests.items()}
+
+
+def changed_rows(kept: Mapping[str, str], runs: Sequence[OperatorRuns]) -> list[str]:
+    """Return the operators of `runs` whose rows are not those that an artefact was trained on, by `kept` row hashes."""
+    return [op for op, digest in row_hashes(runs).items() if kept.get(op) != digest]
+
+
+def joined(
+    shipped: Mapping[str, Any], card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> Trained:
+    """Return the shipped version with operators `ops` as trained in `new`.
+
+    card  the shipped version's
+    new   a candidate trained on the rows of `ops` only, from scratch
+    runs  the rows of all operators
+    """
+    mine = new.payload
+    state = {**shipped["state"], "operators": _cells(shipped["state"], mine["state"], runs, ops)}
+    before = shipped["operators"]
+    operators = {
+        "gpus": sorted({*before["gpus"], *mine["operators"]["gpus"]}),
+        "rows": [KeySet.of(np.concatenate([run.key for run in runs])).bits],
+        "held_out": _held_out(before["held_out"], mine["operators"]["held_out"], runs, ops),
+    }
+    intervals = _intervals(shipped["intervals"], mine["intervals"], ops)
+    payload = {**shipped, "state": state, "intervals": intervals, "operators": operators}
+    payload["schema"] = schema_of(payload).state()
+    return Trained(
+        payload, {**card, "trained_on": _trained_on(card, new, runs), "validation": _card(card, new, runs, ops)}
+    )
+
+
+def _cells(before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]) -> Any:
+    """Return the cells in the order of `runs`, as a whole training has them; those without rows come first."""
+    kept = {key: cell for key, cell in before["operators"].items() if key.split(" ")[0] not in ops}
+    every = {**kept, **new["operators"]}
+    order = {f"{run.op} {run.dtype}": k for k, run in enumerate(runs)}
+    return {key: every[key] for key in sorted(every, key=lambda key: order.get(key, -1))}
+
+
+def _intervals(before: Mapping[str, Any], new: Mapping[str, Any], ops: Sequence[str]) -> dict[str, Any]:
+    """Return the residuals by part and group: those of the groups of `ops` are the new ones."""
+    lines = {OPS[OP_CODE[op]].interval_group for op in ops}
+    return {
+        part: {**{name: of for name, of in groups.items() if name.split("/")[0] not in lines}, **new[part]}
+        for part, groups in before.items()
+    }
+
+
+def _held_out(
+    before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> dict[str, Any]:
+    """Return the held-out errors, of rows of `ops` the new ones (app.training.operator_gate.remembered)."""
+    mine = np.concatenate([run.key for run in runs if run.op in ops]) >> np.uint64(32)
+    kept = ~np.isin(before["key"], mine.astype(np.uint32))
+    return {name: np.concatenate([column[kept], new[name]]) for name, column in before.items()}
+
+
+def _trained_on(card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns]) -> dict[str, Any]:
+    gpus = {*card["trained_on"]["gpus"], *new.card["trained_on"]["gpus"]}
+    return {"rows": sum(len(run) for run in runs), "gpus": sorted(gpus)}
+
+
+def _card(
+    card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Return the rows of the card in the order of a whole training: by split, then by operator and dtype."""
+    order = {f"{run.op}/{run.dtype}": k for k, run in enumerate(runs)}
+    kept = (row for row in card["validation"] if row["family"].split("/")[0] not in ops)
+    every = [*kept, *new.card["validation"]]
+    return sorted(every, key=lambda row: (SPLITS.index(row["split"]), order.get(row["family"], -1)))
