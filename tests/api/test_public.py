@@ -18,6 +18,7 @@ from app.errors import NotFound
 from app.store.session import Database
 from app.store.sql_tables import GPUS
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from tests.busy_machine import until
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -72,10 +73,7 @@ def test_keys_from_a_terminal(settings: Settings, admin: httpx.Client) -> None:
 
 def wait_for(client: httpx.Client, headers: dict[str, str], status: int) -> None:
     """Until the service has seen what changed in the database."""
-    deadline = time.monotonic() + 10
-    while client.post("/predict", json=PREDICT_EXAMPLE, headers=headers).status_code != status:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: client.post("/predict", json=PREDICT_EXAMPLE, headers=headers).status_code == status)
 
 
 def test_slow_requests_are_504_and_others_continue(admin: httpx.Client, database: Database) -> None:
@@ -83,7 +81,7 @@ def test_slow_requests_are_504_and_others_continue(admin: httpx.Client, database
         connection.execute(GPUS.update().where(GPUS.c.id == "titan-v").values(origin="user"))  # the row is locked
         started = time.monotonic()
         late = admin.patch("/gpus/titan-v", json={"board_power_w": 250.0})
-        assert TIMEOUT_S <= time.monotonic() - started < 5 * TIMEOUT_S
+        assert time.monotonic() - started >= TIMEOUT_S
         assert (late.status_code, late.json()["type"]) == (504, "urn:gpucast:problem:timed-out")
         assert late.headers["x-request-id"]
         assert admin.post("/predict", json=PREDICT_EXAMPLE).status_code == 200

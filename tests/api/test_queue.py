@@ -56,7 +56,7 @@ def test_kill_9_of_the_worker_loses_nothing(settings: Settings, database: Databa
         job_when(database, first, "running")
         trainer = running.trainer()
         running.end(signal.SIGKILL)
-        psutil.wait_procs([trainer], timeout=5)
+        psutil.wait_procs([trainer], timeout=TIMEOUT_S)
         assert not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE, "it ends with its worker"
     with worker(settings, tmp_path):
         assert over(database, first).state == "succeeded"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,12 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
 from app.store import artifacts, jobs, measurements, shared_artifacts, versions
 from app.store.session import Database
+from tests.busy_machine import until
 from tests.learning import kernel_rows
 from tests.service import Service
 
-WITHIN_S = 20.0
 TRAINED = [{"gpu": None, "version": "1"}]
 GOOD = {"predictor": "auto", "state": Auto().state(), "intervals": Intervals.prior().state()}
-
-
-def until(holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -149,4 +141,4 @@ def test_the_rate_limit_holds_over_replicas(settings: Settings, elsewhere: Setti
     apps = [create_app(replace(each, keys="off", rate_limit="20/hour")) for each in (settings, elsewhere)]
     with TestClient(apps[0]) as one, TestClient(apps[1]) as two:
         assert {client.get("/gpus").status_code for client in (one, two) for _ in range(10)} == {200}
-        until(lambda: one.get("/gpus").status_code == two.get("/gpus").status_code == 429, within_s=5.0)
+        until(lambda: one.get("/gpus").status_code == two.get("/gpus").status_code == 429)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ from app.config import Settings
 from app.store import measurements
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
+from tests.busy_machine import PATIENCE_S, until
 from tests.learning import kernel_rows, workload
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
 
-SOON_S = 20
 ASKED = {"gpu": "rtx-4070", "workload": workload("matmul", 1024), "predictor": "roofline"}
 
 
@@ -33,13 +31,6 @@ def embedded_servers(data_dir: Path) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
-
-
-def eventually(probe: Callable[[], Any], wanted: Any) -> None:
-    deadline = time.monotonic() + SOON_S
-    while (found := probe()) != wanted:
-        assert time.monotonic() < deadline, f"{found} after {SOON_S} s, not {wanted}"
-        time.sleep(0.1)
 
 
 def mine(service: Service) -> dict[str, Any]:
@@ -67,13 +58,13 @@ def test_two_servers_share_one_data_folder_and_leave_nothing(tmp_path: Path) -> 
     second.wait_ready()
     children = [child for service in (first, second) for child in descendants(service)]
     assert first.client.post("/gpus", json=mine(first)).status_code == 201
-    eventually(lambda: second.client.get("/gpus/mine").status_code, 200)
+    until(lambda: second.client.get("/gpus/mine").status_code == 200)
     assert first.stop(signal.SIGINT) == 0
     assert second.client.post("/predict", json={**ASKED, "gpu": "mine"}).status_code == 200
     assert second.client.get("/readyz").status_code == 200
     for process in embedded_servers(settings.data_dir):
         process.kill()
-    eventually(lambda: second.client.get("/readyz").json()["status"], "ready")
+    until(lambda: second.client.get("/readyz").json()["status"] == "ready")
     assert second.client.get("/gpus/mine").status_code == 200, "an embedded server that was killed comes back"
     assert second.stop(signal.SIGTERM) == 0
     assert not embedded_servers(settings.data_dir)
@@ -90,9 +81,9 @@ def test_a_killed_server_takes_its_worker_and_the_next_start_cleans_up(tmp_path:
     with Service(settings, tmp_path / "log") as service:
         workers = descendants(service)
         service.stop(signal.SIGKILL)
-        _, alive = psutil.wait_procs(workers, timeout=SOON_S)
+        _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
         assert not [left for left in alive if left.status() != psutil.STATUS_ZOMBIE]
-    eventually(lambda: embedded_servers(settings.data_dir), [])
+    until(lambda: embedded_servers(settings.data_dir) == [])
 
 
 def store(url: str) -> None:
@@ -123,7 +114,7 @@ def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
         assert service.client.get("/readyz").json()["status"] == "degraded"
         assert service.client.post("/predict", json=ASKED).status_code == 200, "answers need no database"
         with EmbeddedPostgres(tmp_path / "elsewhere"):
-            eventually(lambda: service.client.get("/readyz").json()["status"], "ready")
+            until(lambda: service.client.get("/readyz").json()["status"] == "ready")
             assert service.client.post("/gpus", json=mine(service)).status_code == 201
             job_id = service.client.post("/retrain", json={"predictor": "ridge"}).raise_for_status().json()["job_id"]
             assert service.wait_for_job(job_id)["state"] == "succeeded", "the worker is back too"

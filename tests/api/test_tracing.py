@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from app.config import Settings
 from app.main import create_app
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from tests.busy_machine import until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -66,8 +66,6 @@ def test_a_request_is_a_span_of_its_callers_trace(
     with TestClient(create_app(replace(settings, traces=traces))) as client:
         assert client.get("/readyz").status_code == 200
         client.post("/predict", json=PREDICT_EXAMPLE, headers=headers).raise_for_status()
-        deadline = time.monotonic() + 10
-        while not collector.spans and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: collector.spans)
     ((name, trace, about),) = collector.spans
     assert (name, trace, about["gpucast.request_id"]) == ("POST /predict", TRACE, "mine")

@@ -156,16 +156,17 @@ def _completion(arrivals: list[float], usage: Any) -> Completion:
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a stream of server-sent events, as they arrive."""
+    """Yield the JSON objects of a stream of server-sent events, as they arrive.
+
+    Reads the stream to its end, after [DONE] too: a connection that is left before is closed, and the time to the first
+    token of the next request would include opening another one.
+    """
     rest = b""
     async for received in answer.aiter_bytes():
         *lines, rest = (rest + received).split(b"\n")
         for line in lines:
-            if not line.startswith(_DATA):
+            if not line.startswith(_DATA) or (data := line[len(_DATA) :].strip()) == _END:
                 continue
-            data = line[len(_DATA) :].strip()
-            if data == _END:
-                return
             try:
                 event = json.loads(data)
             except ValueError as error:

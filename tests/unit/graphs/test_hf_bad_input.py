@@ -19,7 +19,7 @@ def refused(config: Any, run: Run | None = None) -> tuple[tuple[str | int, ...],
     began = time.process_time()
     with pytest.raises(BadInput) as caught:
         lower(config, run or Run())
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 1.0, "what is counted is bounded, whatever the values"
     (error,) = caught.value.errors
     assert len(error.msg) < 1000
     return error.loc, error.msg

@@ -24,6 +24,8 @@ class Behaviour:
     ids, ignore_eos, usage  whether it takes such prompts and options, and reports counts of tokens
     fails_after      requests that succeed; later ones get status 500
     bodies, most     the requests that came, and the most that were in flight at once
+    connections      those that were opened
+    times            of each stream from the request until its first and its last token, seconds, as sent
     """
 
     first_s: float = 0.05
@@ -36,12 +38,19 @@ class Behaviour:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     in_flight: int = 0
     most: int = 0
+    connections: int = 0
+    times: list[tuple[float, float]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     behaviour: Behaviour
+
+    def setup(self) -> None:
+        super().setup()
+        with self.behaviour.lock:
+            self.behaviour.connections += 1
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
@@ -80,10 +89,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         tokens = body["max_tokens"] if "ignore_eos" in body else max(body["max_tokens"] - 1, 1)
-        began = time.perf_counter()
+        began, sent = time.perf_counter(), list[float]()
         for k in range(tokens):
             time.sleep(max(began + self.behaviour.first_s + k * self.behaviour.each_s - time.perf_counter(), 0.0))
             self._event({"choices": [{"text": "" if k == 0 else " a"}], "usage": None})
+            sent.append(time.perf_counter() - began)
+        self.behaviour.times.append((sent[0], sent[-1]))
         if self.behaviour.usage:
             prompt = body["prompt"]
             counted = len(prompt) if isinstance(prompt, list) else TOKENS_A_WORD * len(prompt.split())

@@ -22,6 +22,7 @@ from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner, flat
 from app.services.measurements.measurement_bodies import read_measurements
+from tests.busy_machine import least
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 DESCRIPTION = {"name": "a CPU", "kind": "cpu"}
@@ -47,12 +48,15 @@ def unknown_format() -> object:
 
 
 def test_a_time_is_the_median_of_its_repetitions() -> None:
-    row = Runner(CPU, most_spread=1.0).run(point(lambda: time.sleep(0.01)))
-    assert row["outcome"] == "measured"
-    assert 10.0 <= row["latency_ms"] <= 60.0
-    assert row["runs"] >= 3
-    assert row["latency_std_ms"] >= 0.0
-    assert "phases_ms." not in " ".join(row)
+    def latency_ms() -> float:
+        row = Runner(CPU, most_spread=100.0).run(point(lambda: time.sleep(0.01)))
+        assert row["outcome"] == "measured"
+        assert row["runs"] >= 3
+        assert row["latency_std_ms"] >= 0.0
+        assert "phases_ms." not in " ".join(row)
+        return float(row["latency_ms"])
+
+    assert 10.0 <= least(latency_ms, 15.0) <= 60.0
 
 
 def test_phases_are_timed_separately() -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.cli.measure import command
@@ -17,10 +18,13 @@ from app.config import CHECKOUT
 from app.errors import BadInput, GpucastError
 from app.services.measurements.importers.serving.files import read_files
 from app.services.measurements.importers.serving.rows import DeploymentOptions, to_row
+from tests.busy_machine import PATIENCE_S, least, until
 from tests.unit.measure.serving_engine import MODEL, Behaviour, running
 
-# Of a machine that runs other things too.
-LATE = 0.5
+# Relative error of a mean time: the client receives later than the engine sends.
+LATE = 0.25
+# Streams of the load of one request, after the probe and a warm-up.
+ALONE = slice(2, 12)
 
 
 def measure(behaviour: Behaviour, out: Path, **options: Any) -> dict[str, Any]:
@@ -31,19 +35,27 @@ def measure(behaviour: Behaviour, out: Path, **options: Any) -> dict[str, Any]:
     return dict(json.loads(out.read_text("utf-8")))
 
 
-def test_times_are_those_of_the_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = Behaviour(first_s=0.08, each_s=0.02)
-    written = measure(engine, tmp_path / "served.json", concurrency=[1, 3])
-    one, three = written["serving_points"]
+def test_times_are_those_of_the_endpoint(tmp_path: Path) -> None:
+    def share_of_limit() -> float:
+        engine = Behaviour(first_s=0.08, each_s=0.02)
+        one, three = measure(engine, tmp_path / f"{time.monotonic()}.json", concurrency=[1, 3])["serving_points"]
+        (first, last) = np.mean(engine.times[ALONE], axis=0)
+        sent = {"ttft_s": first, "tpot_s": (last - first) / 5, "itl_s": (last - first) / 5, "e2e_s": last}
+        assert one["e2e_s"]["p50"] <= one["e2e_s"]["p90"] <= one["e2e_s"]["p99"]
+        errors = [abs(one[name]["mean"] / seconds - 1.0) / LATE for name, seconds in sent.items()]
+        return max(*errors, 2.0 * one["output_tokens_per_s"] / three["output_tokens_per_s"])
+
+    assert least(share_of_limit, 1.0) < 1.0
+
+
+def test_so_many_requests_are_in_flight_each_with_a_prompt_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Behaviour(first_s=0.02, each_s=0.004)
+    one, three = measure(engine, tmp_path / "served.json", concurrency=[1, 3])["serving_points"]
     assert (one["concurrency"], one["requests"], three["requests"], three["failed"]) == (1, 10, 30, 0)
     assert (one["input_tokens"], one["output_tokens"]) == (40, 6)
-    assert one["ttft_s"]["mean"] == pytest.approx(0.08, rel=LATE)
-    assert one["tpot_s"]["mean"] == pytest.approx(0.02, rel=LATE)
-    assert one["itl_s"]["p50"] == pytest.approx(0.02, rel=LATE)
-    assert one["e2e_s"]["mean"] == pytest.approx(0.08 + 5 * 0.02, rel=LATE)
-    assert one["e2e_s"]["p50"] <= one["e2e_s"]["p90"] <= one["e2e_s"]["p99"]
-    assert three["output_tokens_per_s"] > 2.0 * one["output_tokens_per_s"]
-    assert engine.most == 3
+    assert (engine.most, engine.connections) == (3, 3), "a connection is used again"
     # One of the probe; of each load a warm-up of each place and ten requests of each.
     assert len(engine.bodies) == 1 + (1 + 10) + (3 + 30)
     prompts = [tuple(body["prompt"]) for body in engine.bodies]
@@ -142,11 +154,9 @@ def test_a_stopped_run_keeps_the_loads_that_were_done(tmp_path: Path, number: si
         sizes = ["--input-tokens", "8", "--output-tokens", "100"]
         command = [sys.executable, "-c", INTERRUPTIBLE, *words, *sizes]
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + 60.0
-        while not out.exists() and time.monotonic() < until:
-            time.sleep(0.02)
+        until(out.exists, every_s=0.02)
         process.send_signal(number)
-        shown, said = process.communicate(timeout=30)
+        shown, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     assert "stopped" in said
     done = [point["concurrency"] for point in json.loads(out.read_text("utf-8"))["serving_points"]]

@@ -23,6 +23,7 @@ from app.api.metrics import Metrics
 from app.api.middleware import Observe
 from app.config import Settings
 from app.runtime.logs import JsonLines
+from tests.busy_machine import PATIENCE_S
 from tests.service import Service
 
 LOG = logging.getLogger("gpucast.test")
@@ -74,7 +75,7 @@ def test_every_log_line_of_a_service_is_json(settings: Settings, tmp_path: Path)
         assert running.process is not None
         (worker,) = [child for child in psutil.Process(running.process.pid).children() if "worker" in child.cmdline()]
         worker.send_signal(signal.SIGKILL)
-        worker.wait(10)
+        worker.wait(PATIENCE_S)
     lines = [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith("gpucast starts on")]
     found = read("\n".join(lines))
     assert {"uvicorn.error"} <= {line["logger"] for line in found}

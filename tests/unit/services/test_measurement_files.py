@@ -1,6 +1,5 @@
 import csv
 import io
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pytest
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
 from app.services.measurements.measurement_bodies import read_measurements
 from app.wire.measurements.upload import Objects
+from tests.busy_machine import cpu_s
 
 FLAT = {
     "gpu": "titan-v",
@@ -176,7 +176,9 @@ def test_other_media_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("header", [b"op" + b",m" * 300_000, b"name" + b",n" * 300_000, b"op" + b",z" * 300_000])
 def test_an_endless_header_is_rejected_at_once(header: bytes) -> None:
-    started = time.monotonic()
-    with pytest.raises(BadInput) as caught:
-        read_measurements(header + b"\n", "text/csv", max_rows=10)
-    assert len(caught.value.errors) <= 1000 and time.monotonic() - started < 10.0
+    def read_it() -> None:
+        with pytest.raises(BadInput) as caught:
+            read_measurements(header + b"\n", "text/csv", max_rows=10)
+        assert len(caught.value.errors) <= 1000
+
+    assert cpu_s(read_it) < 10.0

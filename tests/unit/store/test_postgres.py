@@ -16,6 +16,7 @@ import pytest
 from app.config import CHECKOUT
 from app.store.postgres import EmbeddedPostgres, binary, started_beside
 from app.store.unprivileged import account_for, run_as
+from tests.busy_machine import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +79,7 @@ def test_four_processes_start_at_once_and_the_last_one_stops_it(tmp_path: Path) 
         assert process.stdout is not None and process.stdout.readline() == "in\n"
     for k, process in enumerate(processes):
         assert running(tmp_path), f"{k} of 4 left, and the server with them"
-        process.communicate("leave\n", timeout=30)
+        process.communicate("leave\n", timeout=PATIENCE_S)
         assert process.returncode == 0
     assert not running(tmp_path)
     with EmbeddedPostgres(tmp_path) as server, psycopg.connect(server.url) as connection:
