@@ -30,6 +30,7 @@ from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid
 from app.graphs.importers.families.mimo import mimo_v2
 from app.graphs.importers.families.minimax import minimax_m2
 from app.graphs.importers.families.mixtures import hunyuan_moe, mixtral, qwen2_moe, qwen3_moe
+from app.graphs.importers.families.mllama import mllama_text
 from app.graphs.importers.families.modernbert import modernbert
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
@@ -39,7 +40,7 @@ from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
 from app.graphs.importers.families.routed import MIXTURES, routed_decoder
 from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
-from app.graphs.importers.families.step import step3p7
+from app.graphs.importers.families.step import step3, step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
 from app.graphs.importers.families.vit import vit
 from app.graphs.refusal import refuse
@@ -114,6 +115,13 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "youtu": latent_dense,
     "glm4_moe_lite": glm_lite,
     "step3p5": step3p7,
+    "glm4v_moe_text": glm4_moe,
+    "mllama_text_model": mllama_text,
+    "qwen2_5_omni_text": qwen2,
+    "qwen2_5_vl_text": qwen2,
+    "qwen2_vl_text": qwen2,
+    "qwen3_omni_moe_text": qwen3_moe,
+    "step3_text": step3,
     "xlm-roberta": roberta,
     **dict.fromkeys(DECODERS, dense_decoder),
     **dict.fromkeys(MIXTURES, routed_decoder),

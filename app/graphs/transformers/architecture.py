@@ -56,6 +56,7 @@ class Attention:
     copied       when eager copies queries, keys and values to the product's layout; `batched`: with more than one
                  sequence, whose stride then differs from the heads'
     latent       multi-head latent attention
+    query_rank   features that queries are compressed to and normalised before their projection (Step-3); 0: none
     """
 
     heads: int
@@ -81,6 +82,7 @@ class Attention:
     floored: bool = False
     copied: Literal["never", "batched", "always"] = "never"
     latent: Latent | None = None
+    query_rank: int = 0
 
     @property
     def value_dim(self) -> int:

@@ -70,6 +70,8 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
     wide, held, valued = heads * spec.head_dim, shared * spec.head_dim, shared * spec.value_dim
     if spec.gated:
         wide = wide + heads * spec.value_dim
+    if spec.query_rank:
+        return _through_rank(rows, x, spec, (wide, held + valued), tokens, width)
     if spec.one_linear or rows.rules.merges_qkv:
         valued = 0.0 if spec.keys_as_values else valued
         qkv = rows.linear(x, tokens, wide + held + valued, width, "attention.qkv", bias=spec.bias)
@@ -82,6 +84,17 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
         return q, k, k
     v = rows.linear(x, tokens, valued, width, "attention.value", bias=spec.bias)
     return q, k, v
+
+
+def _through_rank(
+    rows: RowWriter, x: Flow, spec: Attention, sizes: tuple[float, float], tokens: float, width: float
+) -> tuple[Flow, Flow, Flow]:
+    """Add the projection to compressed queries, keys and values, whole on each device, and that to all queries."""
+    wide, keys_and_values = sizes
+    first = rows.linear(x, tokens, spec.query_rank + keys_and_values, width, "attention.qkv_down", bias=spec.bias)
+    q = rows.norm(first, tokens, spec.query_rank, "attention.query_norm", "rms_norm")
+    q = rows.linear(q, tokens, wide, spec.query_rank, "attention.query_up")
+    return q, first, first
 
 
 def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> tuple[Flow, Flow, Flow]:

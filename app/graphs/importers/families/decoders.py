@@ -129,6 +129,7 @@ DECODERS: Mapping[str, Traits] = {
     "exaone4": Traits(order="inner", head_norm=True, windows="types", bias=False, out_bias=False, inner_bias=False),
     "glm": _GLM,
     "glm4": replace(_GLM, order="sandwich"),
+    "glm4v_text": replace(_GLM, order="sandwich"),
     "gpt_neox": Traits(
         norm="layer_norm", parallel=Flag("use_parallel_residual", default=True), abreast="parallel_normed",
         bias=Flag("attention_bias", default=True), out_bias=Flag("attention_bias", default=True), inner_bias=True,
