@@ -4,7 +4,7 @@
 FORMS = {
     "cuda-kernels": ("cuda_kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form"),
     "neusight": ("neusight", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
-    "aiconfigurator": ("aiconfigurator", "aiconfigurator's operators of serving stacks, Parquet files as gemm.parquet"),
+    "aiconfigurator": ("aiconfigurator", "aiconfigurator's operators of serving stacks: its checkout, or gemm.parquet"),
     "llmservingsim": ("llmservingsim", "LLMServingSim's operators of vLLM, llmservingsim_ops_*.parquet"),
     "timm": ("timm", "timm's step times of ConvNets, vision_models.parquet"),
     "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),

@@ -8,7 +8,7 @@ suffix -eager for a stack's collectives that the host launched.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from app.ops.moe import GATES, ROUTERS
 from app.services.measurements.importers.aiconfigurator_exchange import EXCHANGE
 from app.services.measurements.importers.aiconfigurator_modules import MODULES
 from app.services.measurements.importers.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table
+from app.services.measurements.importers.aiconfigurator_upstream import joined_tables, left_out, upstream_files
 from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.importers.host_bound import host_bound
 from app.services.measurements.importers.table_columns import (
@@ -54,25 +55,59 @@ _HOST_BOUND = "bound by the host, not by the device"
 
 def read(folder: Path) -> Iterator[Part]:
     """Yield a part per operator of each table found, and name the tables that are left out."""
+    if files := upstream_files(folder):
+        yield from _upstream(files)
+        return
     present = sorted(path.name for path in folder.glob("*.parquet"))
     names = [name for name in FILES if name in present]
     if not names:
-        raise NotFound(f"{folder} has none of {', '.join(FILES)}.")
-    left = [name for name in present if name not in names]
-    notes = (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
+        raise NotFound(
+            f"{folder} has none of {', '.join(FILES)}, and no <gpu>/<framework>/<version>/<table>_perf files."
+        )
+    notes = _notes([name for name in present if name not in names])
     for name in names:
         by_stack = "op_name" in pq.read_schema(folder / name).names
-        meanings = _SEVERAL.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
+        meanings = _meanings(name, by_stack=by_stack)
         for meaning in meanings:
             last = name == names[-1] and meaning is meanings[-1]
-            yield _part(folder / name, meaning, notes if last else (), by_stack=by_stack)
+            words, numbers = _named(meaning)
+            table = read_table(folder / name, words, numbers, unused=meaning.unused)
+            yield _part(name, table, meaning, notes if last else (), by_stack=by_stack)
 
 
-def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool) -> Part:
-    named = (meaning.dtype, meaning.kernel, *meaning.labels, *(column for column, _ in meaning.words.values()))
-    words = dict.fromkeys((*_STACK, *filter(None, named)))
-    numbers = (*meaning.numbers.values(), *meaning.inputs, *filter(None, (meaning.shares,)), meaning.time)
-    table = read_table(path, tuple(words), numbers, unused=meaning.unused)
+def _upstream(files: Sequence[Path]) -> Iterator[Part]:
+    """Yield the parts of aiconfigurator's own folder."""
+    notes = _notes(left_out(files))
+    wanted = {name: _named(*_meanings(name, by_stack=True)) for name in dict.fromkeys((*BY_STACK, *_SEVERAL))}
+    for found in joined_tables(files, wanted):
+        for k, meaning in enumerate(_meanings(found.name, by_stack=True)):
+            part = _part(found.name, found.table, meaning, notes, by_stack=True)
+            if k == 0:
+                part.skipped.update(found.skipped)
+                part.ignored.update(found.ignored)
+            yield part
+            notes = ()
+
+
+def _notes(left: Sequence[str]) -> tuple[str, ...]:
+    return (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
+
+
+def _meanings(name: str, *, by_stack: bool) -> tuple[Table, ...]:
+    """Return what a file's rows are: one operator, or several."""
+    return _SEVERAL.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
+
+
+def _named(*meanings: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns of text, and of numbers, that a table must have."""
+    words, numbers = list(_STACK), list[str]()
+    for one in meanings:
+        words += (one.dtype, one.kernel, *one.labels, *(column for column, _ in one.words.values()))
+        numbers += (*one.numbers.values(), *one.inputs, one.shares, one.time)
+    return tuple(dict.fromkeys(filter(None, words))), tuple(dict.fromkeys(filter(None, numbers)))
+
+
+def _part(file: str, table: pa.Table, meaning: Table, notes: tuple[str, ...], *, by_stack: bool) -> Part:
     skipped: Counter[str] = Counter()
     if meaning.rows is not None:
         table = table.filter(pa.array(meaning.rows(table)))
@@ -82,7 +117,7 @@ def _part(path: Path, meaning: Table, notes: tuple[str, ...], *, by_stack: bool)
     if by_stack and meaning.floors:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
     sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
-    return Part(path.name, sent, None, skipped, notes=notes)
+    return Part(file, sent, None, skipped, notes=notes)
 
 
 def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
