@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
-from app.graphs.importers.families.bert import bert, roberta
+from app.graphs.importers.families.bert import bert, distilbert, electra, roberta
+from app.graphs.importers.families.clip import clip
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.decoders import DECODERS, dense_decoder
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense
@@ -39,10 +40,11 @@ from app.graphs.importers.families.phi import phi, phi3
 from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
 from app.graphs.importers.families.routed import MIXTURES, routed_decoder
+from app.graphs.importers.families.seq2seq import PAIRS, encoder_decoder, whisper
 from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
 from app.graphs.importers.families.step import step3, step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
-from app.graphs.importers.families.vit import vit
+from app.graphs.importers.families.vit import dinov2, vit
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.graphs.transformers import splitting
@@ -122,9 +124,18 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "qwen2_vl_text": qwen2,
     "qwen3_omni_moe_text": qwen3_moe,
     "step3_text": step3,
+    "camembert": roberta,
+    "distilbert": distilbert,
+    "electra": electra,
+    "clip": clip,
+    "whisper": whisper,
+    "mt5": t5,
+    "umt5": t5,
+    "dinov2": dinov2,
     "xlm-roberta": roberta,
     **dict.fromkeys(DECODERS, dense_decoder),
     **dict.fromkeys(MIXTURES, routed_decoder),
+    **dict.fromkeys(PAIRS, encoder_decoder),
 }
 KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
 # Named where nothing resembles an unknown model type.

@@ -225,8 +225,19 @@ class Patches:
 
 
 @dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames of sound with `bands` features each (Whisper): two convolutions over 3 frames, the second halves them.
+
+    count  frames after both, which have learned positions
+    """
+
+    count: int
+    bands: int
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
-    """Embedding of tokens or image patches.
+    """Embedding of tokens, image patches or frames of sound.
 
     vocabulary     rows of the token table, `width` wide (projected to the stack's width if that differs)
     positions      rows of a learned position table, of which `max_positions` may be used
@@ -236,6 +247,7 @@ class Embedding:
     drops          training applies dropout
     shared         the table belongs to another stack
     patches        image patches in place of tokens
+    frames         frames of sound in place of tokens
     """
 
     width: int
@@ -248,6 +260,14 @@ class Embedding:
     drops: bool = False
     shared: bool = False
     patches: Patches | None = None
+    frames: Frames | None = None
+
+    @property
+    def fixed_tokens(self) -> int:
+        """Tokens of an input of one size; 0 for text."""
+        if self.patches:
+            return self.patches.count + 1
+        return self.frames.count if self.frames else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +275,7 @@ class Stack:
     """A sequence of layers: each distinct layer with its number of occurrences.
 
     relative  buckets of a relative position bias that all layers add to their scores, computed once (T5)
+    projected  features that one token of each sequence is projected to (CLIP); 0: none
     streams   residual streams, which hyper-connections mix around every part (DeepSeek-V4); 0: one, plainly added to
     """
 
@@ -264,6 +285,7 @@ class Stack:
     norm: NormKind
     final_norm: bool = True
     relative: int = 0
+    projected: int = 0
     streams: int = 0
 
 
@@ -294,7 +316,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model: a decoder, an encoder, or an encoder followed by a decoder.
+    """A model: a decoder, an encoder, an encoder followed by a decoder, or encoders of two kinds of input.
 
     generates               True if it generates tokens (has the modes prefill and decode)
     drops, drops_attention  True if training applies dropout to activations, and to attention weights

@@ -49,13 +49,17 @@ def cross_attention(rows: RowWriter, x: Flow, encoded: Flow, spec: Attention, sp
     x = rows.gathered(x, span.tokens, width)
     wide, held = heads * spec.head_dim, shared * spec.head_dim
     decode = rows.run.mode == "decode"
-    weights = (wide + 2.0 * held) * width if decode else wide * width
+    resident = wide + 2.0 * held if decode else wide
+    weights = resident * (width + spec.bias)
     q = rows.linear(x, span.tokens, wide, width, "cross.query", parameters=weights)
     k, v = encoded, encoded
     if not decode:
-        k, v = (rows.linear(encoded, span.batch * span.keys, held, width, f"cross.{name}") for name in ("key", "value"))
+        k, v = (
+            rows.linear(encoded, span.batch * span.keys, held, width, f"cross.{name}", bias=spec.bias)
+            for name in ("key", "value")
+        )
     y = _attended(rows, (q, k, v), spec, span)
-    y = rows.linear(y, span.tokens, width, wide, "cross.output")
+    y = rows.linear(y, span.tokens, width, wide, "cross.output", bias=spec.out_bias)
     return rows.summed(y, span.tokens, width)
 
 

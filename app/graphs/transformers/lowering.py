@@ -16,6 +16,7 @@ from app.graphs.transformers.architecture import (
     Attention,
     AttentionModule,
     Embedding,
+    Frames,
     Head,
     Layer,
     Recurrence,
@@ -39,6 +40,7 @@ def write(architecture: Architecture, run: Run) -> Workload:
     rows.idle = architecture.towers / rows.tensor
     x: Flow = ()
     spans = spans_of(architecture, run)
+    rows.encoded_tokens = _whole(architecture.stacks[0], run).keys
     for stack, span in zip(architecture.stacks, spans, strict=True):
         if span is not None:
             x = _stack(rows, stack, span, x)
@@ -52,15 +54,19 @@ def write(architecture: Architecture, run: Run) -> Workload:
 
 def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
     """Return the tokens that each stack processes; None for a stack that does not run."""
-    patches = architecture.stacks[0].embedding.patches
-    sequence = patches.count + 1 if patches else run.sequence
-    whole = Span(run.device_batch, (sequence - run.cached) / run.parallelism.context, sequence)
-    token = whole._replace(queries=1.0)
-    if len(architecture.stacks) == 1:
-        return [token if run.mode == "decode" else whole]
+    whole = [_whole(stack, run) for stack in architecture.stacks]
+    token = whole[-1]._replace(queries=1.0)
+    if len(whole) == 1:
+        return [token if run.mode == "decode" else whole[0]]
     if run.mode == "decode":
         return [None, token]
-    return [whole, token._replace(keys=1.0) if run.mode == "prefill" else whole]
+    return [whole[0], token._replace(keys=1.0) if run.mode == "prefill" else whole[1]]
+
+
+def _whole(stack: Stack, run: Run) -> Span:
+    """Return the span of all tokens of a stack."""
+    sequence = stack.embedding.fixed_tokens or run.sequence
+    return Span(run.device_batch, (sequence - run.cached) / run.parallelism.context, sequence)
 
 
 def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
@@ -83,16 +89,20 @@ def _stack(rows: RowWriter, stack: Stack, span: Span, encoded: Flow) -> Flow:
         x = joined(rows, tokens, stack.width, stack.streams)
         return rows.gathered(rows.norm(x, tokens, stack.width, "final_norm", stack.norm), span.tokens, stack.width)
     x = rows.entering_norm((), tokens, stack.width, "final_norm", stack.norm) if stack.final_norm else ()
-    return rows.gathered(x, span.tokens, stack.width)
+    x = rows.gathered(x, span.tokens, stack.width)
+    return rows.linear(x, span.batch, stack.projected, stack.width, "projection") if stack.projected else x
 
 
 def _embedded(rows: RowWriter, stack: Stack, span: Span) -> None:
     """Add the embedding of tokens or patches, positions and segments, as a block of its own."""
     spec, tokens = stack.embedding, span.tokens
     local, width = tokens / rows.split, stack.width
-    x = _patched(rows, spec, span) if spec.patches else _looked_up(rows, spec, tokens)
-    if not spec.patches:
-        x = rows.summed(x, tokens, spec.width)
+    if spec.frames:
+        x = _heard(rows, spec.frames, span, width)
+    elif spec.patches:
+        x = _patched(rows, spec, span)
+    else:
+        x = rows.summed(_looked_up(rows, spec, tokens), tokens, spec.width)
     if spec.width != width:
         x = rows.linear(x, local, width, spec.width, "embedding.project")
     for name, table in (("segments", spec.segments), ("positions", spec.positions)):
@@ -150,6 +160,18 @@ def _patched(rows: RowWriter, spec: Embedding, span: Span) -> Flow:
     return (row,)
 
 
+def _heard(rows: RowWriter, frames: Frames, span: Span, width: float) -> Flow:
+    """Add two convolutions over time, as products of each frame with its neighbours, and learned positions."""
+    x: Flow = ()
+    for name, count, taken in (("first", 2.0, 3.0 * frames.bands), ("second", 1.0, 3.0 * width)):
+        b = count * span.tokens
+        x = rows.linear(x, b, width, taken, f"frames.{name}", bias=True, dtype=rows.dtype)
+        x = rows.activation(x, b, width, "gelu", f"frames.{name}_gelu")
+    held = frames.count * width + rows.idle
+    row = rows.add("add", x, outputs=span.tokens * width, name="positions.add", parameters=held, b=span.tokens, h=width)
+    return (row,)
+
+
 # Operators with which eager computes the bucket of every pair of query and key (T5).
 _BUCKETS = ("mul_scalar", "add_scalar", "div_scalar", "div_scalar", "mul_scalar", "add_scalar", "copy", "add")
 
@@ -184,7 +206,7 @@ def _layer(rows: RowWriter, layer: Layer, span: Span, stack: Stack, encoded: Flo
 
     def crossed(x: Flow) -> Flow:
         assert layer.cross is not None
-        seen = span._replace(keys=rows.run.sequence)
+        seen = span._replace(keys=rows.encoded_tokens)
         return cross_attention(rows, x, encoded, layer.cross, seen, width)
 
     def fed(x: Flow) -> Flow:

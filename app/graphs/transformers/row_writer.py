@@ -47,7 +47,7 @@ ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "gelu_new": (_TANH_GELU, "gelu"),
     "silu": (("silu",), "silu"),
     "swish": (("silu",), "silu"),
-    "quick_gelu": (("mul_scalar", "sigmoid", "mul"), "silu"),  # x sigmoid(1.702 x) (CLIP)
+    "quick_gelu": (("mul_scalar", "tanh", "mul"), "silu"),  # x sigmoid(1.702 x) (CLIP): a sigmoid is a shifted tanh
     # Gates that limit the linear part too: clamped and shifted (MiniMax-M3), by a tanh on both parts (SiTU, Kimi-K3).
     "swigluoai": (("silu",), "silu"),
     "situ": (("silu", "tanh"), "silu"),
@@ -82,6 +82,7 @@ class RowWriter:
         self.split = self.tensor if parallelism.sequence else 1
         self.together = parallelism.pipeline == 1  # first and last stage are the same: tied weights are stored once
         self.idle = 0.0  # weights of a stack that does not run, counted with the first row's
+        self.encoded_tokens = 0.0  # tokens of the encoder, which a decoder attends to
         self.nodes = spanned(self.tensor, 1, run)
         self.rules = rules_of(run)
         # Weights of norms that a collective computes, counted with the product that follows.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from app.errors import BadInput
 from app.graphs.importers.hf import formats_of, lower, read
 from app.graphs.run import Mode, Parallelism, Run
+from app.ops import OPS
+from app.tables.workload import Workload
 
 MODELS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("served_models.json").read_text("utf-8"))
 WITHIN = 0.005
@@ -84,3 +87,42 @@ def test_a_field_that_is_missing_or_corrupt_is_read_or_refused_by_its_name(name:
             for error in refused.errors:
                 assert error.loc[0] == "workload"
                 assert error.msg
+
+
+def column(workload: Workload, name: str, of: str) -> float:
+    return float(workload.ops.column(of)[workload.names.index(name)])
+
+
+def test_whisper_hears_1500_frames_whatever_the_text() -> None:
+    """Two convolutions over 3,000 frames of 128 bands; a decoder of 100 tokens attends to the 1,500 that are left."""
+    config = MODELS["whisper-large-v3"]["config"]
+    run = Run(mode="decode", batch=4, sequence=100, dtype="bf16", attention="flash")
+    prefill = lower(config, replace(run, mode="prefill"))
+    assert column(prefill, "frames.first", "m") == 4 * 3000
+    assert column(prefill, "frames.first", "k") == 3 * 128
+    assert column(prefill, "cross.key", "m") == 4 * 1500
+    decode = lower(config, run)
+    assert not [name for name in decode.names if name.startswith("frames")]
+    keys = [row for row, name in enumerate(decode.names) if name == "attention"]
+    assert decode.ops.column("context_length")[keys].tolist() == [100, 1500]
+
+
+def test_clip_encodes_as_many_images_as_texts() -> None:
+    workload = lower(MODELS["clip-vit-large-14"]["config"], Run(batch=4, sequence=77))
+    rows = [row for row, name in enumerate(workload.names) if name == "attention.output"]
+    assert workload.ops.column("m")[rows].tolist() == [4 * 257, 4 * 77]
+    assert [name for name in workload.names if name == "projection"] == ["projection"] * 2
+
+
+def test_step_3_projects_queries_from_shared_features() -> None:
+    run = Run(mode="decode", batch=4, sequence=512, dtype="bf16", attention="flash")
+    workload = lower(MODELS["step-3"]["config"], run)
+    assert column(workload, "attention.qkv_down", "n") == 2048 + 2 * 256
+    assert column(workload, "attention.query_up", "n") == 64 * 256
+
+
+def test_parts_in_parallel_have_a_norm_each_in_gpt_neox_and_one_in_gpt_j() -> None:
+    for name, norms in (("gpt-neox-20b", 2), ("gpt-j-6b", 1)):
+        workload = lower(MODELS[name]["config"], Run(sequence=8, attention="flash"))
+        layer = [OPS[kind].name for kind, block in zip(workload.ops.kind, workload.block, strict=True) if block == 1]
+        assert layer.count("layer_norm") == norms

@@ -27,8 +27,30 @@ def roberta(fields: Fields) -> Architecture:
     return bert(fields, offset=_ROBERTA_OFFSET)
 
 
-def bert(fields: Fields, offset: int = 0) -> Architecture:
-    """BERT, by default the encoder and its pooler; `offset` rows of the position table are unused."""
+_DISTILLED = {
+    "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+    "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}  # fmt: skip
+
+
+def distilbert(fields: Fields) -> Architecture:
+    """DistilBERT (Sanh et al. 2019): BERT's layers without segments, by default without a pooler."""
+    own = fields.named(_DISTILLED).having(type_vocab_size=0)
+    return bert(own, pooled=False)
+
+
+def electra(fields: Fields) -> Architecture:
+    """ELECTRA (Clark et al. 2020): BERT's layers over narrower embeddings, by default without a pooler."""
+    return bert(fields, pooled=False, embedded=fields.size("embedding_size", default=128))
+
+
+def bert(fields: Fields, offset: int = 0, *, pooled: bool = True, embedded: int = 0) -> Architecture:
+    """BERT, by default the encoder and, where it is `pooled`, its pooler.
+
+    offset    unused rows of the position table
+    embedded  width of the embeddings, if not that of the layers
+    """
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
     activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
@@ -38,18 +60,18 @@ def bert(fields: Fields, offset: int = 0) -> Architecture:
     )  # fmt: skip
     inner = FeedForward(fields.size("intermediate_size"), activation, bias=True)
     segments = fields.size("type_vocab_size", default=2, least=0)
-    embedding = Embedding(width, vocabulary, positions, positions - offset, segments, norm=True, drops=True)
+    embedding = Embedding(embedded or width, vocabulary, positions, positions - offset, segments, norm=True, drops=True)
     layers = fields.layers("num_hidden_layers")
     return Architecture(
         (Stack(width, embedding, ((Layer(attention, inner, "post"), layers),), "layer_norm", final_norm=False),),
-        _head(fields, vocabulary, activation),
+        _head(fields, vocabulary, activation, pooled=pooled),
         generates=False,
         drops=fields.share("hidden_dropout_prob", default=0.1) > 0.0,
         drops_attention=fields.share("attention_probs_dropout_prob", default=0.1) > 0.0,
     )
 
 
-def _head(fields: Fields, vocabulary: int, activation: str) -> Head:
+def _head(fields: Fields, vocabulary: int, activation: str, *, pooled: bool) -> Head:
     kind = head_kind(fields, _HEADS, "pooled")
     words = Head(vocabulary=vocabulary, tied=True, bias=True, transform=activation)
     match kind:
@@ -62,4 +84,4 @@ def _head(fields: Fields, vocabulary: int, activation: str) -> Head:
         case "token labels":
             return Head(labels=labels(fields), of="token")
         case _:
-            return Head(pooled=True)
+            return Head(pooled=pooled)

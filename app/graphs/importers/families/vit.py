@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.graphs.importers.families.config_fields import Fields
 from app.graphs.importers.families.heads import head_kind, labels
 from app.graphs.transformers.architecture import (
@@ -17,6 +19,18 @@ from app.graphs.transformers.architecture import (
 from app.graphs.transformers.row_writer import ACTIVATIONS
 
 _HEADS = {"ForImageClassification": "labels", "Model": "pooled"}
+
+
+def dinov2(fields: Fields) -> Architecture:
+    """DINOv2 (Oquab et al. 2023): ViT's layers with two scales each, by default without a head."""
+    width, ratio = fields.size("hidden_size"), fields.size("mlp_ratio", default=4)
+    if fields.flag("use_swiglu_ffn", default=False):
+        fields.refuse("use_swiglu_ffn", "must be false: send the network as a graph or an ONNX file (POST /graphs)")
+    found = vit(fields.having(intermediate_size=ratio * width, patch_size=14))
+    layers = fields.layers("num_hidden_layers")
+    scales = 2 * layers * width + width  # and the token that replaces masked patches
+    head = Head() if found.head.pooled else found.head
+    return replace(found, head=head, towers=scales)
 
 
 def vit(fields: Fields) -> Architecture:
