@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
+from starlette.types import Message, Scope
 
 from app.api.deps import GraphsDep
 from app.api.listing import Limit
@@ -74,13 +77,27 @@ class GraphQuery(BaseModel):
 async def _body(request: Request) -> tuple[bytes, str]:
     """Return the file and its media type."""
     media = request.headers.get("content-type", MEDIA_JSON).partition(";")[0].strip().lower()
+    body = await received(request)
     if media != MEDIA_FORM:
-        return await received(request), media
-    async with request.form(max_files=1, max_fields=10) as form:
-        files = [part for part in form.values() if isinstance(part, UploadFile)]
-        if not files:
-            raise BadInput("The form has no file.", errors=[FieldError(("file",), "required: the graph, as a file")])
-        return await files[0].read(), MEDIA_FILES[0]
+        return body, media
+    return await run_in_threadpool(_file_of, request.scope, body), MEDIA_FILES[0]
+
+
+def _file_of(scope: Scope, body: bytes) -> bytes:
+    """Return the file of a form. It is read on a loop of this thread: the service's would stop for 0.1 s."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def first_file() -> bytes:
+        async with Request(scope, receive).form(max_files=1, max_fields=10) as form:
+            files = [part for part in form.values() if isinstance(part, UploadFile)]
+            if not files:
+                message = "required: the graph, as a file"
+                raise BadInput("The form has no file.", errors=[FieldError(("file",), message)])
+            return await files[0].read()
+
+    return asyncio.run(first_file())
 
 
 @router.post(

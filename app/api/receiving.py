@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -93,9 +93,11 @@ class WholeBody:
             await problems.error_response(error)(scope, receive, send)
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = [{"type": "http.request", "body": await self._bodies.whole(receive), "more_body": False}]
-        queue = self._queues.of(scope["path"].removeprefix(scope.get("root_path", "")))
-        async with _watched(scope, receive) as left, nullcontext() if queue is None else queue.turn(left):
+        body = await self._bodies.whole(receive)
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        media = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        async with _watched(scope, receive) as left, self._queues.turn(path, len(body), media, left):
 
             async def replayed() -> Message:
                 if not parts:

@@ -1,4 +1,7 @@
-"""Stop the work of a request whose caller left, or whose time is over. A thread cannot be stopped: it looks here."""
+"""Stop the work of a request whose caller left, whose time is over, or that takes too much of it.
+
+A thread cannot be stopped: it looks here.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from app.errors import Cancelled
 
 
 class Cancellation:
-    """Whether the work of one request should stop: set on the event loop, read by the thread that works for it."""
+    """Whether the work of one request should stop: set on the event loop, read by the thread that works for it.
 
-    __slots__ = ("cancelled",)
+    spent  work of the request that is counted, in units of whoever counts it
+    """
+
+    __slots__ = ("cancelled", "spent")
 
     def __init__(self) -> None:
         self.cancelled = False
+        self.spent = 0
 
     @classmethod
     def begin(cls) -> Self:
@@ -32,3 +39,12 @@ def check_cancelled() -> None:
     work = _CURRENT.get()
     if work is not None and work.cancelled:
         raise Cancelled
+
+
+def spend(amount: int) -> int:
+    """Count work of the current request, and return its sum; 0 without a request, such as in a command."""
+    work = _CURRENT.get()
+    if work is None:
+        return 0
+    work.spent += amount
+    return work.spent

@@ -40,6 +40,7 @@ class Simulated(NamedTuple):
     running     mean running sequences
     kv_bytes    most bytes of keys and values that were reserved
     decode_s, mixed_s  mean seconds of steps without and with prompts; 0: there was none
+    steps       steps that were simulated, about a microsecond each; those that are taken together are one
     """
 
     arrived_s: Floats
@@ -50,6 +51,7 @@ class Simulated(NamedTuple):
     kv_bytes: float
     decode_s: float
     mixed_s: float
+    steps: int
 
 
 class _Chunks(NamedTuple):
@@ -245,8 +247,8 @@ def _begin(limits: EngineLimits, requests: Requests) -> _State:
 
 
 @compiled
-def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simulated:
-    """Return the times of all requests on one engine.
+def simulate(times: StepTimes, limits: EngineLimits, requests: Requests, most_steps: int = MOST_STEPS) -> Simulated:
+    """Return the times of all requests on one engine, within `most_steps`.
 
     Requests wait until the engine has a place and memory for them; one that never fits waits forever (NaN).
     """
@@ -255,7 +257,9 @@ def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simu
     # Decode steps since the start at which each decoding sequence ends, a heap.
     ends = [(0.0, 0)]
     ends.pop()
-    for _ in range(MOST_STEPS):
+    steps = 0
+    while steps < most_steps:
+        steps += 1
         _admit(limits, requests, state)
         if counts[_PREFILLED] == counts[_ADMITTED] and counts[_DECODING] == 0:  # idle, for ever if nothing can follow
             if counts[_ADMITTED] < counts[_RELEASED] or counts[_RELEASED] == counts[_SENT]:
@@ -268,4 +272,6 @@ def simulate(times: StepTimes, limits: EngineLimits, requests: Requests) -> Simu
     busy = max(state.spent.sum(), 1e-12)
     means = state.spent / np.maximum(state.ran, 1.0)
     decoded, ran = figures[_DECODED] / busy, figures[_RAN] / busy
-    return Simulated(state.arrived, state.first, state.ended, decoded, ran, figures[_MOST_HELD], means[0], means[1])
+    return Simulated(
+        state.arrived, state.first, state.ended, decoded, ran, figures[_MOST_HELD], means[0], means[1], steps
+    )

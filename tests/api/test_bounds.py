@@ -281,6 +281,7 @@ FILES = {
     "differences in Parquet": lambda: parquet(
         {"op": pa.array(["x" * 20_000] * 14_000)}, use_dictionary=False, column_encoding={"op": "DELTA_BYTE_ARRAY"}
     ),
+    "columns in Parquet": lambda: parquet({f"c{k}": pa.array([1]) for k in range(40_000)}),
     "one text in Parquet": lambda: parquet({"op": pa.array(["x" * 300_000_000])}),
     "rows in Parquet": lambda: parquet({"op": one_word(3_000_000, 1)}),
     "dictionary in Arrow": lambda: arrow({"op": one_word(300_000, 100_000)}),
@@ -295,7 +296,7 @@ def unpacking(name: str) -> tuple[str, bytes]:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("/predict/batch?gpu=nvidia-l4", name) for name in FILES] + [("/measurements", name) for name in list(FILES)[:4]],
+    [("/predict/batch?gpu=nvidia-l4", name) for name in FILES] + [("/measurements", name) for name in list(FILES)[:5]],
 )
 def test_files_that_unpack_to_gigabytes_are_refused(service: Service, path: str, name: str) -> None:
     media, body = unpacking(name)

@@ -10,10 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from starlette.datastructures import FormData
+from starlette.formparsers import MultiPartParser
+from starlette.requests import Request
 
+from app.api.receiving import received
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.graphs.run import Run
+from app.services.graphs.graph_bodies import MEDIA_JSON, read_graph
 from app.services.graphs.graph_store import Graphs
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
@@ -169,6 +174,43 @@ def test_an_onnx_file_in_a_multipart_form(client: TestClient, database: Database
     workload = graphs.workload(graphs.source(None, told["graph_id"]), {}, Run(batch=16, dtype="bf16"))
     assert workload.ops.column("m")[0] == 16
     assert set(workload.ops.dtype.tolist()) == {DTYPE_CODE["bf16"]}
+
+
+def test_a_multipart_form_is_read_beside_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, int] = {}
+
+    class Recorded(MultiPartParser):
+        async def parse(self) -> FormData:
+            threads["form"] = threading.get_ident()
+            return await super().parse()
+
+    async def body(request: Request) -> bytes:
+        threads["loop"] = threading.get_ident()
+        return await received(request)
+
+    monkeypatch.setattr("starlette.requests.MultiPartParser", Recorded)
+    monkeypatch.setattr("app.api.graphs.received", body)
+    answer = client.post("/graphs", files={"file": ("graph.json", json.dumps(GRAPH_EXAMPLE).encode())})
+    assert answer.status_code == 201, answer.text
+    assert threads["form"] != threads["loop"]
+
+
+def test_graphs_in_memory_are_limited_by_their_json(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node may write a thousand tensors."""
+    monkeypatch.setattr("app.services.graphs.graph_store.CACHED_JSON_BYTES", 30_000)
+    graphs = Graphs(database)
+
+    def added(name: str) -> str:
+        node = {"name": "n", "op": "relu", "inputs": ["x"], "outputs": [{"shape": [8]}] * 900}
+        body = {"name": name, "inputs": [{"name": "x", "shape": [8]}], "nodes": [node]}
+        return graphs.add(read_graph(json.dumps(body).encode(), MEDIA_JSON), {}).id
+
+    first = added("first")
+    kept = graphs.source(None, first)
+    assert graphs.source(None, first) is kept
+    for k in range(3):
+        added(f"other {k}")
+    assert graphs.source(None, first) is not kept
 
 
 def test_json_in_a_multipart_form(client: TestClient) -> None:

@@ -39,6 +39,23 @@ def refusal(client: TestClient, workload: Body) -> Body:
     return dict(error)
 
 
+LONG = SMALL | {"input_tokens": 100_000, "max_batched_tokens": 16, "load": {"concurrency": 65_536}}
+
+
+@pytest.mark.parametrize(
+    ("workload", "gpus"), [(SMALL | {"method": "closed_form"}, [GPU] * 500), (LONG, [GPU] * 4)], ids=["GPUs", "steps"]
+)
+def test_an_answer_that_takes_over_two_seconds_is_refused(client: TestClient, workload: Body, gpus: list[str]) -> None:
+    answer = client.post("/predict", json={"gpus": gpus, "workload": workload})
+    assert answer.status_code == 413, answer.text
+    detail = answer.json()["detail"]
+    assert "1,300,000 steps" in detail and "fewer gpus" in detail
+
+
+def test_one_gpu_is_answered_under_any_load(client: TestClient) -> None:
+    assert "were not answered" in " ".join(ask(client, LONG)["warnings"])
+
+
 def test_the_contracts_example_and_every_field(client: TestClient) -> None:
     answer = client.post("/predict", json=SERVING_EXAMPLE)
     assert answer.status_code == 200, answer.text

@@ -37,6 +37,16 @@ def refusal(client: TestClient, route: str, **body: Any) -> list[str]:
     return list(answer.json()["errors"][0]["loc"])
 
 
+@pytest.mark.parametrize(("route", "workload"), [("/compare", LOOP), ("/plan", RATE)])
+def test_simulations_of_a_search_are_limited(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, route: str, workload: Body
+) -> None:
+    monkeypatch.setattr("app.services.serving.simulated.MOST_SEARCHED", 500)
+    answer = client.post(route, json={"gpus": GPUS, "workload": workload})
+    assert answer.status_code == 413, answer.text
+    assert "over 500 steps" in answer.json()["detail"]
+
+
 def test_gpus_are_ranked_by_the_cost_of_tokens(client: TestClient) -> None:
     found = ask(client, "/compare", workload=LOOP, rank_by="cost_per_million_tokens")
     costs = [row["cost_per_million_tokens"] for row in found["ranking"]]

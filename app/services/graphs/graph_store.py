@@ -22,8 +22,10 @@ from app.wire.graph_form import check_graph
 
 T = TypeVar("T")
 
-# Limit on cached rows (of workloads) and nodes (of sources), about 600 and 1,000 bytes each.
+# Limits on cached rows of workloads, about 600 bytes each, and on bytes of JSON of sources, which take some 15 times as
+# many as objects: a node may have a thousand tensors.
 CACHED_ROWS = 200_000
+CACHED_JSON_BYTES = 12 * 2**20
 
 
 class SizedCache(Generic[T]):
@@ -75,7 +77,7 @@ class Graphs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._sources: SizedCache[Source] = SizedCache(CACHED_ROWS)
+        self._sources: SizedCache[Source] = SizedCache(CACHED_JSON_BYTES)
         self._workloads: SizedCache[Workload] = SizedCache(CACHED_ROWS)
 
     def source(self, graph: Mapping[str, Any] | None, graph_id: str | None) -> Source:
@@ -90,7 +92,7 @@ class Graphs:
             with self._database.begin() as connection:
                 form, text = store.body(connection, graph_id)
             source = from_database(form, text, graph_id)
-            self._sources.put(graph_id, source, len(source.body["nodes"]))
+            self._sources.put(graph_id, source, len(text))
         return source
 
     def workload(self, source: Source, dims: Mapping[str, int], run: Run) -> Workload:
@@ -114,7 +116,7 @@ class Graphs:
         row = GraphRow(id=graph_id, form=source.form, name=source.name, body=text.decode(), **figures._asdict())
         with self._database.begin() as connection:
             store.insert(connection, row)
-        self._sources.put(graph_id, replace(source, id=graph_id), figures.nodes)
+        self._sources.put(graph_id, replace(source, id=graph_id), len(text))
         return row
 
     def get(self, graph_id: str) -> tuple[GraphRow, Mapping[str, Any]]:

@@ -27,6 +27,7 @@ class LoadFigures(NamedTuple):
     requests_per_s, running  of all engines; decoding: sequences of one engine that decode, on average
     kv_bytes     most bytes of keys and values on a device
     unfinished   requests that the simulation left unanswered
+    steps        steps that were simulated
     """
 
     ttft: Times | None
@@ -41,6 +42,7 @@ class LoadFigures(NamedTuple):
     highest_rate: float
     cause: str
     unfinished: int = 0
+    steps: int = 0
 
 
 def times_of(seconds: Floats, percentile: float) -> Times:

@@ -10,9 +10,9 @@ from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
 from app.services.serving.figures import LoadFigures, Times, times_of
 from app.services.serving.pools import decoded_shape, pooled_figures
+from app.services.serving.simulated import simulated
 from app.serving.engine_limits import admitted_bytes, most_sequences, serial_s
 from app.serving.requests import Requests, burst, closed, poisson, trace
-from app.serving.simulation import simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
 
 # Prompts take so much of the time at the highest rate that they are what limits it.
@@ -104,11 +104,11 @@ def _requests(deployment: Deployment, steady: Steady) -> Requests:
 def _simulated(
     deployment: Deployment, engine: Engine, requests: Requests, by_form: LoadFigures, percentile: float
 ) -> LoadFigures:
-    found = simulate(engine.times, engine.limits, requests)
+    found = simulated(engine, requests)
     counted = np.arange(len(requests.prompt)) >= requests.warm_up
     done = counted & np.isfinite(found.ended_s)
     if not done.any():
-        return by_form._replace(unfinished=int(counted.sum()))
+        return by_form._replace(unfinished=int(counted.sum()), steps=found.steps)
     first, ended = found.first_s - found.arrived_s, found.ended_s - found.arrived_s
     several = done & (requests.output > 1.0)
     later = np.maximum(requests.output - 1.0, 1.0)
@@ -131,6 +131,7 @@ def _simulated(
         by_form.highest_rate,
         by_form.cause,
         int((counted & ~done).sum()),
+        found.steps,
     )
 
 

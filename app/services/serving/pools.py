@@ -12,9 +12,9 @@ import numpy as np
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
 from app.services.serving.figures import LoadFigures, Times, times_of
+from app.services.serving.simulated import simulated
 from app.serving.engine_limits import held_bytes
 from app.serving.requests import poisson
-from app.serving.simulation import simulate
 from app.serving.steady_state import Shape, Steady, highest_rate, open_load
 
 _BISECTIONS = 40
@@ -111,11 +111,12 @@ def _simulated(
     prompts = poisson(lengths, rate / pools.workers, running, seed)
     answers = poisson(lengths, rate / pools.engines, running, seed)
     needed = np.maximum(answers.prompt - 1.0, 0.0)
-    first = simulate(pools.worker.times, pools.worker.limits, prompts._replace(output=np.ones_like(prompts.output)))
-    later = simulate(pools.engine.times, pools.engine.limits, answers._replace(cached=needed, kept=answers.prompt))
+    first = simulated(pools.worker, prompts._replace(output=np.ones_like(prompts.output)))
+    later = simulated(pools.engine, answers._replace(cached=needed, kept=answers.prompt))
+    steps = first.steps + later.steps
     done = np.isfinite(first.first_s) & np.isfinite(later.ended_s) & (np.arange(len(needed)) >= answers.warm_up)
     if not done.any():
-        return by_form._replace(unfinished=int(len(needed) - answers.warm_up))
+        return by_form._replace(unfinished=int(len(needed) - answers.warm_up), steps=steps)
     ttft = (first.first_s - first.arrived_s + pools.sent_s + waits)[done]
     decoding, tokens = (later.ended_s - later.first_s)[done], answers.output[done] - 1.0
     several = tokens > 0.0
@@ -128,4 +129,5 @@ def _simulated(
         kv_bytes=later.kv_bytes / deployment.attention_replicas,
         decode_s=later.decode_s,
         mixed_s=first.mixed_s,
+        steps=steps,
     )

@@ -22,6 +22,7 @@ from app.services.serving.figures import LoadFigures, measured_figures
 from app.services.serving.load_figures import load_figures, sequence_limit
 from app.services.serving.served_points import SHIFTED_WIDTH, Known, known_of
 from app.services.serving.served_times import measured_ends, milliseconds, narrower, spread, step_ends, whole
+from app.services.serving.simulated import check_predicted
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
@@ -73,15 +74,19 @@ def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: 
     targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
     if not targets:
         return ServingResponse([], skipped)
+    check_predicted(len(targets), 0)
     specs = [rows.spec(target) for target in targets]
     engines = engines_on(TableQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
-    answer, predictions = _Answer(snapshot, request, deployment, max_rows, steps), []
+    answer = _Answer(snapshot, request, deployment, max_rows, steps)
+    predictions, simulated = list[ServingPrediction](), 0
     for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
         known = Known()
         if not rows.is_uncatalogued(target):
             known = known_of(engine, request.workload, spec, target, request.predictor)
         figures = load_figures(deployment, with_factor(served, known.factor))
+        simulated += figures.steps
+        check_predicted(len(targets), simulated)
         predictions.append(answer.on(refs[target], spec, served, figures, known))
     return ServingResponse(predictions, skipped)
 

@@ -1,0 +1,58 @@
+"""Turns of requests: large bodies wait for one another, and take no turn from small ones meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from app.api.work_queues import LARGE_BYTES, WorkQueues
+from app.errors import Unavailable
+
+JSON, PARQUET = b"application/json", b"Application/vnd.apache.Parquet"
+
+
+async def taken(queues: WorkQueues, held: AsyncExitStack, path: str, size: int, media: bytes = JSON) -> bool:
+    """Whether a turn comes at once."""
+    turn = held.enter_async_context(queues.turn(path, size, media, asyncio.Event()))
+    try:
+        await asyncio.wait_for(turn, 0.05)
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("size", "media"), [(LARGE_BYTES + 1, JSON), (1, PARQUET)])
+@pytest.mark.parametrize(("path", "most"), [("/graphs", 1), ("/measurements", 1), ("/predict/batch", 2)])
+def test_few_large_bodies_are_worked_on_at_once(path: str, most: int, size: int, media: bytes) -> None:
+    async def turns() -> tuple[int, bool]:
+        queues = WorkQueues(64)
+        async with AsyncExitStack() as held:
+            large = [await taken(queues, held, path, size, media) for _ in range(6)]
+            return sum(large), await taken(queues, held, path, LARGE_BYTES)
+
+    assert asyncio.run(turns()) == (most, True)
+
+
+def test_a_large_body_is_worked_on_after_the_one_before_it() -> None:
+    async def turns() -> list[bool]:
+        queues, found = WorkQueues(64), list[bool]()
+        for _ in range(2):
+            async with AsyncExitStack() as held:
+                found.append(await taken(queues, held, "/graphs", LARGE_BYTES + 1))
+        return found
+
+    assert asyncio.run(turns()) == [True, True]
+
+
+def test_more_large_bodies_than_may_wait_are_refused() -> None:
+    async def turns() -> None:
+        queues = WorkQueues(0)
+        async with AsyncExitStack() as held:
+            assert await taken(queues, held, "/graphs", LARGE_BYTES + 1)
+            assert await taken(queues, held, "/graphs", 1)
+            with pytest.raises(Unavailable):
+                await taken(queues, held, "/graphs", LARGE_BYTES + 1)
+
+    asyncio.run(turns())
