@@ -20,7 +20,7 @@ from app.graphs.importers.families.decoders import DECODERS, dense_decoder
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense
 from app.graphs.importers.families.ernie import ernie4_5, ernie4_5_moe
 from app.graphs.importers.families.falcon import dbrx, falcon, mpt
-from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma4
+from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma3n, gemma4
 from app.graphs.importers.families.glm import glm4_moe
 from app.graphs.importers.families.gpt import gpt2, opt
 from app.graphs.importers.families.gpt_oss import gpt_oss
@@ -66,6 +66,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "gemma": gemma,
     "gemma2": gemma2,
     "gemma3_text": gemma3,
+    "gemma3n_text": gemma3n,
     "gemma4_text": gemma4,
     "glm4_moe": glm4_moe,
     "glm_moe_dsa": deepseek_v32,

@@ -56,6 +56,7 @@ class Attention:
     copied       when eager copies queries, keys and values to the product's layout; `batched`: with more than one
                  sequence, whose stride then differs from the heads'
     latent       multi-head latent attention
+    keys_from_earlier  an earlier layer's keys and values are attended to (Gemma 3n): no projection, no cache of its own
     query_rank   features that queries are compressed to and normalised before their projection (Step-3); 0: none
     """
 
@@ -82,6 +83,7 @@ class Attention:
     floored: bool = False
     copied: Literal["never", "batched", "always"] = "never"
     latent: Latent | None = None
+    keys_from_earlier: bool = False
     query_rank: int = 0
 
     @property
@@ -271,11 +273,31 @@ class Embedding:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Inputs of every layer (Gemma 3n): `size` features from a table of `vocabulary` rows for all layers."""
+
+    vocabulary: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """Alternating updates (Gemma 3n): a layer computes one of `streams`, the others are predicted and corrected.
+
+    rank  features of the learned low-rank residual beside attention (LAuReL)
+    """
+
+    streams: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """A sequence of layers: each distinct layer with its number of occurrences.
 
     relative  buckets of a relative position bias that all layers add to their scores, computed once (T5)
     projected  features that one token of each sequence is projected to (CLIP); 0: none
+    layer_inputs, altup  further inputs of every layer, and streams beside the computed one
     streams   residual streams, which hyper-connections mix around every part (DeepSeek-V4); 0: one, plainly added to
     """
 
@@ -286,6 +308,8 @@ class Stack:
     final_norm: bool = True
     relative: int = 0
     projected: int = 0
+    layer_inputs: LayerInputs | None = None
+    altup: AltUp | None = None
     streams: int = 0
 
 

@@ -74,6 +74,8 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
     wide, held, valued = heads * spec.head_dim, shared * spec.head_dim, shared * spec.value_dim
     if spec.gated:
         wide = wide + heads * spec.value_dim
+    if spec.keys_from_earlier:
+        return rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias), (), ()
     if spec.query_rank:
         return _through_rank(rows, x, spec, (wide, held + valued), tokens, width)
     if spec.one_linear or rows.rules.merges_qkv:
@@ -105,15 +107,18 @@ def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, spa
     """Add per-head norms and rotary positions of queries and keys, and return the rows of queries, keys and values."""
     q, k, v = qkv
     heads, shared = _dealt(spec, rows.tensor)
+    if spec.keys_from_earlier:
+        shared = 0.0
     if spec.head_norm:
         q = rows.norm(q, span.tokens * heads, spec.head_dim, "attention.query_norm", "rms_norm")
+    if spec.head_norm and shared:
         k = rows.norm(k, span.tokens * shared, spec.head_dim, "attention.key_norm", "rms_norm")
     if spec.whole_norm:
         q = rows.norm(q, span.tokens, heads * spec.head_dim, "attention.query_norm", "rms_norm")
         k = rows.norm(k, span.tokens, shared * spec.head_dim, "attention.key_norm", "rms_norm")
     if spec.rotary and rows.eager:
         q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
-        k = rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
+        k = k if not shared else rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
     elif spec.rotary:
         q = k = rotated(
             rows, (*q, *k), span.tokens, (heads + shared) * spec.rotary, shared * (spec.head_dim + spec.value_dim)
@@ -159,7 +164,8 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     heads, shared = _dealt(spec, rows.tensor)
     cached = min(span.keys, spec.window or span.keys)
     both = spec.head_dim + spec.value_dim  # elements of a key and a value
-    kv_bytes = span.batch * cached * shared * both * rows.kv_size if rows.caches else 0.0
+    keeps = rows.caches and not spec.keys_from_earlier
+    kv_bytes = span.batch * cached * shared * both * rows.kv_size if keeps else 0.0
     if rows.eager:
         return _eager(rows, qkv, spec, span, kv_bytes)
     if rows.run.parallelism.context > 1 and spec.causal:

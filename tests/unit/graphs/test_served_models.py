@@ -126,3 +126,13 @@ def test_parts_in_parallel_have_a_norm_each_in_gpt_neox_and_one_in_gpt_j() -> No
         workload = lower(MODELS[name]["config"], Run(sequence=8, attention="flash"))
         layer = [OPS[kind].name for kind, block in zip(workload.ops.kind, workload.block, strict=True) if block == 1]
         assert layer.count("layer_norm") == norms
+
+
+def test_layers_of_gemma_3n_that_take_earlier_keys_keep_none() -> None:
+    """Of 35 layers 20 keep keys and values, four of them of all tokens, the others of a window of 512."""
+    run = Run(mode="decode", batch=2, sequence=4096, dtype="bf16", attention="flash")
+    workload = lower(MODELS["gemma-3n-e4b"]["config"], run)
+    kept = float(workload.kv_bytes @ workload.repeats[workload.block])
+    assert kept == 2 * (4 * 4096 + 16 * 512) * 2 * 2 * 256 * 2  # sequences, tokens, keys and values, heads, bytes
+    assert column(workload, "layer_inputs", "h") == 35 * 256
+    assert column(workload, "laurel.down", "n") == 64

@@ -50,7 +50,8 @@ _LLAVA_TEXTS = {
 WRAPPERS: Mapping[str, Wrapper] = {
     "aya_vision": Wrapper("cohere2", towers.siglip, projectors.aya),
     "gemma3": Wrapper("gemma3_text", towers.siglip, projectors.normed_linear),
-    "gemma4": Wrapper("gemma4_text", towers.gemma4, projectors.normed_linear),
+    "gemma3n": Wrapper("gemma3n_text", towers.mobilenet, sound=towers.conformer),
+    "gemma4": Wrapper("gemma4_text", towers.gemma4, projectors.normed_linear, sound=towers.conformer),
     "glm4v": Wrapper("glm4", towers.glm4v),
     "glm4v_moe": Wrapper("glm4_moe", towers.glm4v),
     "idefics3": Wrapper("llama", towers.siglip, projectors.merged_linear),

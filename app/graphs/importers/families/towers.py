@@ -240,3 +240,17 @@ def step3(vision: Fields) -> int:
     patches = linear_weights(vision.size("num_channels", default=3) * patch * patch, width)
     layers = vision.layers("num_hidden_layers", default=63) * _layer(width, inner)
     return patches + positions * width + layers + linear_weights(4 * width, out) + linear_weights(9 * out, 2 * out)
+
+
+def conformer(sound: Fields) -> int:
+    """Encoder of sound of Gemma 3n and 4: layers of two feed-forward parts, attention and a convolution."""
+    width = sound.size("hidden_size", default=1536)
+    layers = sound.layers("conf_num_hidden_layers", "num_hidden_layers", default=12)
+    out = sound.size("output_proj_dims", default=0, least=0)
+    return layers * (24 * width * width + 14 * width) + width * width + (linear_weights(width, out) if out else 0)
+
+
+def mobilenet(vision: Fields) -> int:
+    """MobileNetV5's encoder of images of Gemma 3n, which has one size; the projection to the text is another."""
+    vision.word("architecture", choices={"mobilenetv5_300m_enc": True}, default="mobilenetv5_300m_enc")
+    return 294_284_096 + 2048 * 2048
