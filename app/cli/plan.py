@@ -38,6 +38,14 @@ E2e = Annotated[float | None, typer.Option("--e2e", metavar="MS", help="Longest 
 Percentile = Annotated[
     float | None, typer.Option(metavar="PERCENT", help="Percentage of requests that keep these times (default: 90).")
 ]
+TryDtypes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DTYPE", help="Number format of the weights to choose among; repeat (kind serving)."),
+]
+TryKvDtypes = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DTYPE", help="Number format of keys and values to choose among; repeat (kind serving)."),
+]
 MaxDevices = Annotated[int | None, typer.Option(help="Largest number of devices of one GPU (default: 8).")]
 
 
@@ -53,6 +61,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     tpot: Tpot = None,
     e2e: E2e = None,
     percentile: Percentile = None,
+    try_dtype: TryDtypes = None,
+    try_kv_dtype: TryKvDtypes = None,
     probability: Probability = None,
     price: Prices = None,
     power: Powers = None,
@@ -76,6 +86,8 @@ def command(  # noqa: PLR0913 - one parameter per option
         tpot_ms=tpot,
         e2e_ms=e2e,
         percentile=percentile,
+        dtypes=try_dtype or None,
+        kv_dtypes=try_kv_dtype or None,
         probability=probability,
         prices=by_gpu(price, "--price"),
         powers_w=by_gpu(power, "--power"),

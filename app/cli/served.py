@@ -116,16 +116,28 @@ def _show_plan(answer: ServingPlanResponse) -> None:
         split, served = choice.parallelism, choice.serving
         name = f"{choice.gpu} x{choice.devices}{' *' if choice.meets else ''}"
         ways = f"{split.replicas} x tp{split.tensor}{f' ep{split.expert}' if split.expert > 1 else ''}"
+        ways += f" dp{split.attention_data}" if split.attention_data > 1 else ""
         costs = f"{_figure(choice.cost.usd_per_hour):>9}{_figure(choice.cost.cost_per_million_tokens):>14}"
         times = f"{_times(served.ttft_ms, 10)[:10]}{_times(served.tpot_ms, 9)[:9]}"
         print(f"{choice.rank:>3} {name:<30}{ways:<16}{choice.probability:>6.0%}{costs}{times}")
     print("* keeps the limits; none does, the closest is first" if answer.best is None else "* keeps the limits")
     _notes([(choice.gpu, choice.missing + choice.warnings) for choice in answer.choices], answer.skipped, answer.notes)
+    _settings(answer)
     print("most tokens per second and user against most per second and GPU:")
     for point in answer.pareto:
         name = f"{point.gpu} x{point.devices}"
         rates = f"{point.tokens_per_s_per_user:>9.4g} {point.tokens_per_s_per_gpu:>9.4g}"
         print(f"  {name:<30}{point.concurrency:>6} in flight {rates}")
+
+
+def _settings(answer: ServingPlanResponse) -> None:
+    for choice in answer.choices:
+        told = choice.settings
+        named = ("dtype", told.dtype), ("kv_dtype", told.kv_dtype)
+        limits = ("max_batched_tokens", told.max_batched_tokens), ("max_sequences", told.max_sequences)
+        shown = ", ".join(f"{name} {value}" for name, value in (*named, *limits) if value is not None)
+        if shown:
+            print(f"{choice.gpu}: {shown}")
 
 
 def _notes(of_gpus: list[tuple[str, list[str]]], skipped: list[Skipped], notes: list[str]) -> None:

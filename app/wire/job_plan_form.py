@@ -10,10 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.wire.compare_form import COMPARE_EXAMPLE, MOST_DEVICES, WORKLOADS, Split
 from app.wire.decoding import decode
 from app.wire.kernel_workload import GpuRef
-from app.wire.network_form import Samples
+from app.wire.network_form import KvDtype, NetworkDtype, Samples
 from app.wire.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
 
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e15)]
+# Number formats to choose among: every pair of them is a search of its own.
+MOST_FORMATS = 4
 Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -28,7 +30,9 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
     A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests instead: `ttft_ms`,
     `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of one engine; there are
-    as many engines as the rate needs.
+    as many engines as the rate needs, and their token budget and most sequences are chosen where the workload leaves
+    them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to choose among, in
+    place of the workload's.
     """
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
@@ -41,6 +45,8 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     tpot_ms: Positive | None = None
     e2e_ms: Positive | None = None
     percentile: Annotated[float, Meta(ge=1, le=99.9)] = 90
+    dtypes: Annotated[list[NetworkDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None = None
+    kv_dtypes: Annotated[list[KvDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None = None
     probability: Share = 0.9
     limit_probability: Share = 0.95
     max_devices: Annotated[float, Meta(ge=1, le=MOST_DEVICES, multiple_of=1, extra_json_schema={"type": "integer"})] = 8

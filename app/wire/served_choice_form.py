@@ -74,6 +74,15 @@ class ServingCompareResponse(Struct, frozen=True):
     id: int | UnsetType = UNSET
 
 
+class ChosenSettings(Struct, frozen=True):
+    """Fields of the workload that a choice sets; null: as in the request, or the default of the model or the stack."""
+
+    dtype: str | None
+    kv_dtype: str | None
+    max_batched_tokens: int | None
+    max_sequences: int | None
+
+
 class ServedChoice(Struct, frozen=True):
     """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes closest.
 
@@ -84,6 +93,7 @@ class ServedChoice(Struct, frozen=True):
     gpu: str
     devices: int
     parallelism: ServedSplit
+    settings: ChosenSettings
     meets: bool
     probability: float
     cost: ServedCost
@@ -100,6 +110,8 @@ class ParetoPoint(Struct, frozen=True):
     gpu: str
     devices: int
     parallelism: ServedSplit
+    dtype: str | None
+    kv_dtype: str | None
     concurrency: int
     tokens_per_s_per_user: float
     tokens_per_s_per_gpu: float

@@ -2822,6 +2822,7 @@ class ServedChoice(TypedDict):
     gpu: str
     devices: int
     parallelism: ServedSplit
+    settings: ChosenSettings
     meets: bool
     probability: float
     cost: ServedCost
@@ -2832,6 +2833,17 @@ class ServedChoice(TypedDict):
     warnings: list[str]
 
 
+class ChosenSettings(TypedDict):
+    """Fields of the workload that a choice sets; null: as in the request, or the default of the model or
+    the stack.
+    """
+
+    dtype: str | None
+    kv_dtype: str | None
+    max_batched_tokens: int | None
+    max_sequences: int | None
+
+
 class ParetoPoint(TypedDict):
     """A deployment and load of the Pareto set of tokens per second and user against tokens per second and
     GPU.
@@ -2840,6 +2852,8 @@ class ParetoPoint(TypedDict):
     gpu: str
     devices: int
     parallelism: ServedSplit
+    dtype: str | None
+    kv_dtype: str | None
     concurrency: int
     tokens_per_s_per_user: float
     tokens_per_s_per_gpu: float
@@ -3012,7 +3026,11 @@ class PlanRequest(TypedDict):
     instead: `ttft_ms`,
         `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of
     one engine; there are
-        as many engines as the rate needs.
+        as many engines as the rate needs, and their token budget and most sequences are chosen where
+    the workload leaves
+        them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to
+    choose among, in
+        place of the workload's.
     """
 
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
@@ -3025,6 +3043,28 @@ class PlanRequest(TypedDict):
     tpot_ms: NotRequired[float | None]
     e2e_ms: NotRequired[float | None]
     percentile: NotRequired[float]
+    dtypes: NotRequired[
+        list[
+            Literal[
+                "bf16",
+                "fp16",
+                "fp32",
+                "fp64",
+                "fp8",
+                "fp8_block",
+                "int4_wo",
+                "int8",
+                "mxfp8",
+                "nvfp4",
+                "tf32",
+                "w4a16_mxfp4",
+                "w4a8_mxfp4",
+                "w4a8_mxfp4_mxfp8",
+            ]
+        ]
+        | None
+    ]
+    kv_dtypes: NotRequired[list[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"]] | None]
     probability: NotRequired[float]
     limit_probability: NotRequired[float]
     max_devices: NotRequired[float]

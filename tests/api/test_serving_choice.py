@@ -97,7 +97,8 @@ def test_the_cheapest_deployment_that_keeps_the_limits(client: TestClient) -> No
         assert choice["serving"]["tpot_ms"]["p90"] <= 40
         assert choice["probability"] >= 0.9
         assert choice["missing"] == []
-        again = RATE | {"parallelism": split}
+        chosen = {name: value for name, value in choice["settings"].items() if value is not None}
+        again = RATE | {"parallelism": split} | chosen
         (alone,) = client.post("/predict", json={"gpu": choice["gpu"], "workload": again}).json()["predictions"]
         assert alone["serving"] == choice["serving"]
 
@@ -109,6 +110,46 @@ def test_a_harder_limit_or_a_higher_rate_takes_more(client: TestClient) -> None:
     busy = ask(client, "/plan", workload=SERVED | {"load": {"rate_per_s": 60}}, tpot_ms=60, **one)["choices"][0]
     assert easy["cost"]["usd_per_hour"] < hard["cost"]["usd_per_hour"]
     assert easy["devices"] < busy["devices"]
+
+
+def test_formats_are_chosen_among_and_named(client: TestClient) -> None:
+    unset = {name: value for name, value in RATE.items() if name not in ("dtype", "kv_dtype")}
+    body: Body = {"workload": unset, "gpus": ["h100-sxm5-80gb", "a100-sxm-80gb"], "prices": {}, "tpot_ms": 60}
+    formats: Body = {"dtypes": ["bf16", "fp8"], "kv_dtypes": ["bf16", "fp8"]}
+    choices = {choice["gpu"]: choice for choice in ask(client, "/plan", **body, **formats)["choices"]}
+    hopper, ampere = (choices[gpu] for gpu in ("h100-sxm5-80gb", "a100-sxm4-80gb"))
+    assert hopper["settings"]["dtype"] == "fp8"
+    # It has no FP8 units.
+    assert ampere["settings"]["dtype"] == "bf16"
+    (alone,) = ask(client, "/plan", **body | {"gpus": ["h100-sxm5-80gb"]})["choices"]
+    assert alone["settings"]["dtype"] is None and alone["devices"] > hopper["devices"]
+    points = ask(client, "/plan", **body, **formats)["pareto"]
+    assert {point["dtype"] for point in points} <= {"bf16", "fp8"}
+
+
+def test_a_larger_token_budget_is_chosen_where_it_saves_engines(client: TestClient) -> None:
+    """Small GPUs have a budget of 2,048 tokens, which prompts of 8,000 pass in four steps with all weights each."""
+    long = SERVED | {"name": "llama-3-8b", "input_tokens": 8000, "output_tokens": 64, "load": {"rate_per_s": 6}}
+    body: Body = {"gpus": ["l40s"], "ttft_ms": 4000, "max_devices": 1}
+    (free,) = ask(client, "/plan", workload=long, **body)["choices"]
+    (held,) = ask(client, "/plan", workload=long | {"max_batched_tokens": 512}, **body)["choices"]
+    assert held["settings"]["max_batched_tokens"] == 512
+    assert free["devices"] < held["devices"]
+    assert free["serving"]["settings"]["max_batched_tokens"] >= 2048
+
+
+def test_a_cap_on_sequences_keeps_the_time_per_token_of_bunches(client: TestClient) -> None:
+    """The 99th percentile of a busy engine is over the limit only because requests come in bunches."""
+    one: Body = {"gpus": GPUS[:1], "max_devices": 4, "percentile": 99, "probability": 0.5, "ttft_ms": 60_000}
+    capped = [
+        choice["settings"]["max_sequences"]
+        for limit in (24, 26, 28, 30, 32, 34)
+        for choice in ask(client, "/plan", workload=SERVED | {"load": {"rate_per_s": 6}}, tpot_ms=limit, **one)[
+            "choices"
+        ]
+        if choice["meets"]
+    ]
+    assert any(most is not None for most in capped), capped
 
 
 def test_limits_that_nothing_keeps_say_why(client: TestClient) -> None:
@@ -136,6 +177,12 @@ def test_without_limits_the_rate_is_the_goal(client: TestClient) -> None:
         ({"workload": RATE, "deadline_s": 40}, ["deadline_s"]),
         ({"workload": RATE, "tpot_ms": 0}, ["tpot_ms"]),
         ({"workload": RATE, "percentile": 100}, ["percentile"]),
+        ({"workload": RATE, "dtypes": []}, ["dtypes"]),
+        ({"workload": RATE, "dtypes": ["fp7"]}, ["dtypes", 0]),
+        (
+            {"workload": {"kind": "model", "name": "gpt2", "sequence": 9}, "deadline_s": 1, "dtypes": ["bf16"]},
+            ["dtypes"],
+        ),
         ({"workload": {"kind": "model", "name": "gpt2", "sequence": 9}, "deadline_s": 1, "ttft_ms": 9}, ["ttft_ms"]),
     ],
 )

@@ -52,6 +52,7 @@ def choose_gpus(
     if request.deadline_s is request.budget_usd is request.throughput_per_s is None:
         message = "send deadline_s, budget_usd or throughput_per_s, a goal of the job"
         raise BadInput(f"{message}.", errors=[FieldError(("deadline_s",), message)])
+    refuse_given(request, ("dtypes", "kv_dtypes"), "is of served models: set dtype of the workload")
     refuse_given(request, SERVED_GOALS, "is a limit of served models: send a workload of kind serving")
     comparison = Comparison.of(snapshot, compare_request, asked, max_rows=max_rows, graphs=graphs, today=today)
     _check_devices(request, comparison.predict_request.workload)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
@@ -14,7 +14,8 @@ from app.services.compare.device_load import device_load
 from app.services.compare.request import Candidate
 from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
-from app.services.serving.engines import shape_of
+from app.services.serving.engines import Engine, shape_of, with_limits
+from app.tables.gpus import GpuSpec
 from app.wire.served_choice_form import ServedCost, ServedSplit
 from app.wire.serving_form import ServedFigures, ServingParallelism, ServingWorkload
 
@@ -61,6 +62,29 @@ def with_engines(deployment: Deployment, engines: int) -> Deployment:
     """Return the deployment with this number of engines."""
     parallelism = structs.replace(deployment.workload.parallelism, replicas=engines)
     return deployment._replace(workload=structs.replace(deployment.workload, parallelism=parallelism), engines=engines)
+
+
+def with_batch_limits(
+    deployment: Deployment, engine: Engine, spec: GpuSpec, *, tokens: int | None = None, sequences: int | None = None
+) -> tuple[Deployment, Engine]:
+    """Return the deployment and its engine with other limits of a step, of an attention replica; None: as it is."""
+    workload = deployment.workload
+    changed = structs.replace(
+        workload,
+        max_batched_tokens=workload.max_batched_tokens if tokens is None else tokens,
+        max_sequences=workload.max_sequences if sequences is None else sequences,
+    )
+    deployment = deployment._replace(workload=changed)
+    return deployment, with_limits(engine, deployment, spec)
+
+
+def in_formats(
+    workload: ServingWorkload, dtypes: Sequence[str] | None, kv_dtypes: Sequence[str] | None
+) -> Iterator[ServingWorkload]:
+    """Yield the workload in each pair of number formats of weights and of keys and values; None: its own alone."""
+    for dtype in dict.fromkeys(dtypes or (workload.dtype,)):
+        for kv_dtype in dict.fromkeys(kv_dtypes or (workload.kv_dtype,)):
+            yield structs.replace(workload, dtype=dtype, kv_dtype=kv_dtype)
 
 
 def cost_of(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> ServedCost:

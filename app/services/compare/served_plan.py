@@ -1,13 +1,13 @@
 """Plan a served model (POST /plan, kind serving): the cheapest deployment that keeps its limits at a rate.
 
 Each GPU type is tried with every split of an engine. The closed form gives the highest rate of an engine whose means
-keep the limits, hence the number of engines; the cheapest splits are then simulated, with more engines where
-percentiles miss the limits.
+keep the limits, hence the number of engines, and the token budget that needs the fewest; the cheapest splits are then
+simulated, with a cap on their sequences, or more engines, where percentiles miss the limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from math import ceil
 from typing import NamedTuple
@@ -18,54 +18,31 @@ from msgspec import structs
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
-from app.predictors.intervals.prior import normal_quantile
 from app.runtime.cancellation import check_cancelled
 from app.services.compare.pareto import pareto
 from app.services.compare.request import Candidate, resolve_candidates
-from app.services.compare.served_options import cost_of, deployments, split_of, with_engines
+from app.services.compare.served_options import cost_of, deployments, in_formats, split_of, with_engines
+from app.services.compare.served_search import BUDGETS, Limits, Option, option_of, with_best_budget, with_capped_batch
 from app.services.compare.time_distribution import probability_within
 from app.services.operators.common import require_predictor
-from app.services.serving.deployment import Deployment
-from app.services.serving.engines import Engine, engines_on, shape_of
+from app.services.serving.engines import engines_on, shape_of, with_limits
 from app.services.serving.figures import LoadFigures, Times
 from app.services.serving.load_figures import load_figures
-from app.services.serving.predict_serving import predict_served, runnable
+from app.services.serving.predict_serving import Steps, predict_served, runnable
 from app.services.serving.step_tables import TableQuery
 from app.serving.engine_limits import most_sequences
-from app.serving.steady_state import closed_loop, highest_rate, open_load
+from app.serving.steady_state import closed_loop
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import PlanRequest
 from app.wire.prediction_form import Interval, Skipped
-from app.wire.served_choice_form import ParetoPoint, ServedChoice, ServingPlanResponse
-from app.wire.serving_form import ServedTime, ServingPrediction, ServingRequest
+from app.wire.served_choice_form import ChosenSettings, ParetoPoint, ServedChoice, ServingPlanResponse
+from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
 
 SERVED_GOALS = ("ttft_ms", "tpot_ms", "e2e_ms")
 _JOB_GOALS = ("steps", "deadline_s", "budget_usd", "throughput_per_s")
 _DEVICES = 4096
 # Splits of a GPU type that are simulated, and how often each with more engines.
 _FINALISTS, _TRIES, _MORE = 2, 6, 1.25
-_BISECTIONS = 24
-# Share of the highest rate that engines get where their limits cannot be kept.
-_BORNE = 0.7
-# Log-space half-widths of the limits' margins before an answer's own intervals are known.
-_USUAL = {"ttft_ms": 0.3, "tpot_ms": 0.15, "e2e_ms": 0.15}
-
-
-class _Option(NamedTuple):
-    """An engine on a GPU type, and how many the rate needs by the closed form; `able`: they keep the limits."""
-
-    deployment: Deployment
-    engine: Engine
-    candidate: Candidate
-    engines: int
-    able: bool
-
-    @property
-    def price(self) -> float:
-        """US dollars per hour of all devices, or without a price their number."""
-        rate = self.candidate.rate
-        each = 1.0 if rate is None else rate.usd_per_hour
-        return self.engines * self.deployment.run.parallelism.devices * each
 
 
 def plan_served(
@@ -78,13 +55,15 @@ def plan_served(
         message = "required field is missing: a served model is planned for a rate of requests"
         raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
-    limits = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
+    goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
+    limits = Limits(goals, request.percentile, request.probability)
     candidates = resolve_candidates(snapshot, compare, asked, today)
-    options, skipped = _options(snapshot, asked, candidates, int(request.max_devices), limits, request)
-    by_gpu: dict[str, list[_Option]] = {}
+    options, skipped = _options(snapshot, asked, candidates, request, limits)
+    by_gpu: dict[str, list[Option]] = {}
     for option in options:
         by_gpu.setdefault(option.candidate.spec.id, []).append(option)
-    found = [_choice(snapshot, request, asked, each, limits) for each in by_gpu.values()]
+    ready = _Asked(snapshot, request, asked, limits)
+    found = [_choice(ready, each) for each in by_gpu.values()]
     found.sort(key=_order)
     choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(found)]
     return ServingPlanResponse(
@@ -106,85 +85,70 @@ def refuse_given(request: PlanRequest, fields: Sequence[str], why: str) -> None:
 
 
 def _options(
-    snapshot: Snapshot,
-    asked: ServingRequest,
-    candidates: Sequence[Candidate],
-    most: int,
-    limits: Mapping[str, float],
-    request: PlanRequest,
-) -> tuple[list[_Option], list[Skipped]]:
-    """Return every split of an engine on every GPU type that computes in the model's formats, and the others."""
-    rows, options = GpuRows(snapshot), list[_Option]()
+    snapshot: Snapshot, asked: ServingRequest, candidates: Sequence[Candidate], request: PlanRequest, limits: Limits
+) -> tuple[list[Option], list[Skipped]]:
+    """Return every split of an engine in every format on every GPU type that computes in it, and the other types."""
+    rows, options = GpuRows(snapshot), list[Option]()
     skipped: dict[str, Skipped] = {}
     of = {rows.row(candidate.ref, ("gpus",)): candidate for candidate in candidates}
     require_predictor(snapshot.engine, rows, asked.predictor, [*of])
-    for deployment in deployments(asked.workload, most):
-        check_cancelled()
-        targets, left_out = runnable(snapshot, rows, deployment, [*of], every=asked.gpus == "all")
-        skipped |= {one.gpu: one for one in left_out}
-        if not targets:
-            continue
-        query = TableQuery(snapshot.engine, rows.table(), targets, asked.predictor)
-        engines = engines_on(query, deployment, [of[target].spec for target in targets])
-        for target, engine in zip(targets, engines, strict=True):
-            number, able = _engines_needed(deployment, engine, limits, request.probability)
-            options.append(_Option(deployment, engine, of[target], number, able))
+    workloads = [*in_formats(asked.workload, request.dtypes, request.kv_dtypes)]
+    for workload in workloads:
+        for deployment in deployments(workload, int(request.max_devices)):
+            check_cancelled()
+            every = asked.gpus == "all" or len(workloads) > 1
+            targets, left_out = runnable(snapshot, rows, deployment, [*of], every=every)
+            skipped |= {one.gpu: one for one in left_out}
+            if not targets:
+                continue
+            query = TableQuery(snapshot.engine, rows.table(), targets, asked.predictor)
+            engines = engines_on(query, deployment, [of[target].spec for target in targets], room=max(BUDGETS))
+            options += [
+                option_of(deployment, with_limits(engine, deployment, of[target].spec), of[target], limits)
+                for target, engine in zip(targets, engines, strict=True)
+            ]
     if not options:
         raise BadInput("workload: no split of the model over max_devices devices can run", errors=[])
-    return options, [*skipped.values()]
+    able = {option.candidate.spec.id for option in options}
+    return options, [one for one in skipped.values() if one.gpu not in able]
 
 
-def _engines_needed(
-    deployment: Deployment, engine: Engine, limits: Mapping[str, float], probability: float
-) -> tuple[int, bool]:
-    """Return how many engines keep the limits in their means at the rate; or, with False, how many bear the rate."""
-    shape, rate = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0
-    most = highest_rate(engine.times, engine.limits, shape)
-    allowed = {name: limit * np.exp(-normal_quantile(probability) * _USUAL[name]) for name, limit in limits.items()}
+class _Asked(NamedTuple):
+    """A plan's request, its engines' predictor and GPUs, and its limits."""
 
-    def keeps(each: float) -> bool:
-        state = open_load(engine.times, engine.limits, shape, each)
-        means = {"ttft_ms": state.ttft_s, "tpot_ms": state.tpot_s, "e2e_ms": state.e2e_s}
-        return all(1e3 * means[name] <= limit for name, limit in allowed.items())
-
-    if most == 0.0 or not keeps(1e-3 * most):
-        return (1 if most == 0.0 else ceil(rate / (_BORNE * most))), False
-    low, high = 1e-3 * most, most
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return max(ceil(rate / low), 1), True
+    snapshot: Snapshot
+    request: PlanRequest
+    serving: ServingRequest
+    limits: Limits
 
 
-def _choice(
-    snapshot: Snapshot,
-    request: PlanRequest,
-    asked: ServingRequest,
-    options: Sequence[_Option],
-    limits: Mapping[str, float],
-) -> ServedChoice:
+def _choice(asked: _Asked, options: Sequence[Option]) -> ServedChoice:
     """Return the best deployment of one GPU type."""
     able = sorted((option for option in options if option.able), key=lambda option: option.price)
     # Where no split keeps the limits, the quickest comes closest.
     tried = able[:_FINALISTS] or [max(options, key=lambda option: option.deployment.run.parallelism.devices)]
-    return min((_simulated(snapshot, request, asked, option, limits) for option in tried), key=_order)
+    best: ServedChoice | None = None
+    for option in sorted((with_best_budget(one, asked.limits) for one in tried), key=lambda option: option.price):
+        if best is not None and best.meets and option.price >= (best.cost.usd_per_hour or best.devices):
+            break  # more engines than these only cost more
+        found = _simulated(asked, option)
+        best = found if best is None else min(best, found, key=_order)
+    assert best is not None
+    return best
 
 
-def _simulated(
-    snapshot: Snapshot, request: PlanRequest, asked: ServingRequest, option: _Option, limits: Mapping[str, float]
-) -> ServedChoice:
+def _simulated(asked: _Asked, option: Option) -> ServedChoice:
     """Return the option with the fewest engines that keep the limits in the simulation, or the most that are tried."""
-    each, engines = option.deployment.run.parallelism.devices, option.engines
-    most = max(_DEVICES // each, 1)
+    most, choice = max(_DEVICES // option.deployment.run.parallelism.devices, 1), None
+    engines, steps = option.engines, Steps()
     tries = _TRIES if option.able else 1
-    choice = None
     for k in range(tries):
         engines = min(engines, most)
-        deployment = with_engines(option.deployment, engines)
-        figures = load_figures(deployment, option.engine, request.percentile)
+        tried = option._replace(deployment=with_engines(option.deployment, engines), engines=engines)
+        tried, figures = _within(asked.limits, tried)
         last = k == tries - 1 or engines == most
-        if last or not _misses(figures, limits):
-            choice = _rendered(snapshot, request, asked, option._replace(deployment=deployment), figures, limits)
+        if last or (not asked.limits.missed(figures) and _is_likely(choice, figures, asked.limits)):
+            choice = _rendered(asked, tried, figures, steps)
             if choice.meets or last:
                 break
         engines = max(ceil(_MORE * engines), engines + 1)
@@ -192,37 +156,46 @@ def _simulated(
     return choice
 
 
-def _misses(figures: LoadFigures, limits: Mapping[str, float]) -> bool:
-    """Return whether the percentile of a time is over its limit, or the load saturates the engines."""
-    times = {"ttft_ms": figures.ttft, "tpot_ms": figures.tpot, "e2e_ms": figures.e2e}
-    return figures.e2e is None or any(
-        time is not None and 1e3 * time.asked > limits[name] for name, time in times.items() if name in limits
-    )
+def _is_likely(before: ServedChoice | None, figures: LoadFigures, limits: Limits) -> bool:
+    """Return whether figures keep the limits surely enough with intervals as wide as those of a choice before."""
+    if before is None or before.serving.saturated:
+        return True
+    probability, missing = _judged(before.serving, figures, limits)
+    return not missing and probability >= limits.probability
 
 
-def _rendered(
-    snapshot: Snapshot,
-    request: PlanRequest,
-    asked: ServingRequest,
-    option: _Option,
-    figures: LoadFigures,
-    limits: Mapping[str, float],
-) -> ServedChoice:
-    deployment, candidate = option.deployment, option.candidate
-    query = structs.replace(asked, gpu=candidate.ref, gpus=None, workload=deployment.workload)
-    found = predict_served(snapshot, query, deployment, candidate.spec, option.engine, figures)
-    probability, missing = _judged(found, figures, limits, request.percentile)
-    meets = not missing and probability >= request.probability
+def _within(limits: Limits, option: Option) -> tuple[Option, LoadFigures]:
+    """Return the option and its simulated figures; with a cap on its sequences where that alone keeps the limits."""
+    figures = load_figures(option.deployment, option.engine, limits.percentile)
+    if not limits.missed(figures) or figures.e2e is None or not option.able:
+        return option, figures
+    capped = with_capped_batch(option, limits)
+    if capped is None:
+        return option, figures
+    found = load_figures(capped.deployment, capped.engine, limits.percentile)
+    return (option, figures) if limits.missed(found) else (capped, found)
+
+
+def _rendered(asked: _Asked, option: Option, figures: LoadFigures, steps: Steps) -> ServedChoice:
+    deployment, candidate, limits = option.deployment, option.candidate, asked.limits
+    workload = deployment.workload
+    query = structs.replace(asked.serving, gpu=candidate.ref, gpus=None, workload=workload)
+    found = predict_served(asked.snapshot, query, deployment, candidate.spec, option.engine, figures, steps)
+    probability, missing = _judged(found.serving, figures, limits)
+    meets = not missing and probability >= limits.probability
     if not missing and not meets:
-        missing = [f"the limits are kept with probability {probability:.2f}, under {request.probability:g}"]
+        missing = [f"the limits are kept with probability {probability:.2f}, under {limits.probability:g}"]
     return ServedChoice(
         rank=0,
         gpu=found.gpu,
         devices=deployment.devices,
         parallelism=split_of(deployment),
+        settings=ChosenSettings(
+            workload.dtype, workload.kv_dtype, _whole(workload.max_batched_tokens), _whole(workload.max_sequences)
+        ),
         meets=meets,
         probability=probability,
-        cost=cost_of(snapshot, candidate, deployment, found.serving),
+        cost=cost_of(asked.snapshot, candidate, deployment, found.serving),
         memory=found.memory,
         predictor=found.predictor,
         serving=found.serving,
@@ -231,11 +204,12 @@ def _rendered(
     )
 
 
-def _judged(
-    found: ServingPrediction, figures: LoadFigures, limits: Mapping[str, float], percentile: float
-) -> tuple[float, list[str]]:
+def _whole(figure: float | None) -> int | None:
+    return None if figure is None else int(figure)
+
+
+def _judged(served: ServedFigures, figures: LoadFigures, limits: Limits) -> tuple[float, list[str]]:
     """Return the probability that all limits are kept, that of the least likely one, and which are missed."""
-    served = found.serving
     if served.saturated:
         return 0.0, [
             f"the rate is more than {served.highest_rate_per_s:.4g} a second, limited by {served.saturated_by}"
@@ -246,7 +220,7 @@ def _judged(
         "e2e_ms": (figures.e2e, served.e2e_ms),
     }
     probability, missing = 1.0, []
-    for name, limit in limits.items():
+    for name, limit in limits.ms.items():
         time, shown = times[name]
         if time is None or shown is None:
             continue
@@ -255,7 +229,7 @@ def _judged(
         ends = Interval(share * around.low, share * around.high, around.coverage)
         probability = min(probability, probability_within(at, ends, limit))
         if at > limit:
-            missing.append(f"{name} is {at:.4g} at the {percentile:g}th percentile, over {limit:g}")
+            missing.append(f"{name} is {at:.4g} at the {limits.percentile:g}th percentile, over {limit:g}")
     return probability, missing
 
 
@@ -266,7 +240,7 @@ def _order(choice: ServedChoice) -> tuple[bool, float, bool, float, int, str]:
     return not choice.meets, likely, hourly is None, hourly or 0.0, choice.devices, choice.gpu
 
 
-def _pareto(options: Sequence[_Option]) -> list[ParetoPoint]:
+def _pareto(options: Sequence[Option]) -> list[ParetoPoint]:
     """Return the Pareto set of tokens per second and user against tokens per second and GPU, the quickest first."""
     points = [point for option in options for point in _points(option)]
     if not points:
@@ -276,10 +250,10 @@ def _pareto(options: Sequence[_Option]) -> list[ParetoPoint]:
     return sorted(best, key=lambda point: -point.tokens_per_s_per_user)
 
 
-def _points(option: _Option) -> Iterator[ParetoPoint]:
+def _points(option: Option) -> Iterator[ParetoPoint]:
     """Yield closed loops of one engine, with twice as many requests in flight each time."""
     deployment, engine = option.deployment, option.engine
-    shape, devices = shape_of(deployment), deployment.run.parallelism.devices
+    shape, devices, workload = shape_of(deployment), deployment.run.parallelism.devices, deployment.workload
     most = most_sequences(engine.limits, shape.kept, shape.output)
     if most < 1.0 or shape.output <= 1.0:
         return
@@ -289,5 +263,13 @@ def _points(option: _Option) -> Iterator[ParetoPoint]:
         rate = option.candidate.rate
         cost = None if rate is None else rate.usd_per_hour / 3600.0 / per_gpu * 1e6
         yield ParetoPoint(
-            option.candidate.spec.id, devices, split_of(deployment), 2**k, 1.0 / state.tpot_s, per_gpu, cost
+            option.candidate.spec.id,
+            devices,
+            split_of(deployment),
+            workload.dtype,
+            workload.kv_dtype,
+            2**k,
+            1.0 / state.tpot_s,
+            per_gpu,
+            cost,
         )

@@ -60,10 +60,15 @@ class Engine(NamedTuple):
     pool: Engine | None = None
 
 
-def engines_on(query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpec]) -> list[Engine]:
-    """Return the deployment's engine on each target of the query, whose specifications are `specs`."""
+def engines_on(
+    query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpec], *, room: float = 1.0
+) -> list[Engine]:
+    """Return the deployment's engine on each target of the query, whose specifications are `specs`.
+
+    `room`: their tables hold steps of so many times their budgets (with_limits).
+    """
     settings = [settings_of(deployment, spec) for spec in specs]
-    tables = step_tables(query, deployment, _axes(deployment, settings))
+    tables = step_tables(query, deployment, _axes(deployment, settings, room))
     software, latent = deployment.workload.software, deployment.architecture.latent
     host = query.engine.hosts.of(deployment.stack_name, software, latent=latent)
     engines = [_engine(deployment, host, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
@@ -102,30 +107,30 @@ def _waiting_prompts(deployment: Deployment, settings: Settings) -> float:
     return float(max(np.ceil(settings.wait_tokens / max(shape.prompt - shape.cached, 1.0)), 1.0))
 
 
-def _axes(deployment: Deployment, settings: list[Settings]) -> Axes:
-    """Return axes that hold the steps of all these settings."""
-    budget = max(one.budget_tokens for one in settings)
+def _axes(deployment: Deployment, settings: list[Settings], room: float) -> Axes:
+    """Return axes that hold the steps of all these settings, and of `room` times their budgets."""
+    budget = room * max(one.budget_tokens for one in settings)
     sequences = max(one.sequences for one in settings)
     verified, _, _ = _speculation(deployment)
     lengths = deployment.lengths
     positions = deployment.architecture.stacks[0].embedding.max_positions
-    return axes_of(budget + 0.0, verified * sequences, lengths.prompt, lengths.output, float(positions))
+    return axes_of(budget, verified * sequences, lengths.prompt, lengths.output, float(positions))
 
 
-def _memory(deployment: Deployment, budget_tokens: int) -> Memory:
-    """Return the memory of a device while it computes a step's prompts; keys and values are none of it."""
-    sequence = int(max(min(budget_tokens, deployment.lengths.prompt), 1))
+def _memory(deployment: Deployment, spec: GpuSpec, settings: Settings) -> tuple[Memory, float]:
+    """Return the memory of a device while it computes a step's prompts, and the bytes left for keys and values."""
+    sequence = int(max(min(settings.budget_tokens, deployment.lengths.prompt), 1))
     run = run_of(deployment, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
-    return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
+    memory = prepare(deployment.network, run).memory._replace(kv_cache=0.0)
+    return memory, max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
 
 
 def _engine(
     deployment: Deployment, host: HostTimes, spec: GpuSpec, settings: Settings, tables: Tables, k: int
 ) -> Engine:
     """Return the engine on the k-th GPU type of the tables."""
-    memory, replicas = _memory(deployment, settings.budget_tokens), deployment.attention_replicas
-    capacity = max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
-    stack = deployment.stack
+    memory, capacity = _memory(deployment, spec, settings)
+    replicas, stack = deployment.attention_replicas, deployment.stack
     limits = EngineLimits(
         budget_tokens=float(settings.budget_tokens * replicas),
         sequences=float(settings.sequences * replicas),
@@ -153,6 +158,18 @@ def with_host(engine: Engine, host: HostTimes) -> Engine:
     )
     pool = None if engine.pool is None else with_host(engine.pool, host)
     return engine._replace(times=engine.times._replace(scalars=scalars), limits=limits, pool=pool)
+
+
+def with_limits(engine: Engine, deployment: Deployment, spec: GpuSpec) -> Engine:
+    """Return the engine with the token budget and sequences of the deployment's workload, and the memory they leave."""
+    settings, replicas = settings_of(deployment, spec), deployment.attention_replicas
+    memory, capacity = _memory(deployment, spec, settings)
+    limits = engine.limits._replace(
+        budget_tokens=float(settings.budget_tokens * replicas),
+        sequences=float(settings.sequences * replicas),
+        kv_bytes=capacity * replicas,
+    )
+    return engine._replace(limits=limits, settings=settings, memory=memory, kv_capacity_bytes=capacity)
 
 
 def with_factor(engine: Engine, factor: float) -> Engine:

@@ -91,6 +91,15 @@ def test_the_pareto_set() -> None:
     assert pareto(np.array([[1.0, nan], [1.0, nan]])).tolist() == [True, True]
 
 
+def test_two_criteria_are_sorted_as_more_are_compared() -> None:
+    pairs = np.random.default_rng(0).integers(0, 12, (300, 2)).astype(np.float64)
+    pairs[::17, 0] = np.nan
+    pairs[::23, 1] = np.nan
+    compared = pareto(np.column_stack([pairs, np.zeros(len(pairs))]))
+    assert pareto(pairs).tolist() == compared.tolist()
+    assert 0 < compared.sum() < 30
+
+
 def price(usd: float, day: date, provider: str = "", region: str = "") -> Price:
     return Price(gpu_id="g", usd_per_hour=usd, source="list", dated=day, provider=provider, region=region)
 
