@@ -119,12 +119,20 @@ def _images(given: Fields, channels: str, x: Tensor) -> None:
 
 
 def _plain_window(given: Fields) -> None:
-    """Replace dilation and uneven padding by a plain window on another input size, with equal positions and FLOPs."""
+    """Replace dilation and uneven padding by a plain window on another input size, with equal positions and FLOPs.
+
+    A window that is wider than the image takes its padding too.
+    """
     for side in _SIDES:
         gap = given.pop(f"dilation_{side}", 1.0) - 1.0
         more = given.pop(f"uneven_{side}", 0.0) - gap * (given.get(f"kernel_size_{side}", 1.0) - 1.0)
+        size = given.get(f"input_size_{side}", 0.0) + more
+        if size < 1.0 < given.get(f"padding_{side}", 0.0):
+            cut = min(given[f"padding_{side}"], (2.0 - size) // 2.0)
+            given[f"padding_{side}"] -= cut
+            size += 2.0 * cut
         if more:
-            given[f"input_size_{side}"] = given.get(f"input_size_{side}", 0.0) + more
+            given[f"input_size_{side}"] = size
 
 
 def _conv2d(given: Fields, inputs: Tensors, outputs: Tensors) -> float:

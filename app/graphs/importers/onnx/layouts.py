@@ -192,6 +192,12 @@ def _one_hot(call: Call) -> Shapes | None:
     return [(*shape[:axis], depth[0], *shape[axis:])]
 
 
+def _folded_patches(call: Call) -> Shapes | None:
+    """Return the shape of images that patches are added up to."""
+    (batch, rows, _), sides, block = call.shape(), call.integers(1, ""), call.integers(2, "")
+    return [(batch, rows // prod(block), *sides)] if sides and block and min(block) > 0 else None
+
+
 def _drawn(call: Call) -> Shapes | None:
     """Return the shape of random numbers, an attribute."""
     shape = call.attributes.get("shape")
@@ -208,6 +214,6 @@ LAYOUTS: Mapping[str, Rule] = (
     | {"Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Concat": _concat}
     | {"Split": _split, "Slice": _slice, "Gather": _gather, "Expand": _expand, "Pad": _pad, "Tile": _tile}
     | {"Transpose": _transpose, "ConstantOfShape": _filled, "Range": _range, "TopK": _top, "OneHot": _one_hot}
-    | {"GatherElements": _gather_elements, "GatherND": _gather_nd}
+    | {"GatherElements": _gather_elements, "GatherND": _gather_nd, "Col2Im": _folded_patches}
     | dict.fromkeys(("RandomNormal", "RandomUniform"), _drawn)
 )

@@ -70,7 +70,11 @@ def _pool(call: Call, shape: Shape) -> list[Step]:
 
 
 def _matmul(call: Call, shape: Shape) -> list[Step]:
-    second = call.value(1)
+    first, second = call.value(0), call.value(1)
+    if first is not None and first.constant and len(first.shape) == 2 and len(call.shape(1)) > 1:
+        # Weights from the left: each matrix is multiplied from the right by the transposed ones.
+        rows, columns = first.shape
+        return [Step("linear", shape, {"m": prod(shape) // rows, "n": rows, "k": columns}, (1,))]
     return product(call.shape(0), call.shape(1), shape, weights=second is not None and second.constant)
 
 
@@ -205,7 +209,7 @@ _NAMES: Mapping[str, str] = {
     **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"), "full"),
     **dict.fromkeys(("GatherElements", "GatherND", "GridSample", "RoiAlign"), "gather"),
     # Bound by reads and writes only.
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "LRN", "LpPool", "GlobalLpPool"), "memory"),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "LRN", "LpPool", "GlobalLpPool", "Col2Im"), "memory"),
     **dict.fromkeys(("Hardmax", "LpNormalization", "MeanVarianceNormalization", "RotaryEmbedding"), "memory"),
 }
 _RULES: Mapping[str, Rule] = (

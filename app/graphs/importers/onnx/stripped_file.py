@@ -253,7 +253,8 @@ class _Graph:
             raise lie(place, f"{name[:200]!r} of shape {dims} needs {elements * size:,} bytes and holds {held:,}")
         if elements <= SMALL and letter and raw is not None and not elsewhere:
             listed = list(struct.unpack(f"<{elements}{letter}", self._reader.data[raw.start : raw.end]))
-        if elements and len(listed) == elements and (values := _values(listed, dtype)) is not None:
+        # Of no elements: the shape of a scalar, which is known too.
+        if (elements or dims == [0]) and len(listed) == elements and (values := _values(listed, dtype)) is not None:
             tensor["values"] = values
         return name, tensor
 

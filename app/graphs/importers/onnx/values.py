@@ -138,6 +138,18 @@ def _reduced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape, 
     return np.asarray(reduce(data[0], axis=axes)).reshape(shape)
 
 
+def _clipped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    """Bounds are inputs, or attributes before opset 11; with an input left out they are not told apart."""
+    low, high = data[1:3] if len(data) > 2 else (attributes.get("min"), attributes.get("max"))
+    return np.clip(data[0], low, high)
+
+
+def _one_hot(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
+    depth, axis = int(data[1].item()), int(attributes.get("axis", -1))
+    held = np.where(np.arange(depth) == (data[0] % depth)[..., None], data[2][1], data[2][0])
+    return np.moveaxis(held, -1, axis)
+
+
 def _cast(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
     return data[0].astype(np.int64 if attributes.get("to") in (2, 3, 4, 5, 6, 7, 9, 12, 13) else np.float64)
 
@@ -164,6 +176,9 @@ _FOLDS: Mapping[str, Fold] = {
     "Or": lambda data, attributes, shape: ((data[0] != 0) | (data[1] != 0)).astype(np.int64),
     "Greater": lambda data, attributes, shape: (data[0] > data[1]).astype(np.int64),
     "Less": lambda data, attributes, shape: (data[0] < data[1]).astype(np.int64),
+    "Reciprocal": lambda data, attributes, shape: 1.0 / data[0],
+    "Clip": _clipped,
+    "OneHot": _one_hot,
     "Sqrt": lambda data, attributes, shape: np.sqrt(data[0]),
     "Where": lambda data, attributes, shape: np.where(data[0] != 0, data[1], data[2]),
     "Concat": lambda data, attributes, shape: np.concatenate(data, axis=int(attributes.get("axis", 0))),

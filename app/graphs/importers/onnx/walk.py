@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.errors import BadInput, FieldError, TooLarge
+from app.graphs.importers.node_names import VIEWS
 from app.graphs.importers.onnx.call import Call, Shapes
 from app.graphs.importers.onnx.control_flow import MOST_ROUNDS, entered
 from app.graphs.importers.onnx.functions import body_of
@@ -174,18 +175,16 @@ class Walk:
 
     def _constants(self, call: Call, node: Message) -> list[Value] | None:
         """Return constant outputs; None if the outputs are not constant."""
-        if call.op == "Shape" and call.inputs:
-            start, end = call.number("start", 0), call.attributes.get("end")
-            return [constant(np.array(call.shape()[start:end], dtype=np.int64))]
-        if call.op == "Size" and call.inputs:
-            return [constant(np.array(prod(call.shape()), dtype=np.int64))]
+        known = all(value.sure for value in call.inputs if value is not None)
+        if call.op in ("Shape", "Size") and call.inputs:
+            return [_measured(call, known=known)]
         if call.op == "Constant":
             return [self._constant(node)]
         given = [value for value in call.inputs if value is not None]
         if not given or not all(value.constant for value in given) or call.op.startswith("Random"):
             return None
         found = _known_shapes(call)
-        shapes, sure = found or [given[0].shape] * call.outputs, found is not None
+        shapes, sure = found or [given[0].shape] * call.outputs, known and found is not None
         weights = self._together(node, [name for value in given for name in value.weights])
         dtypes = result_dtypes(call, given[0].dtype)
         quantised = given[0].quantised if call.op in _MOVES else ""
@@ -199,8 +198,8 @@ class Walk:
             return [self._weight(_name(node), tensor)]
         data = folded(call.op, call.inputs, call.attributes, shapes[0])
         return [
-            Value(shape, dtypes[j], None, None if j else data, weights, sure, quantised)
-            for j, shape in enumerate(shapes)
+            Value(shape, dtype, None, None if j else data, weights, sure, quantised)
+            for j, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False))
         ]
 
     def _together(self, node: Message, names: list[str]) -> tuple[str, ...]:
@@ -233,13 +232,15 @@ class Walk:
         parameters = self._parameters(call)
         call, product = plain(call, node.get("domain", ""))
         found = _known_shapes(call)
-        every, sure = (found, True) if found is not None else self._guessed(call, node)
+        every, sure = (found, _follows(call)) if found is not None else self._guessed(call, node)
         named = zip(node["outputs"], every, formats, strict=False)
         outputs = [(shape, dtype) for name, shape, dtype in named if name]
         if not any(prod(shape) for shape, _ in outputs):  # empty: nothing runs
             return [Value(shape, dtype, sure=sure) for shape, dtype in outputs]
         shape = outputs[0][0]
-        parts = in_format(steps(call, shape), product) if found is not None else [bound_by_memory(call, shape)]
+        parts = in_format(steps(call, shape), product) if found is not None else []
+        if not parts or (not sure and parts[-1].op in VIEWS):
+            parts = [bound_by_memory(call, shape)]
         name = self._unique(_name(node))
         self._write_all(name, parts, call, outputs)
         costly = next((n for n in self._nodes[-len(parts) :] if n["op"] in ("bmm", "linear")), self._nodes[-1])
@@ -313,6 +314,24 @@ def _known_shapes(call: Call) -> Shapes | None:
         if all(value.sure for value in call.inputs if value is not None):
             raise
         return None
+
+
+def _measured(call: Call, *, known: bool) -> Value:
+    """Return the constant that Shape or Size gives, without values where the shape is a guess."""
+    shape = call.shape()
+    if call.op == "Shape":
+        shape = shape[call.number("start", 0) : call.attributes.get("end")]
+    if not known:
+        return Value((len(shape),) if call.op == "Shape" else (), "int64", sure=False)
+    return constant(np.array(shape if call.op == "Shape" else prod(shape), dtype=np.int64))
+
+
+def _follows(call: Call) -> bool:
+    """Return whether shapes that follow from the inputs' are known: of a Reshape to given sizes always."""
+    inputs = [value for value in call.inputs if value is not None]
+    if call.op == "Reshape" and len(inputs) > 1 and (sizes := inputs[1].integers()) and min(sizes) > 0:
+        return True
+    return all(value.sure for value in inputs)
 
 
 def _name(node: Message) -> str:
