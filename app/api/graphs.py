@@ -31,8 +31,8 @@ _BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "prope
 _DESCRIPTION = (
     "A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export archive (.pt2):"
     " weights are not read, so files may omit them. The id is a hash of the content: sent again, it"
-    " changes nothing. Named dimensions are bound by each prediction; `dims` only sets the sizes for the figures of the"
-    " answer."
+    " changes nothing. Named dimensions are bound by each prediction; `dims` sets the sizes for the figures of the"
+    " answer, and must have all but those of the batch and the sequence, which count as 1."
 )
 
 

@@ -154,8 +154,9 @@ class Gpucast:
     def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
         """A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export
         archive (.pt2): weights are not read, so files may omit them. The id is a hash of the content: sent
-        again, it changes nothing. Named dimensions are bound by each prediction; `dims` only sets the sizes
-        for the figures of the answer.
+        again, it changes nothing. Named dimensions are bound by each prediction; `dims` sets the sizes for
+        the figures of the answer, and must have all but those of the batch and the sequence, which count as
+        1.
         """
         answer = self._send("POST", "/graphs", body=body, query={"dims": dims})
         return cast("GraphOut", answer.json())

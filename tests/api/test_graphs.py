@@ -69,9 +69,10 @@ def test_pages(client: TestClient) -> None:
     assert seen == sorted(seen) and ids <= set(seen)
 
 
-def test_sizes_are_asked_for_where_one_does_not_fit(client: TestClient) -> None:
-    convolution = node("Conv", ["x", "w"], ["y"], kernel_shape=[7, 7])
-    file = model([convolution], {"x": ["batch", 3, "height", "width"]}, [tensor("w", [8, 3, 7, 7])])
+@pytest.mark.parametrize("window", [1, 7])
+def test_sizes_are_asked_for_by_name(client: TestClient, window: int) -> None:
+    convolution = node("Conv", ["x", "w"], ["y"], kernel_shape=[window, window])
+    file = model([convolution], {"x": ["batch", 3, "height", "width"]}, [tensor("w", [8, 3, window, window])])
     headers = {"content-type": "application/octet-stream"}
     asked = client.post("/graphs", content=file, headers=headers)
     assert asked.status_code == 422

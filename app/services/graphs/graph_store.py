@@ -109,7 +109,7 @@ class Graphs:
     def add(self, source: Source, dims: Mapping[str, int]) -> GraphRow:
         """Check and store a graph, and return its row. A graph sent again has the same id and changes nothing.
 
-        Figures are for `dims`; a dimension without size there counts as 1, if that is possible.
+        Figures are for `dims`, in which batch and sequence may be missing (1); no other dimension may.
         """
         figures = graph_figures(source, dims)
         graph_id, text = source.identity()
@@ -145,16 +145,16 @@ def missing_dims(source: Source, dims: Mapping[str, int]) -> list[str]:
 
 def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
     """Return the size of a graph. Raises BadInput with places in the graph or file itself."""
+    if missing := missing_dims(source, dims):
+        query = "&".join(f"dims={name}=SIZE" for name in missing)
+        message = f"sizes of {', '.join(missing)} are needed: send ?{query}"
+        raise BadInput(f"dims: {message}", errors=[FieldError(("dims",), message)])
     known = binding(dims, 1, 1)
-    sizes = {name: known.get(name, 1) for name in source.free_dims()} | dict(dims)
+    sizes = {name: known[name] for name in source.free_dims()} | dict(dims)
     try:
         graph = source.graph(sizes)
         workload = lower(graph, Run(dtype=source.dtype), sizes, loc=())
     except BadInput as error:
-        if missing := missing_dims(source, dims):
-            query = "&".join(f"dims={name}=SIZE" for name in missing)
-            message = f"sizes of {', '.join(missing)} are needed, as 1 does not fit: send ?{query}"
-            raise BadInput(f"dims: {message}", errors=[FieldError(("dims",), message)]) from None
         assumed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         asked = "&".join(f"dims={name}=SIZE" for name in sizes if name not in dims)
         message = f" (with {assumed[:500]}{f'; give sizes: ?{asked[:500]}' if asked else ''})" if assumed else ""

@@ -90,11 +90,20 @@ async function upload(ask, file) {
   help.textContent = `Sending ${chosen.name}…`;
   const body = new FormData(), json = chosen.name.endsWith(".json");
   body.append("file", chosen);
+  const dims = ask.querySelector("#f-dims"), sizes = new URLSearchParams();
+  for (const line of dims.value.split("\n").map(text => text.trim().split(/[\s=]+/)))
+    if (line.length === 2) sizes.append("dims", line.join("="));
   try {
-    const answer = await fetch("/graphs", json
+    const answer = await fetch(`/graphs?${sizes}`, json
       ? { method: "POST", headers: { "Content-Type": "application/json" }, body: chosen } : { method: "POST", body });
     const graph = await answer.json();
     wrong.classList.toggle("wrong", !answer.ok);
+    const missing = answer.ok ? [] : [...graph.detail.matchAll(/dims=(.+?)=SIZE/g)].map(found => found[1]);
+    if (missing.length) {  // their names stand in the form, each waiting for its size
+      dims.closest("details").open = true;
+      dims.value = [dims.value.trim(), ...missing.map(name => `${name} `)].filter(Boolean).join("\n");
+      throw new Error(`give the size of ${missing.join(", ")} under Named dimensions, then choose the file again.`);
+    }
     if (!answer.ok) throw new Error(graph.detail);
     ask.querySelector("#f-graph_id").value = graph.graph_id;
     help.textContent = `${graph.name}: ${graph.nodes.toLocaleString("en")} nodes, ${graph.parameters.toLocaleString("en")} parameters. Predict shows its time.`;
