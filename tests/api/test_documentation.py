@@ -1,33 +1,46 @@
-"""Every request in the README and the documentation works as written."""
+"""Every example of the README and the documentation works as written, or is listed among those that do not run."""
 
 from __future__ import annotations
 
-import re
-import shlex
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from fastapi.testclient import TestClient
 
-from app.config import CHECKOUT
+from tests.conftest import new_database
+from tests.documentation.examples import commands, examples
+from tests.documentation.given import FILES, GIVEN, NOT_RUN, OTHERWISE, SENT, begins
+from tests.documentation.page import Page
+from tests.service import Service
 
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
-REQUESTS = {
-    page: found
-    for page in PAGES
-    if (found := re.findall(r"```bash\n(curl .*?)\n```", page.read_text("utf-8"), re.DOTALL))
-}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+EXAMPLES = examples()
 
 
 def test_the_readme_has_three_requests() -> None:
-    assert len(REQUESTS[CHECKOUT / "README.md"]) == 3
+    assert sum(one.language == "bash" for one in EXAMPLES["README.md"]) == 3
 
 
-@pytest.mark.parametrize("page", REQUESTS, ids=lambda page: page.name)
-def test_requests_are_answered(client: TestClient, page: Path) -> None:
-    for command in REQUESTS[page]:
-        words = shlex.split(command)
-        path = urlsplit(f"//{words[2]}").path
-        answer = client.post(path, content=words[words.index("-d") + 1], headers={"content-type": "application/json"})
-        assert answer.status_code == 200, (command, answer.text)
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_examples_work_as_written(service: Service, postgres_url: str, tmp_path: Path, page: str) -> None:
+    if page in GIVEN:
+        GIVEN[page](tmp_path, service.settings)
+    with new_database(postgres_url) as empty:
+        reader = Page(tmp_path, service, {"URL_OF_AN_EMPTY_DATABASE": empty, "KEY": "gpucast_of_nobody"})
+        reader.write_files(EXAMPLES[page])
+        for example in EXAMPLES[page]:
+            if not begins(example.text) and not begins(example.text, FILES):
+                reader.carry_out(example)
+
+
+def test_nothing_is_listed_that_no_page_has() -> None:
+    blocks = [one for found in EXAMPLES.values() for one in found]
+    texts = [one.text for one in blocks]
+    texts += [command.text for one in blocks if one.language == "console" for command in commands(one)]
+    assert [begin for table in (NOT_RUN, FILES, SENT) for begin in table if not any(map(begin_of(begin), texts))] == []
+    assert [written for written in OTHERWISE if not any(written in text for text in texts)] == []
+
+
+def begin_of(begin: str) -> Callable[[str], bool]:
+    return lambda text: text.startswith(begin)
