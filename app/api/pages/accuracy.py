@@ -16,6 +16,7 @@ from app.services.pages.scorecard import whole_workloads
 router = APIRouter(include_in_schema=False)
 
 EVERY = "all"
+SHOWN_WHOLE = 20  # whole workloads in sight at first; the others are a tap away
 SPLITS = {
     "gpu_held_out": "on unseen GPUs",
     "few_measured": "on new GPUs after a few measurements",
@@ -58,6 +59,7 @@ def show(
         split_labels=SPLITS,
         rows=sorted(shown, key=lambda row: row["mape"]),
         whole=whole_workloads(),
+        shown_whole=SHOWN_WHOLE,
     )
 
 

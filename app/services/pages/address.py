@@ -187,7 +187,8 @@ def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
 
 
 def _complaint(message: str, typed: str) -> str:
-    """Return an error's message with the short text that was typed."""
+    """Return an error's message for people: with the short text that was typed, without routes."""
+    message = message.replace("; GET /gpus lists them", "")
     if not typed or len(typed) > _SHORT or typed in message:
         return message
     return f"{message}, got {typed!r}"
