@@ -36,6 +36,10 @@ _WORDS = {
     "object": "an object", "null": "null",
 }  # fmt: skip
 _MOST_SHOWN = 60
+_GROUPS = r"[ ,_']"
+_GROUPED = re.compile(rf"\d{{1,3}}(?:{_GROUPS}\d{{3}})+")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_WITH_UNIT = re.compile(r"\d+(?:\.\d+)? ?[A-Za-zµ/]{1,12}")
 UNKNOWN_FIELD = "unknown field"
 
 
@@ -203,8 +207,21 @@ def _wrong_type(accepted: str, got: str, value: Any) -> str:
     wanted = " or ".join(_WORDS.get(name, name) for name in names)
     shown = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, str | bool | int | float) else ""
     found = f" {shown[:_MOST_SHOWN]}" if shown else ""
-    mend = ": leave out the quotes" if got == "str" and {"int", "float"} & {*names} and _is_number(value) else ""
+    mend = _as_number(value) if got == "str" and {"int", "float"} & {*names} else ""
     return f"expected {wanted}, got {_WORDS.get(got, got)}{found}{mend}"
+
+
+def _as_number(text: Any) -> str:
+    """Return what to send in place of a text that stands for a number."""
+    if _is_number(text):
+        return ": leave out the quotes"
+    if _GROUPED.fullmatch(str(text)):
+        return f": send {re.sub(_GROUPS, '', text)}"
+    if share := _PERCENT.fullmatch(str(text)):
+        return f": send {float(share[1]) / 100.0:g} for {share[1]} %"
+    if _WITH_UNIT.fullmatch(str(text)):
+        return ": send the number alone, written out, in the field's unit"
+    return ""
 
 
 def _is_number(text: Any) -> bool:

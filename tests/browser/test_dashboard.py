@@ -180,7 +180,7 @@ def test_errors_appear_beside_their_field_and_input_is_kept(page: Page, screensh
     page.screenshot(path=screenshots / "wrong-light.png", full_page=True)
     for path, said in (
         ("/?gpu=nosuch-gpu", "nosuch-gpu"),
-        ("/?coverage=2", "coverage"),
+        ("/?coverage=2", "Coverage of the interval"),
         ("/?kind=model&config=%7B%22a", "not valid JSON"),
         ("/?kind=graph&graph_id=" + "0" * 64, "graph"),
         ("/?prices=nvidia-l4", "line 1"),

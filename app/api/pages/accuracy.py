@@ -12,6 +12,7 @@ from app.api.pages.shell import as_picture, page, wants_svg
 from app.api.predictors import VersionOut, get_predictors
 from app.services.charts.answers import accuracy_chart
 from app.services.pages.scorecard import whole_workloads
+from app.wire.near_names import did_you_mean
 
 router = APIRouter(include_in_schema=False)
 
@@ -48,6 +49,8 @@ def show(
     return page(
         request,
         "accuracy.html",
+        status=404 if chosen is None else 200,
+        near=did_you_mean(predictor, [item.name for item in items]),
         items=items,
         predictor=predictor,
         chosen=chosen,

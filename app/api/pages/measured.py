@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,6 +14,7 @@ from app.api.jobs import list_jobs
 from app.api.measurements import MeasurementQuery, list_measurements
 from app.api.pages.shell import page
 from app.errors import BadInput, FieldError, GpucastError
+from app.wire.near_names import near_names
 
 router = APIRouter(include_in_schema=False)
 
@@ -42,5 +44,10 @@ def _query(parameters: dict[str, str]) -> MeasurementQuery:
     try:
         return MeasurementQuery.model_validate(parameters)
     except ValidationError as error:
-        wrong = [FieldError((str(item["loc"][0]),), item["msg"]) for item in error.errors()]
+        wrong = [FieldError((str(item["loc"][0]),), _said(item["msg"], item["input"])) for item in error.errors()]
         raise BadInput(wrong[0].msg, errors=wrong) from None
+
+
+def _said(message: str, given: Any) -> str:
+    near = near_names(str(given), re.findall(r"'(\w+)'", message))
+    return f"{message}, got {str(given)[:60]!r}" + (f": did you mean {' or '.join(near)}?" if near else "")

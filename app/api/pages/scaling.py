@@ -51,9 +51,8 @@ def show(request: Request, address: AddressDep, holder: HolderDep, settings: Set
     except GpucastError as error:
         if wants_answer(request):
             raise
-        complaints = address.complaints(error) | {
-            str(item.loc[0]): [item.msg] for item in error.errors if item.loc and item.loc[0] in typed
-        }
+        own = {str(item.loc[0]): [item.msg] for item in error.errors if item.loc and item.loc[0] in typed}
+        complaints = own or address.complaints(error)
         return refused(request, "scaling.html", address, error, complaints=complaints, **shown)
     if wants_json(request):
         return as_json(points)

@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
-from app.errors import GpucastError, TooLarge
+from app.errors import BadInput, FieldError, GpucastError, TooLarge
 from app.services.pages.field import Field
-from app.services.pages.fields import KINDS, MOST_TYPED, fields_of, filled
+from app.services.pages.fields import KINDS, MOST_TYPED, NAMES, fields_of, filled
+from app.services.pages.serving_fields import SERVING
 from app.services.pages.typed_values import json_of, number_of, pairs_of, put, value_of
+from app.wire.near_names import did_you_mean
 
 ALL, INLINE = "all", "inline"
 # Default GPUs of an address: one of each class that people rent or own today.
@@ -36,6 +38,22 @@ COMMON: Mapping[str, str] = {
     "tpot_ms": "tpot_ms",
     "percentile": "percentile",
 }
+COMMON_LABELS: Mapping[str, str] = {
+    "gpu": "GPUs",
+    "spec": "Specification",
+    "predictor": "Predictor",
+    "coverage": "Coverage of the interval",
+    "rank_by": "Rank by",
+    "prices": "US dollars per hour of one GPU",
+    "powers": "Watts of one GPU",
+    "config": "Its config.json",
+    "devices": "Data-parallel devices",
+    "batches": "Batch sizes",
+    "ttft_ms": "First token, ms",
+    "tpot_ms": "Each further token, ms",
+}
+# Parameters of single pages.
+_OF_PAGES = ("kind", "format", "chart", "devices", "batches", "strong")
 # The longest text that a message repeats.
 _SHORT = 60
 
@@ -49,6 +67,7 @@ class Address:
     typed: Mapping[str, str]
     gpus: tuple[str, ...]
     common: Mapping[str, str]
+    unknown: tuple[FieldError, ...] = ()
 
     @classmethod
     def of(
@@ -71,7 +90,7 @@ class Address:
         if not gpus and "spec" not in values:
             gpus = default_gpus
         common = {name: values[name] for name in COMMON if name in values and name != "gpu"}
-        return cls(kind, fields, typed, gpus, common)
+        return cls(kind, fields, typed, gpus, common, _unknown(values))
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -124,6 +143,8 @@ class Address:
         """Return the workload of the API request. Raises BadInput for unreadable controls."""
         if sum(len(value) for _, value in self.pairs) > MOST_TYPED:
             raise TooLarge(f"An address has at most {MOST_TYPED:,} characters; send longer workloads to the API.")
+        if self.unknown:
+            raise BadInput(self.unknown[0].msg, errors=list(self.unknown))
         workload: dict[str, Any] = {"kind": self.kind}
         for field in self.fields:
             if field.path and field.name in self.typed:
@@ -172,12 +193,40 @@ class Address:
         messages: dict[str, list[str]] = {}
         for item in error.errors:
             control = self.control_of(item.loc)
-            messages.setdefault(control, []).append(_complaint(item.msg, self._typed(control)))
+            inside = ".".join(map(str, self._inside(control, item.loc)))
+            message = f"{inside}: {item.msg}" if inside else _complaint(item.msg, self._typed(control))
+            messages.setdefault(control, []).append(message)
         return messages or {"": [error.detail]}
+
+    def _inside(self, control: str, loc: Sequence[str | int]) -> Sequence[str | int]:
+        """Return the path of an error within the JSON of a control."""
+        if control == "spec":
+            return loc[2:]
+        field = next((field for field in self.fields if field.name == control and field.control == "json"), None)
+        return loc[1 + len(field.path) :] if field else ()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the form's controls by their names."""
+        return {**COMMON_LABELS, **{field.name: field.label for field in self.fields}}
 
     def _typed(self, control: str) -> str:
         """Return what a control of the form has, or an empty string."""
         return self.typed.get(control) or self.common.get(control, "")
+
+
+def _unknown(values: Mapping[str, str]) -> tuple[FieldError, ...]:
+    """Return an error for each parameter that no page has, and for an unknown kind of workload."""
+    known = {*NAMES, *COMMON, *_OF_PAGES}
+    wrong = [
+        FieldError(("address", name), f"an address has no {name[:100]!r}{did_you_mean(name, known)}")
+        for name in values
+        if name not in known
+    ]
+    kind = values.get("kind", SERVING)
+    if kind not in KINDS and kind != SERVING:
+        wrong.append(FieldError(("address", "kind"), f"invalid kind {kind[:100]!r}{did_you_mean(kind, KINDS)}"))
+    return tuple(wrong)
 
 
 def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:

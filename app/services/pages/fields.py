@@ -104,6 +104,14 @@ KERNEL_FIELDS = (
 )
 
 
+# Every name of a control in any of the forms.
+NAMES = frozenset(
+    {field.name for fields in (MODEL_FIELDS, GRAPH_FIELDS, KERNEL_FIELDS, serving_fields({})) for field in fields}
+    | {item.name for form in FORMS.values() for item in form.fields}
+    | {"op"}
+)
+
+
 def fields_of(kind: str, values: Mapping[str, str]) -> tuple[Field, ...]:
     """Return the form of a kind of workload; typed `values` decide the operator, and the kind of load."""
     if kind == "operators":

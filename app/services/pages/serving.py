@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
@@ -46,7 +47,7 @@ def serving_address(query: Sequence[tuple[str, str]]) -> Address:
     first = {} if values.get("level") else dict(_LIMITS)
     if not any(values.get(name) for name in ("name", "config", "gpu", "level", "prices")):
         first["prices"] = _PRICES
-    return Address(address.kind, address.fields, address.typed, address.gpus, {**first, **address.common})
+    return replace(address, common={**first, **address.common})
 
 
 def model_pairs(address: Address) -> list[tuple[str, str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Any
 
 from app.errors import BadInput, FieldError
 from app.services.pages.field import Field
 from app.wire.decoding import decode_plain
+
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
@@ -54,7 +57,10 @@ def json_of(name: str, loc: tuple[str | int, ...], text: str) -> Any:
     try:
         return decode_plain(text.encode("utf-8", "surrogatepass"))
     except BadInput as error:
-        message = f"{name} is not valid JSON: {error.detail.removeprefix('The body is not valid JSON: ')}"
+        reason = error.detail.removeprefix("The body is not valid JSON: ").removesuffix(".")
+        message = f"not valid JSON: {reason}"
+        if name == "config" and _REPOSITORY.fullmatch(text):
+            message = f"{text!r} is a name on Hugging Face: paste the text of its config.json"
         raise BadInput(message, errors=[FieldError(loc, message)]) from None
 
 
@@ -67,7 +73,14 @@ def pairs_of(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
         name, _, figure = line.strip().replace("\t", " ").rpartition(" ")
         value = number_of(figure)
         if not name or isinstance(value, str):
-            message = f"line {number}: expected a name, a space and a number, not {line[:60]!r}"
+            plain = f"{name or figure} {_plain_number(figure) if name else '0.8'}".strip()
+            message = f"line {number}: expected a name, a space and a number, such as {plain[:60]!r}, not {line[:60]!r}"
             raise BadInput(message, errors=[FieldError(loc, message)])
         pairs[name.strip()] = value
     return pairs
+
+
+def _plain_number(figure: str) -> str:
+    """Return the number in a figure with a currency, a unit or a decimal comma; an example where it has none."""
+    found = re.search(r"\d+(?:[.,]\d+)?", figure)
+    return found[0].replace(",", ".") if found else "0.8"

@@ -80,7 +80,10 @@ function networks(ask, search) {
   };
   searchable(search, list);
   list.addEventListener("change", update);
-  config.addEventListener("input", update);
+  config.addEventListener("input", () => {
+    if (config.value.trim()) list.querySelector("[value='']").checked = true;  // it stands in place of a network's name
+    update();
+  });
   update();
 }
 
