@@ -124,6 +124,7 @@ SHARED = {
     "image_size": "Pixels of one side; of diffusion transformers the height",
     "image_width": "Pixels of a row of a diffusion transformer's image; absent: image_size",
     "frames": "Frames of a diffusion transformer's video",
+    "part": "Part of a diffusion model that the step is: its denoiser (absent), text encoders or autoencoder",
     "input_copy": "Host memory from which the step first copies its input to the devices",
     "kv_dtype": "Number format of the KV cache; absent: that of attention",
     "attention": "eager: separate products and softmax; fused, flash: one kernel",

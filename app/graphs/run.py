@@ -14,6 +14,7 @@ Attention = Literal["eager", "fused", "flash"]
 Optimizer = Literal["none", "sgd", "adam", "adamw"]
 PipelineSchedule = Literal["gpipe", "1f1b"]
 InputCopy = Literal["none", "pageable", "pinned"]
+DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Run:
     of_images     True for networks that take images, not tokens
     image_size    pixels per side, for networks that take images
     image_width, frames  of diffusion transformers: pixels of a row, if other than `image_size`, and frames of a video
+    part          of a diffusion model's pipeline, the one that runs; None: another network
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
@@ -94,6 +96,7 @@ class Run:
     image_size: int = 224
     image_width: int = 0
     frames: int = 1
+    part: DiffusionPart | None = None
     input_copy: InputCopy = "none"
     dtype: str = "fp32"
     attention: Attention = "eager"

@@ -24,6 +24,8 @@ _ATTENTION, _DTYPES = OP_CODE["attention_prefill"], [DTYPE_CODE[name] for name i
 _KEYS = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
 _OF_64 = np.array([333.0, 392.0, 460.0, 476.0, 496.0, 497.0]) / np.array([282.0, 306.0, 318.0, 321.0, 322.0, 324.0])
 _OF_128 = np.array([467.0, 565.0, 625.0, 638.0, 646.0, 648.0]) / np.array([309.0, 350.0, 362.0, 368.0, 370.0, 370.0])
+# Its kernels are for heads of multiples of 32 elements; others are padded (flash_attn 2.7, static_switch.h).
+_KERNEL_STEP = 32.0
 
 
 def with_second_flash(
@@ -44,6 +46,6 @@ def _ratios(table: OpTable) -> Floats:
     """Return the time of FlashAttention 2 over the third's by keys and head size, of every row, float64 [n]."""
     keys, window = table.column("context_length"), table.column("window")
     keys = np.log2(np.where(window > 0.0, np.fmin(keys, window), keys))
-    share = np.clip((table.column("head_dim") - 64.0) / 64.0, 0.0, 1.0)
+    share = np.clip((_KERNEL_STEP * np.ceil(table.column("head_dim") / _KERNEL_STEP) - 64.0) / 64.0, 0.0, 1.0)
     ratios: Floats = (1.0 - share) * np.interp(keys, _KEYS, _OF_64) + share * np.interp(keys, _KEYS, _OF_128)
     return ratios

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from app.graphs.run import Attention, InputCopy, Mode, Optimizer, PipelineSchedule
+from app.graphs.run import Attention, DiffusionPart, InputCopy, Mode, Optimizer, PipelineSchedule
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.prediction_form import BaseRequest
@@ -96,7 +96,8 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
 
     `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
     token attends to, itself included. `image_size` is pixels per side. A step of a diffusion transformer is a forward
-    pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence` tokens of text. With
+    pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence` tokens of text; or,
+    as `part`, its text encoders on as many prompts, or its autoencoder on as many latent images. With
     `output_tokens` the answer adds figures of serving requests of `sequence` tokens each. `attention` defaults to
     "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to "eager". `dtype` is by
     default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in training.
@@ -113,6 +114,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     image_size: Pixels | None = None
     image_width: Pixels | None = None
     frames: Frames | None = None
+    part: DiffusionPart | None = None
     dtype: NetworkDtype | None = None
     attention: Attention | None = None
     kv_dtype: KvDtype | None = None

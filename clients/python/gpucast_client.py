@@ -2363,7 +2363,9 @@ class ModelWorkload(TypedDict):
         token attends to, itself included. `image_size` is pixels per side. A step of a diffusion
     transformer is a forward
         pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence`
-    tokens of text. With
+    tokens of text; or,
+        as `part`, its text encoders on as many prompts, or its autoencoder on as many latent images.
+    With
         `output_tokens` the answer adds figures of serving requests of `sequence` tokens each.
     `attention` defaults to
         "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to
@@ -2393,6 +2395,7 @@ class ModelWorkload(TypedDict):
     image_size: NotRequired[float | None]
     image_width: NotRequired[float | None]
     frames: NotRequired[float | None]
+    part: NotRequired[Literal["autoencoder", "denoiser", "text_encoders"] | None]
     dtype: NotRequired[
         Literal[
             "bf16",
@@ -3211,6 +3214,7 @@ class MeasuredModel(TypedDict):
     image_size: NotRequired[float | None]
     image_width: NotRequired[float | None]
     frames: NotRequired[float | None]
+    part: NotRequired[Literal["autoencoder", "denoiser", "text_encoders"] | None]
     dtype: NotRequired[
         Literal[
             "bf16",

@@ -110,6 +110,49 @@ Block: TypeAlias = JointBlock | SingleBlock | CrossBlock | TextBlock
 
 
 @dataclass(frozen=True, slots=True)
+class TextEncoder:
+    """A transformer that encodes a prompt once per image.
+
+    tokens     of a prompt, as the pipeline pads them
+    kv_heads   heads of keys and values
+    gated      the feed-forward part has a gate
+    biased     linear layers have biases
+    eager      scores are a product, a bias and a softmax: T5's, which PyTorch's fused attention does not take
+    """
+
+    tokens: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    layers: int
+    vocabulary: int
+    gated: bool = False
+    biased: bool = False
+    eager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDecoder:
+    """The decoder of an autoencoder of images, from the latent to pixels.
+
+    channels    of each level, from pixels to the latent: a level has half the side of the one before it
+    blocks      residual blocks, or blocks of linear attention, of a level
+    residual    levels of residual blocks, counted from the pixels; the others are of linear attention (DC-AE)
+    latent      channels of the latent
+    grouped     group norms before each convolution, and attention over the latent's pixels (Stable Diffusion);
+                otherwise an RMS norm after the second one (DC-AE)
+    """
+
+    channels: tuple[int, ...]
+    blocks: int
+    residual: int
+    latent: int
+    grouped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Denoiser:
     """A diffusion transformer.
 
@@ -121,6 +164,8 @@ class Denoiser:
     modulation_out  linear layers to the last norm's shift and scale
     out           features of a token's output
     patch_bias    the patches' embedding has a bias
+    encoders      the pipeline's encoders of the prompt
+    decoder       of the latent; None: a video's, which is not known here
     """
 
     width: int
@@ -135,3 +180,5 @@ class Denoiser:
     out: int
     patch_bias: bool = True
     held: int = 0
+    encoders: tuple[TextEncoder, ...] = ()
+    decoder: ImageDecoder | None = None

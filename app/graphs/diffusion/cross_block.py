@@ -110,34 +110,9 @@ def _convolved(rows: DenoiserRows, block: CrossBlock, x: Flow, tokens: Tokens, w
     both, count = 2.0 * block.inner, tokens.batch * tokens.image
     plane = (tokens.high, tokens.wide)
     x = rows.joined(x, count, width, "mlp.channels_first")
-    x = _convolution(rows, x, tokens.batch, (width, both), plane, "mlp.up")
+    x = rows.convolution(x, tokens.batch, (width, both), plane, "mlp.up")
     x = rows.each("silu", x, count, both, "mlp.activation")
-    x = _convolution(rows, x, tokens.batch, (both, both), plane, "mlp.depthwise", kernel=3, groups=both)
+    x = rows.convolution(x, tokens.batch, (both, both), plane, "mlp.depthwise", kernel=3, groups=both)
     gate = rows.each("silu", x, count, block.inner, "mlp.gate_activation")
     x = rows.each("mul", (*x, *gate), count, block.inner, "mlp.gate")
-    return _convolution(rows, x, tokens.batch, (block.inner, width), plane, "mlp.down", bias=False)
-
-
-def _convolution(  # noqa: PLR0913  a convolution's sizes
-    rows: DenoiserRows,
-    x: Flow,
-    images: float,
-    channels: tuple[float, float],
-    plane: tuple[float, float],
-    name: str,
-    *,
-    kernel: int = 1,
-    groups: float = 1.0,
-    bias: bool = True,
-) -> Flow:
-    """Add a convolution of `plane` (height, width) from and to `channels`; the plane keeps its size."""
-    inputs, outputs = channels
-    padding = (kernel - 1) / 2.0
-    row = rows.add(
-        "conv2d", x, outputs=images * plane[0] * plane[1] * outputs, name=name,
-        parameters=inputs * outputs / groups * kernel**2 + (outputs if bias else 0.0),
-        b=images, in_channels=inputs, out_channels=outputs, groups=groups,
-        kernel_size_height=kernel, kernel_size_width=kernel,
-        input_size_height=plane[0], input_size_width=plane[1], padding_height=padding, padding_width=padding,
-    )  # fmt: skip
-    return (row,)
+    return rows.convolution(x, tokens.batch, (block.inner, width), plane, "mlp.down", bias=False)

@@ -116,7 +116,16 @@ class DenoiserRows(RowWriter):
         """Add a concatenation, which PyTorch copies; others write to their place at once."""
         return self.each("copy", x, b, h, name) if self.eager else x
 
-    def attended(self, qkv: Flow, heads: Sizes, batch: float, lengths: tuple[float, float], name: str) -> Flow:
+    def attended(  # noqa: PLR0913  sizes of attention
+        self,
+        qkv: Flow,
+        heads: Sizes,
+        batch: float,
+        lengths: tuple[float, float],
+        name: str,
+        *,
+        kv_heads: int | None = None,
+    ) -> Flow:
         """Add fused attention of all queries to all keys; `lengths` are queries and keys of a sample."""
         (number, size), (queries, keys) = heads, lengths
         # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
@@ -127,7 +136,7 @@ class DenoiserRows(RowWriter):
             name=name,
             batch=batch,
             heads=number,
-            kv_heads=number,
+            kv_heads=number if kv_heads is None else kv_heads,
             head_dim=size,
             query_length=queries,
             context_length=keys + queries - 1.0,
@@ -160,3 +169,27 @@ class DenoiserRows(RowWriter):
         for part in ("query", "key"):
             qkv = (*qkv, *self.rotated(qkv, count * heads[0], heads[1], f"{name}.{part}_rotary"))
         return qkv
+
+    def convolution(  # noqa: PLR0913  a convolution's sizes
+        self,
+        x: Flow,
+        images: float,
+        channels: tuple[float, float],
+        plane: tuple[float, float],
+        name: str,
+        *,
+        kernel: int = 1,
+        groups: float = 1.0,
+        bias: bool = True,
+    ) -> Flow:
+        """Add a convolution of `plane` (height, width) from and to `channels`; the plane keeps its size."""
+        inputs, outputs = channels
+        padding = (kernel - 1) / 2.0
+        row = self.add(
+            "conv2d", x, outputs=images * plane[0] * plane[1] * outputs, name=name,
+            parameters=inputs * outputs / groups * kernel**2 + (outputs if bias else 0.0),
+            b=images, in_channels=inputs, out_channels=outputs, groups=groups,
+            kernel_size_height=kernel, kernel_size_width=kernel,
+            input_size_height=plane[0], input_size_width=plane[1], padding_height=padding, padding_width=padding,
+        )  # fmt: skip
+        return (row,)

@@ -8,6 +8,7 @@ compression of its autoencoder (8 x 8 pixels and 4 frames; SANA's 32 x 32), and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -22,7 +23,10 @@ from app.graphs.diffusion.architecture import (
     Sizes,
     TextBlock,
 )
+from app.graphs.diffusion.image_decoder import write_decoder
 from app.graphs.diffusion.lowering import write
+from app.graphs.diffusion.text_encoders import write_encoders
+from app.graphs.importers.diffusion_pipelines import PIPELINES
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
@@ -44,8 +48,11 @@ def is_diffusion(config: object) -> bool:
 
 
 def lower(config: Mapping[str, Any], run: Run) -> Workload:
-    """Return one device's rows of a forward pass; raises BadInput with the name of an invalid field."""
-    return write(read(config), run)
+    """Return one device's rows of the run's part; raises BadInput with the name of an invalid field."""
+    model = read(config)
+    if run.part == "text_encoders":
+        return write_encoders(model.encoders, run)
+    return write_decoder(model, run) if run.part == "autoencoder" else write(model, run)
 
 
 def read(config: Mapping[str, Any]) -> Denoiser:
@@ -54,7 +61,8 @@ def read(config: Mapping[str, Any]) -> Denoiser:
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
         refuse((*CONFIG, CLASS_NAME), f"{shown(given)} is not known; known: {', '.join(_FAMILIES)}")
-    return family(Fields(config, str(given)))
+    encoders, decoder = PIPELINES[str(given)]
+    return replace(family(Fields(config, str(given))), encoders=encoders, decoder=decoder)
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:

@@ -118,7 +118,11 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
     if workload.input_copy != "none":
         raise _refused("input_copy", "a diffusion transformer's input is made on the device")
     run = with_transformer_options(_unsplit_run(workload, dtype=workload_dtype(workload, None)), workload)
-    side = int(workload.image_size or _DENOISED_SIZE)
+    side, part = int(workload.image_size or _DENOISED_SIZE), workload.part or "denoiser"
+    if part != "denoiser" and workload.mode == "training":
+        raise _refused("part", f"{part} is only run in inference: the denoiser is what is trained")
+    if part == "text_encoders" and workload.sequence is not None:
+        raise _refused("sequence", "each text encoder has the prompt length that its pipeline pads to: leave it out")
     run = replace(
         run,
         attention=workload.attention or "flash",
@@ -127,6 +131,7 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
         image_size=side,
         image_width=int(workload.image_width or side),
         frames=int(workload.frames or 1),
+        part=part,
     )
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(diffusers.lower, config), len(key)), run
@@ -134,7 +139,7 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
 
 def _refuse_frames(workload: ModelWorkload) -> None:
     """Raise BadInput for the fields of images and videos that only diffusion transformers have."""
-    for field in ("image_width", "frames"):
+    for field in ("image_width", "frames", "part"):
         if getattr(workload, field) is not None:
             raise _refused(field, "only diffusion transformers (a Diffusers config.json) take it")
 

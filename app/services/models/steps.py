@@ -18,9 +18,9 @@ from app.graphs.batched import per_configuration, unique_rows
 from app.graphs.build import Builder
 from app.graphs.early_launch import with_early_launches
 from app.graphs.input_copy import COPY_SPREAD, input_copy_s
+from app.graphs.network_rows import in_network
 from app.graphs.run import Run
 from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
-from app.graphs.second_flash import with_second_flash
 from app.graphs.step_interval import step_interval
 from app.graphs.stragglers import in_step
 from app.ops import OP_CODE
@@ -97,7 +97,7 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
             ),
         )
 
-    answer = with_second_flash(answered(table), table, run, gpus, targets)
+    answer = in_network(answered(table), table, run, gpus, targets)
     answer = with_early_launches(answer, run, gpus, targets)
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from app.graphs.run import MODES, Attention, InputCopy, Optimizer
+from app.graphs.run import MODES, Attention, DiffusionPart, InputCopy, Optimizer
 from app.services.models.network_kinds import networks_by_kind
 from app.services.models.resolve_networks import network_names
 from app.services.pages.field import Control, Field, choice, number
@@ -57,6 +57,7 @@ MODEL_FIELDS = (
     number("image_size", "Image side, pixels", help="of networks for images; a frame's height", more=True),
     number("image_width", "Frame's width, pixels", help="of diffusion transformers", more=True),
     number("frames", "Frames", help="of diffusion transformers for videos", more=True),
+    choice("part", "Part of a diffusion model", get_args(DiffusionPart), more=True),
     choice("dtype", "Number format", _DTYPES),
     number("output_tokens", "Output tokens", help="adds serving figures", more=True),
     choice("attention", "Attention", get_args(Attention), more=True),

@@ -84,7 +84,8 @@ class GroupPlan(NamedTuple):
     @property
     def has_frames(self) -> bool:
         """Whether sizes are given that only diffusion transformers have."""
-        return self.workload.image_width is not None or self.workload.frames is not None
+        sizes = self.workload.image_width, self.workload.frames, self.workload.part
+        return any(size is not None for size in sizes)
 
 
 class Table:

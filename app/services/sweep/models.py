@@ -17,9 +17,9 @@ from msgspec import structs
 
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
+from app.graphs.network_rows import in_network
 from app.graphs.run import Run
 from app.graphs.schedule import STEP_PHASES
-from app.graphs.second_flash import with_second_flash
 from app.graphs.step_memory import memory
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
@@ -108,7 +108,7 @@ def _predict_group(w: Workload, c: int, group: Group, target: SweepTarget) -> Fl
         return None
     gpu = target.snapshot.row_of[target.gpu]
     answer = _predict_rows(table, group.run, target)
-    answer = with_second_flash(answer, table, group.run, target.snapshot.engine.gpus, [gpu])
+    answer = in_network(answer, table, group.run, target.snapshot.engine.gpus, [gpu])
     of = np.broadcast_to(row.reshape(len(w), -1), (len(w), c))
     line = _GROUPS[w.ops.kind]
     transfer_s: Floats | float = 0.0

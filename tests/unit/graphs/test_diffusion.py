@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -175,3 +175,42 @@ def test_small_networks_of_every_family_lower() -> None:
         dual = {"dual_attention_layers": []} if "dual_attention_layers" in config(name) else {}
         rows = _rows(name, **changed, **dict.fromkeys(given, 1), **dual)
         assert np.isfinite(rows.parameters).all() and rows.parameters.sum() > 0
+
+
+# Parameters in millions of what runs beside the denoiser: T5-XXL with CLIP-L; with OpenCLIP bigG too; mT5-XL with a
+# bilingual CLIP; Gemma 2 2B; and the decoders of Stable Diffusion's autoencoder and of DC-AE, as published.
+@pytest.mark.parametrize(
+    ("name", "part", "millions"),
+    [
+        ("flux.1-dev", "text_encoders", 4_762 + 123),
+        ("stable-diffusion-3.5-large", "text_encoders", 4_762 + 123 + 695),
+        ("hunyuandit-v1.2", "text_encoders", 1_670 + 350),
+        ("sana1.5-1.6b", "text_encoders", 2_614),
+        ("flux.1-dev", "autoencoder", 49.5),
+        ("pixart-sigma-xl", "autoencoder", 49.5),
+        ("sana1.5-1.6b", "autoencoder", 159),
+    ],
+)
+def test_parameters_beside_the_denoiser_are_those_published(
+    name: str, part: Literal["text_encoders", "autoencoder"], millions: float
+) -> None:
+    rows = _rows(name, replace(RUN, part=part))
+    assert (rows.parameters * rows.repeats[rows.block]).sum() == pytest.approx(millions * 1e6, rel=0.02)
+
+
+def test_an_image_of_twice_the_side_is_decoded_in_four_times_the_work() -> None:
+    small = replace(RUN, part="autoencoder", image_size=512, image_width=512)
+    large = replace(small, image_size=1024, image_width=1024)
+    for name in ("flux.1-dev", "sana1.5-1.6b"):
+        assert _flops(_rows(name, large)) == pytest.approx(4.0 * _flops(_rows(name, small)), rel=0.06)
+
+
+def test_text_encoders_do_not_depend_on_the_image() -> None:
+    encoders = replace(RUN, part="text_encoders")
+    assert _flops(_rows("flux.1-dev", encoders)) == _flops(_rows("flux.1-dev", replace(encoders, image_size=1024)))
+
+
+@pytest.mark.parametrize("name", sorted(VIDEOS))
+def test_decoders_of_videos_are_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="autoencoder of videos"):
+        _rows(name, replace(RUN, part="autoencoder"))

@@ -59,3 +59,15 @@ def test_other_stacks_training_and_other_kernels_are_as_they_were(run: Run) -> N
 
 def test_formats_of_other_kernels_are_as_they_were() -> None:
     assert (_ratios(PYTORCH, "fp32") == 1.0).all()
+
+
+def test_heads_between_its_kernels_are_padded() -> None:
+    shape = {"batch": 1, "heads": 8, "kv_heads": 8, "query_length": 16384, "context_length": 16384}
+    table = operators("attention_prefill", *(shape | {"head_dim": size} for size in (72, 96, 97, 128)), dtype="bf16")
+    ones, codes = np.ones(4), np.zeros(4, dtype=np.intp)
+    answer = Predictions(ones, ones, ones, ones, codes, codes, codes, ones > 0.0)
+    h100 = GPUS.ids.index("h100-sxm5-80gb")
+    found = with_second_flash(answer, table, PYTORCH, GPUS, [h100]).latency_s
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert found[0] < found[2]

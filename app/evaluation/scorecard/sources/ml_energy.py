@@ -65,23 +65,29 @@ def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
     task, which = str(row["task_file"]), f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
     one = task.removeprefix("text-to-")
     reason = "the sequence of a diffusion transformer cannot be split" if int(row["num_gpus"]) > 1 else ""
-    passes, samples = _GUIDANCE.get(name, (1, 2))
-    workload = {
+    parts = () if reason else _pipeline(row, name, one)
+    yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), parts, reason)
+    each = tuple(Part(part.times / float(row["batch_size"]), part.workload) for part in parts)
+    joules = float(row[f"energy_per_{one}_joules"])
+    yield Case(_GPU, model, f"energy of {one}s", which, joules, each, reason, unit="J")
+
+
+def _pipeline(row: Row, name: str, one: str) -> tuple[Part, ...]:
+    """Return the steps of the denoiser, the encoders of the prompts once, and of images the autoencoder once."""
+    (passes, samples), images = _GUIDANCE.get(name, (1, 2)), int(row["batch_size"])
+    workload: dict[str, Any] = {
         "kind": "model",
         "name": name,
-        "batch": samples * int(row["batch_size"]),
+        "batch": samples * images,
         "image_size": int(row["image_height"] or row["video_height"]),
         "image_width": int(row["image_width"] or row["video_width"]),
         "frames": int(row["num_frames"] or 1),
         "dtype": "bf16",
         "software": "pytorch",
     }
-    steps = float(row["inference_steps"]) * passes
-    parts = () if reason else (Part(steps, workload),)
-    yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), parts, reason)
-    each = tuple(Part(part.times / float(row["batch_size"]), part.workload) for part in parts)
-    joules = float(row[f"energy_per_{one}_joules"])
-    yield Case(_GPU, model, f"energy of {one}s", which, joules, each, reason, unit="J")
+    steps, prompts = float(row["inference_steps"]) * passes, workload | {"part": "text_encoders", "batch": images}
+    decoded = (Part(1.0, workload | {"part": "autoencoder", "batch": images}),) if one == "image" else ()
+    return Part(steps, workload), Part(float(samples * passes), prompts), *decoded
 
 
 def _token(step: Mapping[str, Any], prompt_tokens: int, output_tokens: float) -> tuple[Part, Part]:
@@ -122,8 +128,8 @@ SOURCE = Source(
         " (sourcegraph-fim)",
         "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
-        "images and videos take their steps of the denoiser alone, in eager PyTorch with fused attention: the text"
-        " encoders and the autoencoder are left out; guidance takes a second sample, or a second pass (Wan), but where"
+        "images and videos take the steps of the denoiser and the text encoders once per prompt, images the autoencoder"
+        " once, in eager PyTorch with fused attention; the autoencoders of videos are left out; guidance takes a second sample, or a second pass (Wan), but where"
         " it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as the pipelines do by default",
     ),
     goals=(Goal("time", 15.0), Goal("text-to-image", 25.0), Goal("text-to-video", 25.0), Goal("energy", 20.0)),

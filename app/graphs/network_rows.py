@@ -1,0 +1,21 @@
+"""What a network changes of its rows, each of which was predicted as if it ran alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.graphs.run import Run
+from app.graphs.second_flash import with_second_flash
+from app.graphs.single_loads import with_single_loads
+from app.graphs.steady_products import with_steady_products
+from app.graphs.unmeasured_kernels import with_unmeasured_kernels
+from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import Predictions
+
+
+def in_network(answer: Predictions, table: OpTable, run: Run, gpus: GpuTable, targets: Sequence[int]) -> Predictions:
+    """Return predictions of a network's rows on GPU rows `targets`, GPU by GPU, as they run in it."""
+    for change in (with_second_flash, with_single_loads, with_steady_products, with_unmeasured_kernels):
+        answer = change(answer, table, run, gpus, targets)
+    return answer

@@ -1,0 +1,96 @@
+"""What a network changes of its rows: kernels that load element by element, busy products, unmeasured kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.engine.curated import load_seed_specs
+from app.graphs.run import Run
+from app.graphs.single_loads import ACCESSES_PER_CLOCK, with_single_loads
+from app.graphs.steady_products import STEADY, with_steady_products
+from app.graphs.unmeasured_kernels import with_unmeasured_kernels
+from app.tables.gpus import GpuTable
+from app.tables.ops import OpTable
+from app.tables.predictions import COMPUTE, MEMORY, Predictions
+from tests.unit.operators import mixed, operators
+
+KNOWN = ("gtx-1080-ti", "h100-sxm5-80gb", "rtx-2080-ti", "rtx-4090")
+GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in KNOWN])
+DENOISED = Run(dtype="bf16", part="denoiser")
+ROWS, WIDTH = 8192.0, 2432.0
+
+
+def _answer(n: int, seconds: float = 1e-5, bound: int = COMPUTE) -> Predictions:
+    ones, codes = np.ones(n), np.zeros(n, dtype=np.intp)
+    return Predictions(seconds * ones, 0.5 * seconds * ones, 2.0 * seconds * ones, 0.1 * seconds * ones,
+                       codes + bound, codes, codes, ones > 0.0)  # fmt: skip
+
+
+def _gpu(name: str) -> list[int]:
+    return [GPUS.ids.index(name)]
+
+
+def _modulation(dtype: str = "bf16") -> OpTable:
+    same = {"b": ROWS, "h": WIDTH}
+    return mixed([operators(op, same, dtype=dtype) for op in ("mul_scalar", "layer_norm", "gelu")])
+
+
+def test_repeated_operands_are_loaded_no_faster_than_sms_access_elements() -> None:
+    found = with_single_loads(_answer(3), _modulation(), DENOISED, GPUS, _gpu("h100-sxm5-80gb"))
+    rate = ACCESSES_PER_CLOCK * GPUS.column("sm_count") * GPUS.column("boost_clock_hz")
+    least = 2.0 * ROWS * WIDTH / rate[_gpu("h100-sxm5-80gb")[0]]
+    assert found.latency_s == pytest.approx([least, least, 1e-5])
+    assert found.high_s == pytest.approx(2.0 * found.latency_s)
+
+
+def test_slow_memory_hides_how_elements_are_loaded() -> None:
+    """An RTX 4090 moves the same bytes in 79 us at its bandwidth, and accesses the elements in 35."""
+    found = with_single_loads(_answer(3, 79e-6), _modulation(), DENOISED, GPUS, _gpu("rtx-4090"))
+    assert found.latency_s == pytest.approx(79e-6)
+
+
+@pytest.mark.parametrize("run", [replace(DENOISED, stack="vllm"), Run(dtype="bf16")])
+def test_serving_stacks_and_other_networks_load_whole_vectors(run: Run) -> None:
+    found = with_single_loads(_answer(3), _modulation(), run, GPUS, _gpu("h100-sxm5-80gb"))
+    assert found.latency_s == pytest.approx(1e-5)
+
+
+def _products(dtype: str) -> OpTable:
+    image = {
+        "b": 8.0, "in_channels": 64.0, "out_channels": 64.0, "groups": 1.0, "kernel_size_height": 3.0,
+        "kernel_size_width": 3.0, "input_size_height": 56.0, "input_size_width": 56.0,
+    }  # fmt: skip
+    linear = operators("linear", {"m": 4096.0, "n": 4096.0, "k": 4096.0}, dtype=dtype)
+    return mixed([linear, operators("conv2d", image, dtype=dtype), operators("gelu", {"b": 8.0, "h": 8.0}, dtype=dtype)])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "longer"),
+    [
+        ("h100-sxm5-80gb", "bf16", [STEADY, STEADY, 1.0]),
+        ("h100-sxm5-80gb", "fp32", [1.0, 1.0, 1.0]),
+        ("rtx-2080-ti", "fp16", [STEADY, 1.0, 1.0]),
+        ("gtx-1080-ti", "fp16", [1.0, 1.0, 1.0]),
+    ],
+)
+def test_products_of_tensor_units_take_longer_in_training(gpu: str, dtype: str, longer: list[float]) -> None:
+    found = with_steady_products(_answer(3), _products(dtype), Run(mode="training"), GPUS, _gpu(gpu))
+    assert found.latency_s == pytest.approx(1e-5 * np.array(longer))
+
+
+def test_products_that_wait_for_memory_and_those_of_serving_are_as_alone() -> None:
+    table = _products("bf16")
+    for run, bound in ((Run(mode="training"), MEMORY), (Run(mode="prefill"), COMPUTE), (Run(mode="decode"), COMPUTE)):
+        found = with_steady_products(_answer(3, bound=bound), table, run, GPUS, _gpu("h100-sxm5-80gb"))
+        assert found.latency_s == pytest.approx(1e-5)
+
+
+def test_only_kernels_beside_products_are_less_certain_in_a_diffusion_model() -> None:
+    table = mixed([_modulation(), operators("linear", {"m": 64.0, "n": 64.0, "k": 64.0}, dtype="bf16")])
+    found = with_unmeasured_kernels(_answer(4), table, DENOISED, GPUS, _gpu("h100-sxm5-80gb"))
+    assert (found.high_s[:3] > 2e-5).all()
+    assert found.high_s[3] == pytest.approx(2e-5)
+    assert found.latency_s == pytest.approx(1e-5)
