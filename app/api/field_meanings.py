@@ -190,6 +190,7 @@ SHARED = {
     "physics": "Time of each part by the physics model, milliseconds",
     "members": "Members of the answer, with their own predictions",
     "fading": "Fraction of the corrections left at this distance from the training range, 0 to 1",
+    "in_network": "How many times as long the operator takes in its network as alone",
     "corrects": "Whether corrections apply to the whole time or only to the work",
     "node_ms": "Time within one node, milliseconds; 0: none",
     "adapters_ms": "Launch, and transfers through the nodes' network adapters, milliseconds",

@@ -154,7 +154,8 @@ class Explanation(Struct, frozen=True, gc=False):
     distance from the training range. `corrects` is whether they apply to the whole time or only to the work, for
     operators launched differently from the measured ones. `learned_dtype` is the number format that the corrections
     were learned in. For a collective over several nodes `network` makes up the latency, and all else describes the part
-    within one node.
+    within one node. In a network the operator takes `in_network` times this latency: its products run on a hot card,
+    and PyTorch has kernels of its own.
     """
 
     situation: str
@@ -167,6 +168,7 @@ class Explanation(Struct, frozen=True, gc=False):
     fading: float
     corrects: Literal["time", "work"]
     network: NetworkParts | None
+    in_network: float = 1.0
 
 
 class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):

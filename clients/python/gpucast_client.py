@@ -1057,7 +1057,9 @@ class Explanation(TypedDict):
     the corrections
         were learned in. For a collective over several nodes `network` makes up the latency, and all
     else describes the part
-        within one node.
+        within one node. In a network the operator takes `in_network` times this latency: its products
+    run on a hot card,
+        and PyTorch has kernels of its own.
     """
 
     situation: str
@@ -1070,6 +1072,7 @@ class Explanation(TypedDict):
     fading: float
     corrects: Literal["time", "work"]
     network: NetworkParts | None
+    in_network: NotRequired[float]
 
 
 class RooflinePosition(TypedDict):

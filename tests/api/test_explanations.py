@@ -40,7 +40,7 @@ def explained_ms(told: Row) -> float:
     """The latency of one repetition as the explanation has it."""
     network = told["network"]
     if network is None:
-        return corrected_ms(told)
+        return corrected_ms(told) * float(told["in_network"])
     node, adapters, hops, limit = (network[f"{part}_ms"] for part in ("node", "adapters", "hops", "limit"))
     assert (corrected_ms(told) if told["members"] else 0.0) == pytest.approx(node, rel=1e-5)
     total = max(node, adapters) + hops

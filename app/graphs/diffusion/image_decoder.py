@@ -44,9 +44,7 @@ def write_decoder(model: Denoiser, run: Run) -> Workload:
     return rows.builder.build()
 
 
-def _level(
-    rows: DenoiserRows, decoder: ImageDecoder, level: int, inputs: tuple[float, float], plane: _Plane
-) -> None:
+def _level(rows: DenoiserRows, decoder: ImageDecoder, level: int, inputs: tuple[float, float], plane: _Plane) -> None:
     """Add the blocks of a level, behind the upsampling from the level before; `inputs` are images and channels."""
     (images, before), width = inputs, float(decoder.channels[level])
     count = images * plane[0] * plane[1]

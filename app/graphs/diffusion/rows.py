@@ -116,7 +116,7 @@ class DenoiserRows(RowWriter):
         """Add a concatenation, which PyTorch copies; others write to their place at once."""
         return self.each("copy", x, b, h, name) if self.eager else x
 
-    def attended(  # noqa: PLR0913  sizes of attention
+    def attended(
         self,
         qkv: Flow,
         heads: Sizes,

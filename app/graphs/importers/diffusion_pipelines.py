@@ -1,7 +1,7 @@
 """Text encoders and autoencoders of the pipelines of Diffusers, by the class of their denoiser.
 
-They have configurations of their own (`text_encoder/config.json`, `vae/config.json`), which a request does not hold: the
-sizes here are those of the published pipelines, and prompts have the tokens that each pads to.
+They have configurations of their own (`text_encoder/config.json`, `vae/config.json`), which a request does not hold:
+the sizes here are those of the published pipelines, and prompts have the tokens that each pads to.
 """
 
 from __future__ import annotations

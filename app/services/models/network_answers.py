@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
@@ -29,6 +30,7 @@ from app.tables.workload import PHASES
 from app.wire.network_form import NetworkRequest
 from app.wire.prediction_form import (
     AnsweredBy,
+    Explanation,
     Interval,
     MemoryParts,
     MemoryUse,
@@ -177,6 +179,7 @@ def _details(answer: NetworkAnswer, target: int, part: Predictions) -> list[Oper
     rows, table = answer.rows, answer.rows.distinct.table
     request, network = answer.request, answer.run.parallelism.network_bytes_per_s
     query = OperatorQuery(answer.engine, table, answer.table, request.predictor, request.coverage, network)
+    longer = answer.step.longer.reshape(-1, len(table))[answer.targets.index(target)]
     explanation = explanations(query, target, part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
@@ -202,7 +205,12 @@ def _details(answer: NetworkAnswer, target: int, part: Predictions) -> list[Oper
                 support=SUPPORTS[part.support[q]],
                 predictor=answer.request.predictor if part.answered[q] else ROOFLINE,
                 phase=PHASES[rows.workload.phase[row]],
-                explanation=explanation[q],
+                explanation=_in_network(explanation[q], float(longer[q])),
             )
         )
     return lines
+
+
+def _in_network(alone: Explanation | UnsetType, longer: float) -> Explanation | UnsetType:
+    """Return the explanation of an operator that takes `longer` times its latency in the network."""
+    return alone if isinstance(alone, UnsetType) else replace(alone, in_network=longer)

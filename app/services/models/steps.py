@@ -52,6 +52,7 @@ class Step(NamedTuple):
     done    the schedule
     low_s, high_s  interval of the step, [g]
     measured  bool [g], whether the step was measured as a whole
+    longer  float64 [g u], how many times as long the rows take in the network as alone
     """
 
     answer: Predictions
@@ -59,6 +60,7 @@ class Step(NamedTuple):
     low_s: Floats
     high_s: Floats
     measured: Bools
+    longer: Floats
 
     def with_measured(self, seconds: Floats, log_offsets: Floats) -> Step:
         """Return the step with measured times [g] where not NaN, its parts scaled in proportion.
@@ -69,7 +71,7 @@ class Step(NamedTuple):
         share = np.where(hit, seconds / self.done.step_s, 1.0)
         low, high = (np.where(hit, seconds * np.exp(off), end) for off, end in zip(log_offsets, self[2:4], strict=True))
         done = Schedule(*(part * share for part in self.done))._replace(launches=self.done.launches)
-        return Step(self.answer, done, low, high, hit)
+        return Step(self.answer, done, low, high, hit, self.longer)
 
 
 def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and its options)
@@ -97,8 +99,8 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
             ),
         )
 
-    answer = in_network(answered(table), table, run, gpus, targets)
-    answer = with_early_launches(answer, run, gpus, targets)
+    alone = answered(table)
+    answer = with_early_launches(in_network(alone, table, run, gpus, targets), run, gpus, targets)
     of = row[:, None] + u * np.arange(g)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
@@ -117,7 +119,8 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
     )
     if run.input_copy != "none":
         line = _after_wait(*line, input_copy_s(run, gpus, targets), COPY_SPREAD)
-    return Step(answer, *line, np.zeros(g, dtype=np.bool_))
+    longer = answer.latency_s / np.maximum(alone.latency_s, np.finfo(np.float64).tiny)
+    return Step(answer, *line, np.zeros(g, dtype=np.bool_), longer)
 
 
 def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (rows and run options)

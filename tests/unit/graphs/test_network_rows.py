@@ -17,7 +17,7 @@ from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, MEMORY, Predictions
 from tests.unit.operators import mixed, operators
 
-KNOWN = ("gtx-1080-ti", "h100-sxm5-80gb", "rtx-2080-ti", "rtx-4090")
+KNOWN = ("a30", "gtx-1080-ti", "h100-sxm5-80gb", "rtx-2080-ti", "rtx-4090")
 GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in KNOWN])
 DENOISED = Run(dtype="bf16", part="denoiser")
 ROWS, WIDTH = 8192.0, 2432.0
@@ -64,7 +64,9 @@ def _products(dtype: str) -> OpTable:
         "kernel_size_width": 3.0, "input_size_height": 56.0, "input_size_width": 56.0,
     }  # fmt: skip
     linear = operators("linear", {"m": 4096.0, "n": 4096.0, "k": 4096.0}, dtype=dtype)
-    return mixed([linear, operators("conv2d", image, dtype=dtype), operators("gelu", {"b": 8.0, "h": 8.0}, dtype=dtype)])
+    return mixed(
+        [linear, operators("conv2d", image, dtype=dtype), operators("gelu", {"b": 8.0, "h": 8.0}, dtype=dtype)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,9 @@ def _products(dtype: str) -> OpTable:
     [
         ("h100-sxm5-80gb", "bf16", [STEADY, STEADY, 1.0]),
         ("h100-sxm5-80gb", "fp32", [1.0, 1.0, 1.0]),
+        ("a30", "fp16", [STEADY, STEADY, 1.0]),
         ("rtx-2080-ti", "fp16", [STEADY, 1.0, 1.0]),
+        ("rtx-4090", "fp16", [STEADY, 1.0, 1.0]),
         ("gtx-1080-ti", "fp16", [1.0, 1.0, 1.0]),
     ],
 )

@@ -129,8 +129,9 @@ SOURCE = Source(
         "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
         "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
         "images and videos take the steps of the denoiser and the text encoders once per prompt, images the autoencoder"
-        " once, in eager PyTorch with fused attention; the autoencoders of videos are left out; guidance takes a second sample, or a second pass (Wan), but where"
-        " it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as the pipelines do by default",
+        " once, in eager PyTorch with fused attention; the autoencoders of videos are left out; guidance takes a second"
+        " sample, or a second pass (Wan), but where it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as"
+        " the pipelines do by default",
     ),
     goals=(Goal("time", 15.0), Goal("text-to-image", 25.0), Goal("text-to-video", 25.0), Goal("energy", 20.0)),
     cases=cases,
