@@ -104,3 +104,38 @@ def test_curves_download_as_csv(page: Page, tmp_path: Path) -> None:
     with (tmp_path / "curve.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["Tokens/s per GPU"]) for row in rows] == column(page, "speeds", "Tokens/s per GPU")
+
+
+TRACES = {
+    "ours.csv": "arrival_s,input_tokens,output_tokens\n0,100,20\n0.5,200,30\n1.5,50,1\n",
+    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,100,20\n"
+    "2023-11-16 18:17:03.5,200,30\n2023-11-16 18:17:04.5,50,1\n",
+    "mooncake.jsonl": '{"timestamp": 0, "input_length": 100, "output_length": 20}\n'
+    '{"timestamp": 500, "input_length": 200, "output_length": 30}\n'
+    '{"timestamp": 1500, "input_length": 50, "output_length": 1}\n',
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_recorded_requests_take_the_place_of_the_load(page: Page, server: httpx.Client, name: str) -> None:
+    page.goto(PLACE)
+    page.locator("#f-trace").set_input_files({"name": name, "mimeType": "text/plain", "buffer": TRACES[name].encode()})
+    expect(page.locator("#f-trace-help")).to_have_text(f"{name}: 3 requests.")
+    columns = {"arrival_s": [0, 0.5, 1.5], "input_tokens": [100, 200, 50], "output_tokens": [20, 30, 1]}
+    workload = {
+        "kind": "serving", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "parallelism": {"tensor": 1},
+        "load": {"trace": columns},
+    }  # fmt: skip
+    answer = server.post("/predict", json={"gpus": ["a100-sxm4-80gb", "nvidia-l4"], "workload": workload}).json()
+    means = {one["gpu"]: one["serving"]["ttft_ms"]["mean"] for one in answer["predictions"]}
+    for row in page.locator("#recorded tbody tr").all():
+        shown, gpu = row.locator("td").first.inner_text(), row.locator("th").inner_text().split()[0]
+        assert float(shown.replace(",", "")) == pytest.approx(means[gpu], rel=1e-3)
+    expect(page.locator("#recorded tbody tr")).to_have_count(2)
+
+
+def test_a_file_without_the_columns_says_which_is_missing(page: Page) -> None:
+    page.goto(PLACE)
+    file = {"name": "cities.csv", "mimeType": "text/csv", "buffer": b"city,people\nBern,134000\n"}
+    page.locator("#f-trace").set_input_files(file)
+    expect(page.locator("#f-trace-help")).to_have_text("cities.csv: no column arrival_s; it has city, people")

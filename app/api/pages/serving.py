@@ -76,6 +76,7 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         named=named,
         missed=missed,
         more_replicas=lambda row: with_replicas(row, address),
+        body=msgspec.json.encode(body).decode(),
         curl=command(request, "/compare", body),
         **shown,
     )

@@ -2,6 +2,7 @@
 import { draw, tools } from "./charts.js";
 import { form } from "./form.js";
 import { sortable } from "./table.js";
+import { trace } from "./trace.js";
 
 const figures = [...document.querySelectorAll("figure[data-chart]")];
 const redraw = () => figures.forEach(draw);
@@ -10,6 +11,7 @@ redraw();
 document.querySelectorAll("figure.chart").forEach(tools);
 document.querySelectorAll("form.ask").forEach(form);
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
+document.querySelectorAll("#recorded-requests").forEach(trace);
 document.querySelectorAll("[data-unfold]").forEach(box => box.addEventListener("change", redraw));
 document.querySelector("#errors")?.focus();
 
