@@ -13,19 +13,19 @@ from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
-from app.graphs.importers.families.bert import bert, distilbert, electra, roberta
+from app.graphs.importers.families.bert import bert, distilbert, electra, nomic_bert, roberta
 from app.graphs.importers.families.clip import clip
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.decoders import DECODERS, dense_decoder
-from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense
+from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense, longcat_flash
 from app.graphs.importers.families.ernie import ernie4_5, ernie4_5_moe
 from app.graphs.importers.families.falcon import dbrx, falcon, mpt
 from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma3n, gemma4
 from app.graphs.importers.families.glm import glm4_moe
-from app.graphs.importers.families.gpt import gpt2, opt
+from app.graphs.importers.families.gpt import gpt2, gpt_bigcode, opt
 from app.graphs.importers.families.gpt_oss import gpt_oss
 from app.graphs.importers.families.kimi import kimi_linear
-from app.graphs.importers.families.llama import hunyuan, llama, ministral, mistral, qwen2, qwen3, seed_oss
+from app.graphs.importers.families.llama import hunyuan, llama, ministral, mistral, qwen, qwen2, qwen3, seed_oss
 from app.graphs.importers.families.llama4 import llama4
 from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2, nemotron_h
 from app.graphs.importers.families.mimo import mimo_v2
@@ -36,11 +36,12 @@ from app.graphs.importers.families.modernbert import modernbert
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.nemotron_nas import nemotron_nas
 from app.graphs.importers.families.olmo import olmo2, olmo3
-from app.graphs.importers.families.phi import phi, phi3
+from app.graphs.importers.families.phi import phi, phi3, phi4mm
 from app.graphs.importers.families.quantization import read_formats
 from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
 from app.graphs.importers.families.routed import MIXTURES, routed_decoder
 from app.graphs.importers.families.seq2seq import PAIRS, encoder_decoder, whisper
+from app.graphs.importers.families.short_mixers import jamba, lfm2, lfm2_moe, mamba
 from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
 from app.graphs.importers.families.step import step3, step3p7
 from app.graphs.importers.families.t5 import switch_transformers, t5
@@ -133,6 +134,16 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "mt5": t5,
     "umt5": t5,
     "dinov2": dinov2,
+    "gpt_bigcode": gpt_bigcode,
+    "qwen": qwen,
+    "longcat_flash": longcat_flash,
+    "phi4mm": phi4mm,
+    "nomic_bert": nomic_bert,
+    "mamba": mamba,
+    "falcon_mamba": mamba,
+    "jamba": jamba,
+    "lfm2": lfm2,
+    "lfm2_moe": lfm2_moe,
     "xlm-roberta": roberta,
     **dict.fromkeys(DECODERS, dense_decoder),
     **dict.fromkeys(MIXTURES, routed_decoder),

@@ -129,7 +129,8 @@ class AttentionModule:
 class Recurrence:
     """A layer of linear attention: projections, a short convolution, a state per head, a gated norm (Mamba2, Qwen3.5).
 
-    kind         rule by which the state changes (app.ops.linear_attention)
+    kind         rule by which the state changes (app.ops.linear_attention); `mamba`: the first one's, a rate for each
+                 feature; `convolution`: no state, only the short convolution between gates (LFM2)
     key_heads, value_heads, key_dim, value_dim  heads and elements of keys and of values (mamba2: groups, heads, state,
                  elements of a head)
     taps         tokens that the convolution spans; `filter_bias`: it has a bias
@@ -140,7 +141,7 @@ class Recurrence:
     normed       a norm follows the state: per head; or of all heads together (`whole_norm`)
     """
 
-    kind: Literal["gdn", "kda", "mamba2"]
+    kind: Literal["gdn", "kda", "mamba2", "mamba", "convolution"]
     key_heads: int
     value_heads: int
     key_dim: int

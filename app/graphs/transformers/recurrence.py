@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from app.graphs.transformers.architecture import Recurrence
 from app.graphs.transformers.attention import Span
 from app.graphs.transformers.row_writer import Flow, RowWriter
+from app.graphs.transformers.short_mixers import gated_convolution, selective_scan
 from app.ops.linear_attention import KINDS, SCAN, STATE_BYTES, STEP
 
 
@@ -31,9 +32,14 @@ def recurrence(rows: RowWriter, x: Flow, spec: Recurrence, span: Span, width: fl
     """Add linear attention of the new tokens, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
     dealt = _dealt(spec, rows.tensor)
-    y, gate = _projected(rows, x, spec, dealt, span.tokens, width)
-    y = _filtered(rows, y, spec, dealt, span)
-    y = _normed(rows, _stated(rows, y, spec, dealt, span), gate, spec, dealt, span.tokens)
+    if spec.kind == "mamba":
+        y = selective_scan(rows, x, spec, span, width)
+    elif spec.kind == "convolution":
+        y = gated_convolution(rows, x, spec, span, width)
+    else:
+        y, gate = _projected(rows, x, spec, dealt, span.tokens, width)
+        y = _filtered(rows, y, spec, dealt, span)
+        y = _normed(rows, _stated(rows, y, spec, dealt, span), gate, spec, dealt, span.tokens)
     y = rows.linear(y, span.tokens, width, dealt.values, "mixer.output", bias=spec.bias)
     return rows.summed(y, span.tokens, width)
 

@@ -136,3 +136,15 @@ def test_layers_of_gemma_3n_that_take_earlier_keys_keep_none() -> None:
     assert kept == 2 * (4 * 4096 + 16 * 512) * 2 * 2 * 256 * 2  # sequences, tokens, keys and values, heads, bytes
     assert column(workload, "layer_inputs", "h") == 35 * 256
     assert column(workload, "laurel.down", "n") == 64
+
+
+def test_short_convolutions_keep_two_tokens_and_scans_a_state_whatever_the_context() -> None:
+    """LFM2: 10 of 16 layers keep 2 tokens of 2,048 BF16. Mamba: 3 tokens and 16 FP32 of each of 5,120 features."""
+    attended = 6 * 2 * 1000 * 2 * 8 * 64 * 2
+    for name, kept in (
+        ("lfm2-1.2b", attended + 10 * 2 * 2 * 2048 * 2),
+        ("mamba-2.8b", 64 * 2 * 5120 * (3 * 2 + 16 * 4)),
+    ):
+        run = Run(mode="decode", batch=2, sequence=1000, dtype="bf16", attention="flash")
+        workload = lower(MODELS[name]["config"], run)
+        assert float(workload.kv_bytes @ workload.repeats[workload.block]) == kept

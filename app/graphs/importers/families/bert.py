@@ -40,6 +40,30 @@ def distilbert(fields: Fields) -> Architecture:
     return bert(own, pooled=False)
 
 
+_NOMIC = {
+    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
+}  # fmt: skip
+
+
+def nomic_bert(fields: Fields) -> Architecture:
+    """Nomic's embedding models (2024): rotary positions, gated parts, by default no pooler."""
+    own = fields.named(_NOMIC).having(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    width, heads = own.size("hidden_size"), own.size("num_attention_heads")
+    size = own.whole("num_attention_heads", width, heads, "hidden_size")
+    bias = own.flag("qkv_proj_bias", default=False)
+    attention = Attention(
+        heads, heads, size, causal=False, one_linear=True, bias=bias, out_bias=bias, rotary=size, scale="divided",
+        copied="batched",
+    )  # fmt: skip
+    inner = FeedForward(own.size("intermediate_size"), "silu", gated=True, bias=own.flag("mlp_fc1_bias", default=False))
+    segments = own.size("type_vocab_size", default=2, least=0)
+    embedding = Embedding(width, own.size("vocab_size"), segments=segments, norm=True)
+    layers = ((Layer(attention, inner, "post"), own.layers("num_hidden_layers")),)
+    stack = Stack(width, embedding, layers, "layer_norm", final_norm=False)
+    return Architecture((stack,), _head(own, own.size("vocab_size"), "gelu", pooled=False), generates=False)
+
+
 def electra(fields: Fields) -> Architecture:
     """ELECTRA (Clark et al. 2020): BERT's layers over narrower embeddings, by default without a pooler."""
     return bert(fields, pooled=False, embedded=fields.size("embedding_size", default=128))

@@ -73,3 +73,21 @@ def latent_dense(fields: Fields) -> Architecture:
 def glm_lite(fields: Fields) -> Architecture:
     """GLM-4.7-Flash (Zhipu, 2026): DeepSeek-V3's layers, the first one dense where the configuration does not say."""
     return deepseek_v3(fields.having(first_k_dense_replace=1))
+
+
+def longcat_flash(fields: Fields) -> Architecture:
+    """LongCat-Flash (Meituan, 2025): two dense layers of latent attention for every part with experts.
+
+    Some of the router's choices are experts that return their input (`zero_expert_num`), which take no time.
+    """
+    names = {
+        "num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size",
+        "moe_intermediate_size": "expert_ffn_hidden_size", "num_experts_per_tok": "moe_topk",
+    }  # fmt: skip
+    fields = fields.named(names)
+    layers, count = fields.layers("num_hidden_layers"), fields.size("n_routed_experts", most=MOST_EXPERTS)
+    idle = fields.size("zero_expert_num", default=0, least=0, most=MOST_EXPERTS)
+    chosen = max(round(top_k(fields, count, default=12) * count / (count + idle)), 1)
+    experts = Experts(count, chosen, gated(fields, "moe_intermediate_size"), router_bias=True)
+    both = Layer(latent_heads(fields), gated(fields))
+    return decoder(fields, ((both, 2 * layers), (Layer(None, experts), layers)))

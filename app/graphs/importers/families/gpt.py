@@ -11,14 +11,21 @@ from app.graphs.transformers.row_writer import ACTIVATIONS
 _OPT_OFFSET = 2
 
 
-def gpt2(fields: Fields) -> Architecture:
-    """GPT-2 (Radford et al. 2019)."""
+def gpt_bigcode(fields: Fields) -> Architecture:
+    """StarCoder and SantaCoder (BigCode, 2023): GPT-2 with one head of keys and values."""
+    shared = fields.flag("multi_query", default=True)
+    return gpt2(fields.having(activation_function="gelu_pytorch_tanh"), kv_heads=1 if shared else 0)
+
+
+def gpt2(fields: Fields, kv_heads: int = 0) -> Architecture:
+    """GPT-2 (Radford et al. 2019); `kv_heads` of keys and values, 0: as many as of queries."""
     width = fields.size("n_embd", "hidden_size")
     heads = fields.size("n_head", "num_attention_heads")
     vocabulary, positions = fields.size("vocab_size"), fields.size("n_positions", "n_ctx", "max_position_embeddings")
     activation = fields.word("activation_function", choices=ACTIVATIONS, default="gelu_new")
     attention = Attention(
-        heads, heads, fields.whole("n_head", width, heads, "n_embd"), one_linear=True, bias=True, out_bias=True,
+        heads, kv_heads or heads, fields.whole("n_head", width, heads, "n_embd"), one_linear=True, bias=True,
+        out_bias=True,
         scale="divided" if fields.flag("scale_attn_weights", default=True) else "none", mask="selected",
         copied="batched",
     )  # fmt: skip

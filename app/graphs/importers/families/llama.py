@@ -65,6 +65,14 @@ def mistral(fields: Fields) -> Architecture:
     return _dense(fields, replace(heads_of(fields), window=window))
 
 
+def qwen(fields: Fields) -> Architecture:
+    """Qwen 1: one linear layer with biases for queries, keys and values; `intermediate_size` is of gate and up both."""
+    inner = fields.whole("intermediate_size", fields.size("intermediate_size"), 2, "intermediate_size")
+    heads = replace(heads_of(fields.named({"head_dim": "kv_channels"})), bias=True, one_linear=True)
+    layer = Layer(heads, FeedForward(inner, "silu", gated=True))
+    return decoder(fields, ((layer, fields.layers("num_hidden_layers")),))
+
+
 def qwen2(fields: Fields) -> Architecture:
     """Qwen2 and 2.5: biases of queries, keys and values."""
     return _windowed(fields, replace(heads_of(fields), bias=True))

@@ -46,3 +46,19 @@ def phi3(fields: Fields) -> Architecture:
     attention = replace(heads, one_linear=True, window=window, rotary=turned)
     layer = Layer(attention, gated(fields, one_linear=True))
     return decoder(fields, ((layer, fields.layers("num_hidden_layers")),))
+
+
+# Weights of Phi-4-multimodal's encoders of images and sound with their projections, which have one size.
+_PHI4_ENCODERS = 441_550_016 + 466_432_256
+
+
+def phi4mm(fields: Fields) -> Architecture:
+    """Phi-4-multimodal: Phi 4 mini, low-rank adapters for images and for sound, and both encoders."""
+    found = phi3(fields.having(tie_word_embeddings=True))
+    width, inner, heads = fields.size("hidden_size"), fields.size("intermediate_size"), heads_of(fields)
+    wide = heads.head_dim * heads.heads
+    sides = (
+        (width + wide + 2 * heads.head_dim * heads.kv_heads) + (wide + width) + (width + 2 * inner) + (inner + width)
+    )
+    ranks = sum(fields.inside(name).size("r", default=0) for name in ("vision_lora", "speech_lora"))
+    return replace(found, towers=ranks * sides * fields.layers("num_hidden_layers") + _PHI4_ENCODERS)
