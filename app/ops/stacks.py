@@ -24,6 +24,7 @@ _TRTLLM = re.compile(r"(?:trtllm|tensorrt(?:[-_]llm)?)-(\d{1,3})\.(\d{1,3})")
 _EARLY_LAUNCHES = (1, 1)
 _TORCH = re.compile(r"pytorch-(\d{1,3})\.(\d{1,3})")
 _MEGATRON = ("megatron", "nemo")
+_OWN_VERSION = re.compile(r"[-_ ]v?\d")
 
 
 def stack_of(software: str) -> float:
@@ -33,6 +34,12 @@ def stack_of(software: str) -> float:
         if name.startswith(prefix):
             return float(STACKS.index(stack))
     return np.nan
+
+
+def stack_name(software: str) -> str:
+    """The name of a software's stack without its version, lower case; one of STACKS for those."""
+    code = stack_of(software)
+    return _OWN_VERSION.split(software.lower())[0] if np.isnan(code) else STACKS[int(code)]
 
 
 def is_megatron(software: str | None) -> bool:
@@ -86,6 +93,55 @@ def eager_host_s(software: str | None) -> float:
     """Return the host seconds of an operator in PyTorch, by its version."""
     version = torch_version(software)
     return _FIRST_TORCH_HOST_S if version is not None and version < _SECOND_TORCH else EAGER_HOST_S
+
+
+class Doubt(NamedTuple):
+    """What is assumed of a serving stack or version that nobody measured, and what it adds to an interval.
+
+    message  what is assumed
+    step     log-space half-width of 80 % that it adds to a step's interval
+    first    what it adds to the interval of a time to first token beside that
+    """
+
+    message: str
+    step: float
+    first: float
+
+
+# Versions of which operators or deployments were measured, by major and minor: aiconfigurator's and LLMServingSim's
+# tables, and the served points of `gpucast evaluate serving`.
+_MEASURED = {
+    "vllm": ((0, 12), (0, 14), (0, 15), (0, 18), (0, 19), (0, 20), (0, 24)),
+    "sglang": ((0, 5),),
+    "trtllm": ((1, 0), (1, 1), (1, 2), (1, 3)),
+}
+_VERSION = re.compile(r"[a-z-]*?-?v?(\d{1,4})\.(\d{1,4})")
+# Time per output token and to first token of InferenceX's loads differ by 11 and 15 % on average with another image,
+# 1.6 times which hold 80 %; with another stack 80 % of pairs differ by less than these.
+_OTHER_VERSION, _OTHER_STACK = (0.18, 0.24), (0.26, 0.77)
+
+
+def doubt_of(software: str | None) -> Doubt | None:
+    """Return what is doubtful about timing a serving stack by its name and version; None if it was measured."""
+    name = (software or "").lower()
+    if software is None or not software.strip() or is_eager(software):
+        return None
+    code = stack_of(software)
+    if np.isnan(code):
+        if name.startswith(_GRAPHS):
+            return None
+        return _doubt(f"software {software!r} is not known here: timed as vllm, in a wider interval", _OTHER_STACK)
+    stack, found = STACKS[int(code)], _VERSION.match(name)
+    if found is None or (int(found[1]), int(found[2])) in _MEASURED[stack]:
+        return None
+    known = ", ".join(f"{major}.{minor}" for major, minor in _MEASURED[stack])
+    message = f"software {software!r}: no such version was measured ({stack} {known} were), so the interval is wider"
+    return _doubt(message, _OTHER_VERSION)
+
+
+def _doubt(message: str, widths: tuple[float, float]) -> Doubt:
+    step, first = widths
+    return Doubt(message, step, float(np.sqrt(first**2 - step**2)))
 
 
 def software_columns(software: str) -> tuple[float, float]:

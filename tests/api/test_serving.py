@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from app.serving.stacks import HOST
 from app.wire.serving_form import SERVING_EXAMPLE
 from tests.busy_machine import cpu_s
-from tests.unit.transformers import config
+from tests.unit.transformers import PUBLISHED, config
 
 Body = dict[str, Any]
 GPU = "h100-sxm5-80gb"
@@ -241,7 +241,7 @@ def test_all_gpus_are_answered(client: TestClient) -> None:
     ("change", "field"),
     [
         ({"software": "pytorch-2.1"}, ["software"]),
-        ({"software": "ollama"}, ["software"]),
+        ({"software": "pytorch-2.1"}, ["software"]),
         ({"load": {}}, ["load"]),
         ({"load": {"concurrency": 1, "rate_per_s": 1}}, ["load"]),
         ({"load": {"concurrency": 0}}, ["load", "concurrency"]),
@@ -313,3 +313,39 @@ def test_bad_config_is_named(client: TestClient) -> None:
     broken = config("llama-3-8b", num_hidden_layers="many")
     workload = {name: value for name, value in SMALL.items() if name != "name"} | {"config": broken}
     assert refusal(client, workload)["loc"][:3] == ["workload", "config", "num_hidden_layers"]
+
+
+def spread(served: Body, name: str) -> float:
+    return float(served["serving"][name]["interval"]["high"] / served["serving"][name]["mean"])
+
+
+def test_a_stack_or_version_that_nobody_measured_is_answered_as_vllm_and_wider(client: TestClient) -> None:
+    known, version, stack = (ask(client, SMALL | {"software": name}) for name in ("vllm", "vllm-0.21", "lmdeploy-0.7"))
+    assert known["latency_ms"] == pytest.approx(version["latency_ms"]) == pytest.approx(stack["latency_ms"])
+    for name in ("ttft_ms", "tpot_ms"):
+        assert spread(known, name) < spread(version, name) < spread(stack, name)
+    assert any("no such version was measured" in warning for warning in version["warnings"])
+    assert any("timed as vllm" in warning for warning in stack["warnings"])
+    assert not any("measured (" in warning for warning in known["warnings"])
+
+
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_steps_of_such_stacks_are_wider_too(client: TestClient, mode: str) -> None:
+    step = {"kind": "model", "name": "llama-3-8b", "dtype": "bf16", "mode": mode, "batch": 4, "sequence": 1024}
+    known, doubted = (ask(client, step | {"software": name}) for name in ("vllm-0.24", "lmdeploy-0.7"))
+    assert known["latency_ms"] == pytest.approx(doubted["latency_ms"])
+    assert known["interval_ms"]["high"] < doubted["interval_ms"]["high"]
+    assert known["interval_ms"]["low"] > doubted["interval_ms"]["low"]
+    assert any("timed as vllm" in warning for warning in doubted["warnings"])
+
+
+def test_exchanges_of_experts_are_communication(client: TestClient) -> None:
+    mixture = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v3")
+    step = {"kind": "model", "config": mixture, "dtype": "fp8_block", "mode": "decode", "batch": 64, "sequence": 1024}
+    split = {"tensor": 8, "attention_data": 8, "expert": 8}
+    found = ask(client, step | {"software": "sglang", "parallelism": split}, detail=True)
+    lines = {line["group"]: line for line in found["breakdown"]}
+    assert lines["expert_exchange"]["latency_ms"] == pytest.approx(found["phases_ms"]["communication"])
+    assert lines["expert_exchange"]["operators"] == 2 * lines["moe"]["operators"]
+    assert sum(line["latency_ms"] for line in lines.values()) == pytest.approx(found["latency_ms"])
+    assert {"expert_dispatch", "expert_combine"} <= {row["name"] for row in found["operators"]}

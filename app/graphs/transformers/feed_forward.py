@@ -8,17 +8,22 @@ ranks, which hold the same tokens anyway.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from app.graphs.roles import EXPERTS
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
+from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
 from app.ops.expert_load import BALANCED
 from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Exponent of the power law by which tokens of served requests spread over experts.
 SERVED_LOAD = 1.2
+# Format in which tokens are sent to experts of these formats, with which they are multiplied; the others' own.
+_DISPATCHED = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), "fp8")
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 
@@ -95,6 +100,28 @@ def _dealt(rows: RowWriter, spec: Experts, tokens: float) -> _Deal:
     return _Deal(replicas, shards, spec.count / run.expert, tokens * spec.top_k * replicas / run.expert)
 
 
+def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: float, op: str) -> Flow:
+    """Add the exchange `op` that sends tokens to their experts' devices or back; none if replicas hold all experts."""
+    run, whole = rows.run, spec.count % rows.run.parallelism.expert == 0
+    if deal.replicas == 1 or not rows.rules.exchanges_by_expert or run.parallelism.nodes > 1 or not whole:
+        return _swapped(rows, x, deal, width)
+    row = rows.add(
+        op,
+        x,
+        outputs=deal.pairs * width,
+        saved=0.0,
+        name=op,
+        dtype=_DISPATCHED.get(rows.expert_dtype, rows.dtype) if op == "expert_dispatch" else rows.dtype,
+        tokens=max(deal.pairs / spec.top_k, 1.0),
+        hidden=width,
+        top_k=spec.top_k,
+        experts=spec.count,
+        devices=run.parallelism.expert,
+        mode=LOW_LATENCY if run.mode == "decode" else NORMAL,
+    )
+    return (row,)
+
+
 def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
     """Add the all-to-all that sends tokens to their experts' devices or back; none if replicas hold all experts."""
     if deal.replicas == 1:
@@ -120,6 +147,7 @@ _AddExperts: TypeAlias = Callable[[RowWriter, Flow, Experts, float, float], Flow
 def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float, routed: _AddExperts) -> Flow:
     """Add the routed experts by `routed`, then the shared expert, and return the output rows."""
     y = (*x, *_routed(rows, x, spec, tokens, width))
+    spec = _with_shared(rows, spec)
     if spec.latent:
         y = rows.linear(y, tokens, spec.latent, width, "experts.down_to_latent")
     y = routed(rows, y, spec, tokens, spec.latent or width)
@@ -134,12 +162,31 @@ def _mixture(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     return rows.each("add", (*y, *always), tokens, width, "experts.sum")
 
 
+def _with_shared(rows: RowWriter, spec: Experts) -> Experts:
+    """Return the experts with the shared one as one that all tokens choose, where the stack runs it so; else as given.
+
+    It must be like the others, of the same format, not of four bits (FlashInfer's kernels lack it), and on each device.
+    """
+    shared, dtype = spec.shared, rows.expert_dtype
+    alike = shared is not None and shared.inner == spec.each.inner and rows.format_of("shared.up") == dtype
+    apart = spec.latent or spec.shared_gate or spec.top_k == 1 or rows.run.parallelism.expert > 1
+    if (
+        not rows.rules.merges_shared
+        or not alike
+        or apart
+        or DTYPE_BYTES[DTYPE_CODE[dtype]] < 1.0
+        or dtype in WEIGHT_DTYPES
+    ):
+        return spec
+    return replace(spec, count=spec.count + 1, top_k=spec.top_k + 1, shared=None)
+
+
 def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
     """Add the routed experts of `width` features between the exchanges of tokens, and return the output rows."""
     deal, each = _dealt(rows, spec, tokens), spec.each
     inner, matrices = each.inner / deal.shards, 3.0 if each.gated else 2.0
     biases = (matrices - 1.0) * inner + width if each.bias else 0.0
-    y = _swapped(rows, x, deal, width)
+    y = _exchanged(rows, x, spec, deal, width, "expert_dispatch")
     row = rows.add(
         "moe",
         y,
@@ -159,7 +206,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         router=BY_GROUPS if spec.grouped else PLAIN,
         distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
-    return _swapped(rows, (row,), deal, width)
+    return _exchanged(rows, (row,), spec, deal, width, "expert_combine")
 
 
 def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:

@@ -84,6 +84,19 @@ RULES = (
         "tensorrt_llm _torch/distributed/ops.py AllReduceFusionOp.RESIDUAL_RMS_NORM",
     ),
     Rule(
+        "exchanges_by_expert",
+        (SGLANG,),
+        "sglang srt/layers/moe/token_dispatcher/deepep.py, with --moe-a2a-backend deepep, which experts over replicas "
+        "of attention need; vllm gathers and scatters unless told otherwise (--all2all-backend), tensorrt_llm has "
+        "kernels of its own",
+    ),
+    Rule(
+        "merges_shared",
+        (SGLANG,),
+        "sglang srt/models/deepseek_v2.py determine_num_fused_shared_experts: without expert parallelism; "
+        "srt/server_args.py disables it with FlashInfer's TensorRT-LLM kernels, which FP4 runs",
+    ),
+    Rule(
         "samples",
         STACKS,
         "vllm v1/sample/sampler.py; sglang srt/layers/sampler.py; tensorrt_llm _torch/pyexecutor/sampler.py",
@@ -112,6 +125,8 @@ class StackRules:
     spreads_unevenly: bool = False
     sums_itself: bool = False
     norms_in_sum: bool = False
+    exchanges_by_expert: bool = False
+    merges_shared: bool = False
     samples: bool = False
     borrows_products: bool = False
 

@@ -14,8 +14,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name, payload_of
 from app.errors import NotTrained
-from app.ops.stacks import STACKS as STACK_NAMES
-from app.ops.stacks import stack_of
+from app.ops.stacks import STACKS, stack_name
 from app.predictors.auto.predictor import Auto
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
@@ -98,13 +97,14 @@ def _by_stack(points: ServedPoints) -> dict[str, list[_Point]]:
     for (deployment, gpu), of in points.by_deployment.items():
         name = hashlib.sha256(repr((deployment, gpu)).encode()).hexdigest()
         for point in of:
-            found.setdefault(_host_of(point.workload), []).append(_Point(gpu, name, point))
+            if stack_name(point.workload.get("software", "vllm")) in STACKS:  # others have no host of their own
+                found.setdefault(_host_of(point.workload), []).append(_Point(gpu, name, point))
     return {stack: sorted(found[stack], key=_order) for stack in sorted(found)}
 
 
 def _host_of(workload: Mapping[str, Any]) -> str:
     """Return the `host_name` that a load tells of."""
-    stack = STACK_NAMES[int(stack_of(workload.get("software", "vllm")))]
+    stack = stack_name(workload.get("software", "vllm"))
     if host_name(stack, latent=True) == stack:
         return stack
     return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).architecture.latent)

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.graphs.formats import has_formats
-from app.ops.stacks import stack_of
+from app.ops.stacks import stack_name
 from app.runtime.release import release
 from app.services.measurements.measurement_columns import EARLIEST, WORDS
 from app.services.measurements.upload_gpus import UploadGpus
@@ -125,7 +125,7 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
 def _served(form: MeasurementIn, loc: Loc, thorough: bool) -> ServingWorkload:
     """Return the load on a served model of a row, with the measurement's software."""
     served = _convert(form.workload, ServingWorkload, SERVING_EXAMPLE["workload"], loc, thorough)
-    if "software" in form.workload and stack_of(served.software) != stack_of(form.software):
+    if "software" in form.workload and stack_name(served.software) != stack_name(form.software):
         raise _bad_field((*loc, "software"), f"must be of the measurement's own stack, {form.software!r}, or absent")
     assert form.serving is not None
     if form.latency_ms < form.serving.ttft_ms:

@@ -44,7 +44,10 @@ from app.wire.prediction_form import (
 # A network's support is the worst one within this share of its time.
 KNOWN_SHARE = 0.9
 # Time without an operator: waiting for launches, links and other pipeline stages.
-WAITING, COLLECTIVE = "waiting", "collective"
+WAITING = "waiting"
+# Lines of the breakdown whose operators send over links; what computation waits for of them is dealt by their times.
+_SENDING = frozenset(op.group for op in OPS if op.link_bytes is not None)
+_LEAST_S = 1e-30
 _COMMUNICATION = 3  # of phases_s
 
 
@@ -149,8 +152,11 @@ def _shares(network: NetworkAnswer, k: int, seconds: Floats, step_s: float) -> l
     rows, groups = network.rows, (*network.rows.groups, WAITING)
     busy = np.bincount(rows.group, weights=seconds, minlength=len(groups)) / network.run.parallelism.pipeline
     count = np.bincount(rows.group, weights=network.times, minlength=len(groups))
-    if COLLECTIVE in groups:
-        busy[groups.index(COLLECTIVE)] = network.step.done.phases_s[_COMMUNICATION, k]
+    sends = np.array([group in _SENDING for group in groups])
+    if sends.any():
+        communication = network.step.done.phases_s[_COMMUNICATION, k]
+        of_each = busy[sends] / max(busy[sends].sum(), _LEAST_S)
+        busy[sends] = communication * of_each
     busy[-1] = max(step_s - busy.sum(), 0.0)
     lines = zip(groups, (busy * 1e3).tolist(), (busy / busy.sum()).tolist(), count.tolist(), strict=True)
     parts = [Share(group, latency, share, int(operators)) for group, latency, share, operators in lines]

@@ -15,7 +15,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.stacks import software_warnings
+from app.ops.stacks import Doubt, doubt_of, software_warnings
 from app.predictors import capabilities
 from app.predictors.intervals.groups import EXACT
 from app.services.graphs.graph_store import Graphs
@@ -86,6 +86,9 @@ def predict_network(
         return step_of(rows_of(network, run), run).done.step_s
 
     key = network_key(network, run, launched=launched)
+    step = _with_measured(step_of(ready, run), engine, key, rows, targets, request)
+    if (doubt := _doubt(workload, run)) is not None:
+        step = step.widened(doubt.step, request.coverage)
     answer = NetworkAnswer(
         engine,
         rows,
@@ -93,7 +96,7 @@ def predict_network(
         request,
         run,
         ready,
-        _with_measured(step_of(ready, run), engine, key, rows, targets, request),
+        step,
         MemoryFit(workload, run, ready, find),
         targets,
         [NOTE] if whole else _notes(workload, ready, run, launched=launched),
@@ -171,4 +174,11 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(f"no software is given: {stack} is assumed")
     if workload.dtype == "fp8_block" and not launched:
         notes.append(_HOST_BOUND)
-    return [*notes, *software_warnings([workload.software])]
+    doubt = _doubt(workload, run)
+    return [*notes, *(software_warnings([workload.software]) if doubt is None else [doubt.message])]
+
+
+def _doubt(workload: NetworkWorkload, run: Run) -> Doubt | None:
+    """Return what is assumed of a serving stack that nobody measured; None of other runs."""
+    serves = run.stack is not None and run.mode in ("prefill", "decode")
+    return doubt_of(workload.software) if serves else None

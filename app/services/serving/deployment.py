@@ -75,7 +75,7 @@ def refused(field: str, message: str) -> BadInput:
 def resolve_deployment(workload: ServingWorkload) -> Deployment:
     """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
     code = stack_of(workload.software)
-    if np.isnan(code) or is_eager(workload.software):
+    if is_eager(workload.software):
         known = ", ".join(STACK_NAMES)
         raise refused(
             "software", f"{workload.software[:100]!r} is no serving stack with CUDA graphs: use one of {known}"
@@ -96,7 +96,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         raise refused(
             _given(workload), "serving engines batch decoders: this network has an encoder beside its decoder"
         )
-    name = STACK_NAMES[int(code)]
+    name = STACK_NAMES[0 if np.isnan(code) else int(code)]
     return Deployment(
         workload=workload,
         network=network,

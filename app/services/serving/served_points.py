@@ -13,7 +13,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
-from app.ops.stacks import stack_of
+from app.ops.stacks import stack_name
 from app.services.graphs.graph_store import SizedCache
 from app.services.models.builtin import canonical_name
 from app.services.serving.deployment import resolve_deployment, served_dtype
@@ -105,7 +105,7 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
     if "name" in own:
         own["name"] = canonical_name(own["name"]) or own["name"]
     own["dtype"] = served_dtype(form.get("config"), form.get("name"), form.get("dtype"))
-    return stack_of(form.get("software", "vllm")), _encoded(own)
+    return stack_name(form.get("software", "vllm")), _encoded(own)
 
 
 def _load(form: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ from app.graphs.transformers.lowering import write
 from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM
+from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
 from app.ops.stacks import MEGATRON, STACKS
 from app.tables.workload import Workload
 from tests.unit.transformers import PUBLISHED, config
@@ -113,3 +114,50 @@ def test_other_modes_and_eager_attention_have_no_rules() -> None:
     assert rules_of(serving).merges_qkv
     for run in (replace(serving, mode="inference"), replace(serving, attention="eager"), DECODE):
         assert rules_of(run) == StackRules()
+
+
+MIXTURE = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v3")
+WIDE = Parallelism(data=8, expert=8)
+
+
+def rows_named(name: str, run: Run) -> list[dict[str, float]]:
+    """Columns of the rows of one operator."""
+    rows = lower(MIXTURE, run)
+    here = np.flatnonzero(rows.ops.kind == OP_CODE[name])
+    return [{field: float(rows.ops.column(field)[row]) for field in OPS[OP_CODE[name]].fields} for row in here]
+
+
+def test_replicas_of_attention_exchange_tokens_by_expert() -> None:
+    run = replace(DECODE, batch=64, stack="sglang", parallelism=WIDE)
+    (sent,) = rows_named("expert_dispatch", run)
+    (back,) = rows_named("expert_combine", run)
+    assert (sent["tokens"], sent["devices"], sent["experts"]) == (8, 8, MIXTURE["n_routed_experts"])
+    assert sent["mode"] == back["mode"] == LOW_LATENCY
+    assert not rows_named("all_to_all", run)
+    assert rows_named("expert_dispatch", replace(run, mode="prefill"))[0]["mode"] == NORMAL
+
+
+def test_over_machines_and_in_other_stacks_tokens_pass_by_all_to_all() -> None:
+    over = replace(DECODE, batch=64, stack="sglang", parallelism=replace(WIDE, nodes=2))
+    plain = replace(DECODE, batch=64, mode="inference", attention="eager", parallelism=WIDE)
+    for run in (
+        over,
+        plain,
+        *(replace(DECODE, batch=64, stack=stack, parallelism=WIDE) for stack in ("vllm", "trtllm")),
+    ):
+        assert not rows_named("expert_dispatch", run)
+        assert len(rows_named("all_to_all", run)) == 2
+
+
+def test_sglang_runs_the_shared_expert_as_one_of_the_others() -> None:
+    count, chosen = MIXTURE["n_routed_experts"], MIXTURE["num_experts_per_tok"]
+    runs = {stack: replace(DECODE, stack=stack, dtype="fp8_block") for stack in STACKS}
+    of_experts = {stack: rows_named("moe", run)[0] for stack, run in runs.items()}
+    found = {stack: (row["experts"], row["top_k"]) for stack, row in of_experts.items()}
+    assert found == {stack: (count + (stack == "sglang"), chosen + (stack == "sglang")) for stack in STACKS}
+    merged, apart = (lower(MIXTURE, runs[stack]) for stack in ("sglang", "vllm"))
+    assert not [name for name in merged.names if name.startswith("shared")]
+    assert [name for name in apart.names if name.startswith("shared")]
+    assert weights(merged) == weights(apart)
+    for other in (replace(runs["sglang"], parallelism=WIDE, batch=64), replace(runs["sglang"], dtype="nvfp4")):
+        assert rows_named("moe", other)[0]["experts"] == count
