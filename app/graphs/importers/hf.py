@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
-from app.graphs.importers.families.bert import bert, distilbert, electra, nomic_bert, roberta
-from app.graphs.importers.families.clip import clip
+from app.graphs.importers.families.bert import bert, deberta_v2, distilbert, electra, nomic_bert, roberta
+from app.graphs.importers.families.clip import clip, siglip
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.decoders import DECODERS, dense_decoder
 from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense, longcat_flash
@@ -144,6 +144,8 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "jamba": jamba,
     "lfm2": lfm2,
     "lfm2_moe": lfm2_moe,
+    "deberta-v2": deberta_v2,
+    "siglip": siglip,
     "xlm-roberta": roberta,
     **dict.fromkeys(DECODERS, dense_decoder),
     **dict.fromkeys(MIXTURES, routed_decoder),

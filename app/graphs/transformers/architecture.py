@@ -57,6 +57,7 @@ class Attention:
                  sequence, whose stride then differs from the heads'
     latent       multi-head latent attention
     keys_from_earlier  an earlier layer's keys and values are attended to (Gemma 3n): no projection, no cache of its own
+    relative_rows  rows of a table of positions by distance, to which contents are compared both ways (DeBERTa); 0: none
     query_rank   features that queries are compressed to and normalised before their projection (Step-3); 0: none
     """
 
@@ -85,6 +86,7 @@ class Attention:
     latent: Latent | None = None
     keys_from_earlier: bool = False
     query_rank: int = 0
+    relative_rows: int = 0
 
     @property
     def value_dim(self) -> int:
@@ -215,11 +217,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """Square patches of `size` pixels per side with `channels`, from an image of `image_size` pixels per side."""
+    """Square patches of `size` pixels per side with `channels`, from an image of `image_size` pixels per side.
+
+    marked  a learned token stands before them (ViT)
+    """
 
     image_size: int
     size: int
     channels: int
+    marked: bool = True
 
     @property
     def count(self) -> int:
@@ -269,7 +275,7 @@ class Embedding:
     def fixed_tokens(self) -> int:
         """Tokens of an input of one size; 0 for text."""
         if self.patches:
-            return self.patches.count + 1
+            return self.patches.count + self.patches.marked
         return self.frames.count if self.frames else 0
 
 
@@ -345,7 +351,7 @@ class Architecture:
 
     generates               True if it generates tokens (has the modes prefill and decode)
     drops, drops_attention  True if training applies dropout to activations, and to attention weights
-    towers                  weights of image and sound encoders, which are kept in memory but do not run
+    towers                  weights that are kept in memory but do not run: encoders of images and sound, adapters
     """
 
     stacks: tuple[Stack, ...]

@@ -32,6 +32,9 @@ def self_attention(rows: RowWriter, x: Flow, spec: Attention, span: Span, width:
     """Add attention of the new tokens to all keys, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
     qkv = _rotated(rows, _projected(rows, x, spec, span.tokens, width), spec, span)
+    if spec.relative_rows:
+        y = disentangled(rows, qkv, spec, span, width)
+        qkv = (*dict.fromkeys((*qkv[0], *y)),), qkv[1], qkv[2]
     y = _chunked(rows, qkv, spec, span) if spec.chunk else _attended(rows, qkv, spec, span)
     inner = spec.heads * spec.value_dim / rows.tensor
     if spec.gated:  # the gate comes from the queries' projection
@@ -145,6 +148,22 @@ def rotation(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:
     return rows.each("add", (*straight, *turned), b, h, f"{name}.rotary")
 
 
+def disentangled(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span, width: float) -> Flow:
+    """Add scores of contents against positions and of positions against contents (DeBERTa), and return their rows.
+
+    Positions are projected by the weights of queries and keys, and scores of each distance are gathered for its pairs.
+    """
+    heads = spec.heads / rows.tensor
+    batched, table, wide = span.batch * heads, float(spec.relative_rows), heads * spec.head_dim
+    found: Flow = ()
+    for of, x, tokens in (("key", qkv[0], span.queries), ("query", qkv[1], span.keys)):
+        positions = rows.linear((), table, wide, width, f"attention.position_{of}", parameters=0.0)
+        scores = rows.bmm((*x, *positions), (batched, tokens, table, spec.head_dim), f"attention.to_position_{of}")
+        scores = rows.each("copy", scores, batched * span.queries, span.keys, f"attention.gather_{of}")
+        found = rows.each("add", (*found, *scores), batched * span.queries, span.keys, f"attention.position_{of}.sum")
+    return found
+
+
 def _chunked(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:
     """Add attention within chunks of the sequence, each as a sequence of its own (Llama 4), and return its rows.
 
@@ -166,7 +185,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
     both = spec.head_dim + spec.value_dim  # elements of a key and a value
     keeps = rows.caches and not spec.keys_from_earlier
     kv_bytes = span.batch * cached * shared * both * rows.kv_size if keeps else 0.0
-    if rows.eager:
+    if rows.eager or spec.relative_rows:  # no fused kernel adds scores of positions
         return _eager(rows, qkv, spec, span, kv_bytes)
     if rows.run.parallelism.context > 1 and spec.causal:
         # The keys that a device's queries see on average: those of its share of the pairs, as one chunk at the end.

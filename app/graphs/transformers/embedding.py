@@ -73,7 +73,8 @@ def _patched(rows: RowWriter, spec: Embedding, span: Span) -> Flow:
         input_size_width=patches.image_size,
     )
     tokens = span.tokens
-    row = rows.add("copy", (row,), outputs=tokens * width, name="class_token", parameters=width, b=tokens, h=width)
+    if patches.marked:
+        row = rows.add("copy", (row,), outputs=tokens * width, name="class_token", parameters=width, b=tokens, h=width)
     positions = span.queries * width
     row = rows.add("add", (row,), outputs=tokens * width, name="positions.add", parameters=positions, b=tokens, h=width)
     return (row,)

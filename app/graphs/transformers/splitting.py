@@ -62,7 +62,8 @@ def _shared_sequences(architecture: Architecture, run: Run) -> None:
     if run.sequence % (2 * context):
         refuse(_CONTEXT, f"must divide half of the {run.sequence} tokens, got {context}")
     for layer, _ in architecture.stacks[0].layers:
-        if not isinstance(layer.attention, Attention) or layer.attention.latent or layer.beside:
+        attention = layer.attention
+        if not isinstance(attention, Attention) or attention.latent or attention.relative_rows or layer.beside:
             refuse(_CONTEXT, "is of attention to keys and values, which this model has not in all layers")
 
 

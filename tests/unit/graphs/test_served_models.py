@@ -148,3 +148,11 @@ def test_short_convolutions_keep_two_tokens_and_scans_a_state_whatever_the_conte
         run = Run(mode="decode", batch=2, sequence=1000, dtype="bf16", attention="flash")
         workload = lower(MODELS[name]["config"], run)
         assert float(workload.kv_bytes @ workload.repeats[workload.block]) == kept
+
+
+def test_deberta_compares_contents_with_distances_both_ways() -> None:
+    """Twelve heads of 4 sequences of 256 tokens against 512 rows of distances, whatever the attention asked for."""
+    workload = lower(MODELS["deberta-v3-base"]["config"], Run(batch=4, sequence=256, dtype="bf16", attention="flash"))
+    for name in ("attention.to_position_key", "attention.to_position_query"):
+        assert [column(workload, name, of) for of in "bmnk"] == [48, 256, 512, 64]
+    assert "attention.softmax" in workload.names

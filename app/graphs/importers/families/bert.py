@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.graphs.importers.families.config_fields import Fields
 from app.graphs.importers.families.heads import head_kind, labels
 from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, Stack
@@ -62,6 +64,25 @@ def nomic_bert(fields: Fields) -> Architecture:
     layers = ((Layer(attention, inner, "post"), own.layers("num_hidden_layers")),)
     stack = Stack(width, embedding, layers, "layer_norm", final_norm=False)
     return Architecture((stack,), _head(own, own.size("vocab_size"), "gelu", pooled=False), generates=False)
+
+
+def deberta_v2(fields: Fields) -> Architecture:
+    """DeBERTa V2 and V3 (He et al. 2021): scores of contents and of distances, by default without a pooler."""
+    if fields.size("conv_kernel_size", default=0, least=0):
+        fields.refuse("conv_kernel_size", "must be 0 (its convolution is not known): send a graph or an ONNX file")
+    width, positions = fields.size("hidden_size"), fields.size("max_position_embeddings", default=512)
+    found = bert(fields.having(type_vocab_size=0, max_position_embeddings=512), pooled=False)
+    stack = found.stacks[0]
+    ((layer, layers),) = stack.layers
+    attention, held = layer.attention, 0
+    if fields.flag("relative_attention", default=False) and isinstance(attention, Attention):
+        buckets = fields.size("position_buckets", default=-1, least=-1)
+        rows = 2 * (buckets if buckets > 0 else positions)
+        attention, held = replace(attention, relative_rows=rows), rows * width + 2 * width
+    learned = fields.flag("position_biased_input", default=True)
+    embedding = replace(stack.embedding, positions=stack.embedding.positions if learned else 0)
+    stack = replace(stack, embedding=embedding, layers=((replace(layer, attention=attention), layers),))
+    return replace(found, stacks=(stack,), towers=held)
 
 
 def electra(fields: Fields) -> Architecture:
