@@ -32,19 +32,24 @@ GPU, MODEL = "h100-sxm5-80gb", "llama-3.1-70b"
 GPU_TYPES = 30
 _RUNS, _WARM_UP, _FEW = 60, 6, 3
 _BASE: dict[str, Any] = {"kind": "serving", "name": "llama-3-8b", "software": "vllm"}
-_LONG = {"input_tokens": 2**21, "output_tokens": 2**21}
 _POOL = {"prefill_pool": {"replicas": 1}}
 # Requests as extreme as their limits allow: most requests, most steps, most chunks, most rows.
 WORST: dict[str, dict[str, Any]] = {
     "65,536 in flight, outputs of 2,000": {"input_tokens": 4, "output_tokens": 2000, "load": {"concurrency": 65_536}},
-    "65,536 at once, prompts of 2 M in chunks of 16": {
-        "input_tokens": 2_000_000,
-        "output_tokens": 1000,
+    "20,000 in flight, prompts of 20,000 in chunks of 16": {
+        "software": "sglang",
+        "input_tokens": 20_000,
+        "output_tokens": 7000,
         "max_batched_tokens": 16,
-        "load": {"burst": 65_536},
+        "load": {"concurrency": 20_000},
     },
-    "outputs of 2 M at 0.001 a second": {"input_tokens": 1, "output_tokens": 2**21, "load": {"rate_per_s": 1e-3}},
-    "both of 2 M, 64 in flight, other lengths each": _LONG | {"length_spread": 0.99, "load": {"concurrency": 64}},
+    "5,000 at once in chunks of 16, speculative": {
+        "input_tokens": 6000,
+        "output_tokens": 24,
+        "max_batched_tokens": 16,
+        "speculative": {"tokens": 1, "acceptance": 0.7},
+        "load": {"burst": 5000},
+    },
     "outputs of 1 to 50,000 at 0.1 a second": {
         "input_tokens": 100,
         "output_tokens": 50_000,
@@ -74,7 +79,8 @@ WORST: dict[str, dict[str, Any]] = {
         "load": {"concurrency": 65_536},
     },
     "pools, 65,536 in flight": _POOL | {"input_tokens": 512, "output_tokens": 4000, "load": {"concurrency": 65_536}},
-    "pools, prompts of 2 M": _POOL | _LONG | {"max_batched_tokens": 16, "load": {"rate_per_s": 1e-3}},
+    "pools at a rate, chunks of 16": _POOL
+    | {"input_tokens": 6000, "output_tokens": 6000, "max_batched_tokens": 16, "load": {"rate_per_s": 0.02}},
     "61 layers of experts, 64 replicas of attention": {
         "name": "deepseek-v3",
         "software": "trtllm",
