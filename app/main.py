@@ -126,6 +126,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # openapi.install adds it
     )
     routes = [Route(predict.path, predict, methods=["POST"], include_in_schema=False)]
     app.router.routes.extend(routes)

@@ -46,6 +46,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._settings = _settings()
         self.timeout_keep_alive = self._settings.keep_alive_s  # type: ignore[assignment]  # fractions work
         self._begun = self._in_body = self._refused = False  # a request has begun; its headers were received
+        self._shared = False  # requests ended in this piece, so it is not all of the next one's
         self._piece = self._received = 0  # bytes of this piece, and of earlier pieces of the request
         self._unsent = 0  # bytes of the answer that waited when last looked at
         self._timer: asyncio.TimerHandle | None = None
@@ -72,14 +73,14 @@ class BoundedHttp(HttpToolsProtocol):
         """Read a piece of a request; time the request if it is not whole."""
         if self._refused:
             return
-        self._piece = len(data)
+        self._piece, self._shared = len(data), False
         super().data_received(data)
         if self._begun or self._timer is not None:
             self._check()
 
     def _check(self) -> None:
         """Start, continue or stop to time the request, and refuse one whose headers are too large."""
-        self._received += self._piece
+        self._received += self._head_bytes() if self._shared and not self._in_body else self._piece
         if self._refused or not self._begun:
             self._unwatch()
         elif not self._in_body and self._received > MAX_HEADER_BYTES:
@@ -106,7 +107,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Note that the request is whole."""
-        self._begun = False
+        self._begun, self._shared = False, True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -95,9 +95,7 @@ class WholeBody:
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._bodies.whole(receive)
         parts = [{"type": "http.request", "body": body, "more_body": False}]
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        media = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-        async with _watched(scope, receive) as left, self._queues.turn(path, len(body), media, left):
+        async with _watched(scope, receive) as left, self._queues.turn(scope, len(body), left):
 
             async def replayed() -> Message:
                 if not parts:

@@ -1,7 +1,8 @@
 """Queues of requests that work in threads: some work, some wait, and others get 503 at once.
 
 What predicts and what needs the database have a queue each, so that predictions go on while the database hangs. Large
-bodies, of which each takes some 300 MiB while it is worked on, wait for one another before that.
+bodies, of which each takes some 300 MiB while it is worked on, wait for one another before that, and so do those that
+take milliseconds of Python's lock: sixteen threads that want it make the event loop wait for half a second.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+
+from starlette.types import Scope
 
 from app.errors import Cancelled, Unavailable
 from app.runtime.cancellation import check_cancelled
@@ -18,10 +21,14 @@ from app.runtime.cancellation import check_cancelled
 _PREDICTING, _STORING = 4, 16
 # Of large bodies: together they take less than a GiB.
 _PREDICTING_LARGE, _STORING_LARGE = 2, 1
+# Of bodies and listings that take milliseconds, among requests that store.
+_STORING_LONG = 3
 # JSON takes up to 40 times its bytes as objects. Parquet and Arrow unpack to more than can be told beforehand.
-LARGE_BYTES = 2**19
+LARGE_BYTES, LONG_BYTES = 2**19, 2**13
 _FILES = (b"parquet", b"arrow")
 _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling", "/serving"))
+_LISTINGS = ("/gpus", "/graphs", "/measurements", "/openapi.json", "/predictions", "/predictors", "/prices", "/uploads")
+_PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand predictions
 _PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
 
 
@@ -69,20 +76,32 @@ class WorkQueues:
     def __init__(self, waiting: int) -> None:
         self.predicting = WorkQueue("predictions", _PREDICTING, waiting)
         self._storing = WorkQueue("requests", _STORING, waiting)
-        self._predicting_large = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)
-        self._storing_large = WorkQueue("large requests", _STORING_LARGE, waiting)
+        self._large_predictions = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)
+        self._large = WorkQueue("large requests", _STORING_LARGE, waiting)
+        self._long = WorkQueue("long requests", _STORING_LONG, waiting)
 
     @asynccontextmanager
-    async def turn(self, path: str, size: int, media: bytes, left: asyncio.Event) -> AsyncIterator[None]:
-        """Wait for a turn of a route with a body of `size` bytes of a media type; probes have none.
+    async def turn(self, scope: Scope, size: int, left: asyncio.Event) -> AsyncIterator[None]:
+        """Wait for a turn of a request with a body of `size` bytes; probes have none. Raises as WorkQueue.turn.
 
-        Those that wait as large ones take no turn from others. Raises as WorkQueue.turn.
+        Those that wait as large or long ones take no turn from others.
         """
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path in _PROBES:
             yield
             return
-        predicts = path in _PREDICTIONS or path.startswith("/scheduler/") or path.endswith("/plan")
-        queue, large = (self.predicting, self._predicting_large) if predicts else (self._storing, self._storing_large)
-        is_large = size > LARGE_BYTES or any(name in media.lower() for name in _FILES)
-        async with large.turn(left) if is_large else nullcontext(), queue.turn(left):
+        predicts = path in _PREDICTIONS or path.startswith("/scheduler/") or path.endswith(_PREDICTING_ENDS)
+        queue, narrow = (
+            self.predicting if predicts else self._storing,
+            self._narrow(scope, path, size, predicts=predicts),
+        )
+        async with nullcontext() if narrow is None else narrow.turn(left), queue.turn(left):
             yield
+
+    def _narrow(self, scope: Scope, path: str, size: int, *, predicts: bool) -> WorkQueue | None:
+        """Return the queue that a request passes before that of all; None of short ones."""
+        media = next((value for name, value in scope["headers"] if name == b"content-type"), b"").lower()
+        if size > LARGE_BYTES or any(name in media for name in _FILES):
+            return self._large_predictions if predicts else self._large
+        lists = scope["method"] == "GET" and path.startswith(_LISTINGS)
+        return self._long if not predicts and (lists or size > LONG_BYTES) else None

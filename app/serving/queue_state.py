@@ -70,9 +70,9 @@ def _context(limits: EngineLimits, state: QueueState) -> float:
 
 
 def _endings(limits: EngineLimits, state: QueueState) -> float:
-    """Return how many running requests must end before the next one is let in."""
+    """Return how many requests must end before the next one is let in: at most all that are before it."""
     ahead, needed = state.waiting + 1.0, admitted_bytes(limits, state.prompt, state.output)
     places = state.running + ahead - limits.sequences
     each = max(state.kv_share * limits.kv_bytes / max(state.running, 1.0), 1.0)
     room = np.ceil((ahead * needed - (1.0 - state.kv_share) * limits.kv_bytes) / each) if state.kv_share else 0.0
-    return float(max(places, room, 0.0)) if state.running else 0.0
+    return float(min(max(places, room, 0.0), state.running + state.waiting)) if state.running else 0.0

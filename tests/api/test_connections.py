@@ -156,3 +156,18 @@ def test_headers_after_the_body_are_dropped(connection: socket.socket) -> None:
 def test_what_is_not_http_is_400(connection: socket.socket) -> None:
     connection.sendall(b"hello\r\n\r\n")
     assert problem(connection, 400)
+
+
+def test_many_requests_in_one_piece_are_all_answered(bounded: Service) -> None:
+    """A piece that ends within the headers of the last one has no large headers."""
+    one = HEAD + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    several, found = 400, b""
+    with connect(bounded) as opened:
+        opened.sendall(one * several + HEAD)
+        opened.sendall(one[len(HEAD) :])
+        opened.settimeout(20)
+        while found.count(b"HTTP/1.1 ") <= several:
+            part = opened.recv(65_536)
+            assert part, found[-500:]
+            found += part
+    assert found.count(b"HTTP/1.1 200") == several + 1

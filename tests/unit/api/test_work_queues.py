@@ -7,15 +7,18 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.api.work_queues import LARGE_BYTES, WorkQueues
+from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueues
 from app.errors import Unavailable
 
 JSON, PARQUET = b"application/json", b"Application/vnd.apache.Parquet"
 
 
-async def taken(queues: WorkQueues, held: AsyncExitStack, path: str, size: int, media: bytes = JSON) -> bool:
+async def taken(
+    queues: WorkQueues, held: AsyncExitStack, path: str, size: int, media: bytes = JSON, method: str = "POST"
+) -> bool:
     """Whether a turn comes at once."""
-    turn = held.enter_async_context(queues.turn(path, size, media, asyncio.Event()))
+    scope = {"path": path, "method": method, "headers": [(b"content-type", media)]}
+    turn = held.enter_async_context(queues.turn(scope, size, asyncio.Event()))
     try:
         await asyncio.wait_for(turn, 0.05)
     except TimeoutError:
@@ -33,6 +36,20 @@ def test_few_large_bodies_are_worked_on_at_once(path: str, most: int, size: int,
             return sum(large), await taken(queues, held, path, LARGE_BYTES)
 
     assert asyncio.run(turns()) == (most, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "size"),
+    [("POST", "/measurements", LONG_BYTES + 1), ("GET", "/measurements", 0), ("GET", "/openapi.json", 0)],
+)
+def test_few_requests_that_take_milliseconds_work_at_once(method: str, path: str, size: int) -> None:
+    async def turns() -> tuple[int, int]:
+        queues = WorkQueues(64)
+        async with AsyncExitStack() as held:
+            long = [await taken(queues, held, path, size, method=method) for _ in range(6)]
+            return sum(long), sum([await taken(queues, held, "/measurements", LONG_BYTES) for _ in range(20)])
+
+    assert asyncio.run(turns()) == (3, 16 - 3)
 
 
 def test_a_large_body_is_worked_on_after_the_one_before_it() -> None:

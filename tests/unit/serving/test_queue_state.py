@@ -37,6 +37,13 @@ def test_every_figure_of_a_state_matters() -> None:
     assert next_times(step_times(), room, busy._replace(generated=200)).tpot_s >= before.tpot_s
 
 
+def test_no_more_answers_end_before_a_request_than_there_are_requests() -> None:
+    """A share of the cache that rounds to nothing says nothing of how much the running requests hold."""
+    full = IDLE._replace(running=1, waiting=10_000, kv_share=1e-12)
+    found, sized = (next_times(step_times(), limits(), full._replace(kv_share=share)) for share in (1e-12, 0.01))
+    assert found.ttft_s < 20 * sized.ttft_s
+
+
 def test_a_full_engine_lets_the_next_request_wait_for_an_answer_to_end() -> None:
     running = 16
     free, full = (
