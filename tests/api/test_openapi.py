@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from app.api import field_meanings
+from app.api import field_meanings, openapi
 from app.api.predict import PredictRoute
-from app.main import ROUTERS
+from app.config import Settings
+from app.main import ROUTERS, create_app
 from app.wire.prediction_form import PREDICT_EXAMPLE
 
 
 def document(client: TestClient) -> dict[str, Any]:
     return dict(client.get("/openapi.json").json())
+
+
+def test_the_document_is_built_once_and_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, build, main = list[int](), openapi._document, threading.get_ident()
+
+    def slow(app: FastAPI) -> dict[str, Any]:
+        built.append(threading.get_ident())
+        time.sleep(0.1)
+        return build(app)
+
+    monkeypatch.setattr(openapi, "_document", slow)
+
+    async def statuses() -> set[int]:
+        transport = httpx.ASGITransport(create_app(Settings()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            answers = await asyncio.gather(*(client.get("/openapi.json") for _ in range(8)))
+        return {answer.status_code for answer in answers}
+
+    assert asyncio.run(statuses()) == {200}
+    assert len(built) == 1 and built[0] != main
 
 
 def test_every_route_is_documented_and_nothing_else(client: TestClient) -> None:
