@@ -76,6 +76,9 @@ _SERVING: dict[tuple[str, str], tuple[str, float | None, float | None, str, floa
     ("attention_module", ALL): ("modules of MLA and sparse attention", 6.0, None, "128_rows", None),
     ("linear_attention", ALL): ("linear attention", 6.0, None, "128_rows", None),
     ("moe", ALL): ("MoE, all dtypes", 10.0, 20.0, "128_rows", 16.0),
+    ("moe_wide", ALL): ("wide expert parallelism", None, None, "128_rows", None),
+    ("expert_exchange", ALL): ("DeepEP's dispatch and combine", None, None, "128_rows", None),
+    ("quantize", "fp8"): ("quantisation to FP8", None, None, "128_rows", None),
     ("collective", ALL): ("collectives", 5.5, None, "2_points", 15.0),
 }
 _AMD = {"MI100": "amd-instinct-mi100", "MI210": "amd-instinct-mi210"}
