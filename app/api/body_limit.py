@@ -15,6 +15,11 @@ _COMPRESSED = "Bodies are read as they are: send no Content-Encoding (Parquet is
 _UPLOADS = frozenset(("/predict/batch", "/measurements", "/graphs", "/prices"))
 _FORMS = ("/retrain", "/keys", "/sign-in", "/sign-out")
 _FORM_BYTES = 65_536
+_WITHOUT_WEIGHTS = (
+    "weights are not read: keep them in a file of their own (torch.onnx.export(..., external_data=True), or"
+    " onnx.save(model, path, save_as_external_data=True)) and send the .onnx file alone. `gpucast predict FILE` takes a"
+    " file of any size beside the service."
+)
 
 
 class BodyLimits(NamedTuple):
@@ -46,7 +51,8 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; what reads its body gets TooLarge if the length is not given and too large."""
-        length, most = None, self._limits.of(scope["path"].removeprefix(scope.get("root_path", "")))
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        length, most = None, self._limits.of(path)
         for key, value in scope["headers"]:
             if key == b"content-length":
                 length = value
@@ -54,14 +60,14 @@ class BodyLimit:
                 await problems.error_response(UnsupportedMedia(_COMPRESSED))(scope, receive, send)
                 return
         if length is None:
-            await self._app(scope, _counted(receive, most), send)
+            await self._app(scope, _counted(receive, most, path), send)
         elif length.isdigit() and int(length) <= most:
             await self._app(scope, receive, send)
         else:
-            await problems.error_response(_too_large(most))(scope, receive, send)
+            await problems.error_response(_too_large(most, path))(scope, receive, send)
 
 
-def _counted(receive: Receive, most: int) -> Receive:
+def _counted(receive: Receive, most: int, path: str) -> Receive:
     """Return a `receive` that raises TooLarge once the parts exceed the limit."""
     taken = 0
 
@@ -70,11 +76,12 @@ def _counted(receive: Receive, most: int) -> Receive:
         message = await receive()
         taken += len(message.get("body", b""))
         if taken > most:
-            raise _too_large(most)
+            raise _too_large(most, path)
         return message
 
     return counted
 
 
-def _too_large(most: int) -> TooLarge:
-    return TooLarge(f"The body is over {most:,} bytes; send less, or in parts.")
+def _too_large(most: int, path: str) -> TooLarge:
+    instead = _WITHOUT_WEIGHTS if path == "/graphs" else "send less, or in parts."
+    return TooLarge(f"The body is over {most:,} bytes; {instead}")

@@ -19,18 +19,21 @@ command = typer.Typer(no_args_is_help=True, help="Import and list GPU prices.")
 @command.command("import")
 def import_prices(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider and region; or SkyPilot's "
             "vms.csv, a catalogue of gpuhunt, a bill in FOCUS 1.2, or an answer of OpenCost's /assets."
         ),
-    ],
+    ] = None,
     provider: Annotated[
         str | None, typer.Option(metavar="NAME", help="Provider of a catalogue (default: its folder's name).")
     ] = None,
     day: Annotated[
         datetime | None, typer.Option("--date", formats=["%Y-%m-%d"], help="Day of a catalogue (default: today).")
     ] = None,
+    gpuhunt: Annotated[
+        bool, typer.Option("--gpuhunt", help="Fetch today's catalogue by the package gpuhunt, in place of FILE.")
+    ] = False,
     spot: Annotated[bool, typer.Option("--spot", help="Take a catalogue's interruptible instances.")] = False,
     instances: Annotated[
         Path | None, typer.Option(metavar="FILE", help="SkyPilot's vms.csv, which says what GPUs instances have.")
@@ -39,12 +42,17 @@ def import_prices(
     """Import prices, all rows or none; stored prices are kept. An instance's price is divided by its devices."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
+    from app.services.compare.gpuhunt_catalogue import published_catalogue
     from app.services.compare.opencost_prices import opencost_offers, read_assets
     from app.services.compare.price_catalogues import Asked, format_of, read_instances, read_offers
     from app.services.compare.price_rows import add_prices
 
-    body, media = read_file(file), "text/csv"
-    asked = Asked(provider or file.absolute().parent.name, (day or datetime.now(UTC)).date(), spot)
+    if (file is None) != gpuhunt:
+        raise BadInput("Give a FILE, or --gpuhunt to fetch its catalogue" + (", not both." if gpuhunt else "."))
+    body, media = (published_catalogue() if file is None else read_file(file)), "text/csv"
+    asked = Asked(
+        provider or ("" if file is None else file.absolute().parent.name), (day or datetime.now(UTC)).date(), spot
+    )
     known = {} if instances is None else read_instances(read_file(instances))
     tool, assets = format_of(body), read_assets(body)
     with open_runtime(Settings.from_env()) as runtime:
@@ -59,7 +67,7 @@ def import_prices(
             for reason, count in offers.left_out.most_common():
                 print(f"{count} rows left out: {reason}")
             if not offers.rows:
-                raise BadInput(f"{file} has no price of a known GPU.")
+                raise BadInput(f"{file or 'gpuhunt'} has no price of a known GPU.")
             body, media = json.dumps(offers.rows).encode(), "application/json"
         report = add_prices(runtime.database, catalog, body, media)
     print(f"{report.received} prices: {report.inserted} new, {report.unchanged} already stored")

@@ -297,3 +297,12 @@ def test_predictions_name_unknown_operators_and_wrong_nodes(client: TestClient) 
     assert told["errors"][0]["loc"] == ["workload", "dims"]
     absent = {"gpu": "nvidia-l4", "workload": {"kind": "graph", "graph_id": ABSENT}}
     assert client.post("/predict", json=absent).status_code == 404
+
+
+def test_a_file_over_the_limit_is_told_to_leave_its_weights_outside(client: TestClient) -> None:
+    headers = {"content-type": "application/octet-stream", "content-length": str(200 * 2**20)}
+    answer = client.post("/graphs", content=b"\x08\x08", headers=headers)
+    assert answer.status_code == 413
+    assert all(
+        word in answer.json()["detail"] for word in ("67,108,864 bytes", "external_data=True", "gpucast predict")
+    )
