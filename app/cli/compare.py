@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.figures import cost_unit, figure, print_notes
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_ranking
 from app.config import Settings
@@ -61,27 +62,18 @@ def command(
 
 
 def _show(answer: CompareResponse) -> None:
-    print(f"{'':>4}{'GPU':<28}{'ms':>11}  {'interval':<22}{'per s':>10}{'USD':>11}{'J':>11}  fits  tied with")
+    unit, runs = cost_unit(row.cost_usd for row in answer.ranking)
+    print(f"{'':>4}{'GPU':<28}{'ms':>11}  {'interval':<22}{'per s':>10}{unit:>11}{'J':>11}  fits  tied with")
     for row in answer.ranking:
-        interval = f"{row.interval_ms.low:.4g} to {row.interval_ms.high:.4g}"
-        figures = f"{row.latency_ms:>11.4g}  {interval:<22}" + "".join(
-            f"{_figure(value):>{width}}"
-            for value, width in ((row.throughput_per_s, 10), (row.cost_usd, 11), (row.energy_j, 11))
+        interval = f"{figure(row.interval_ms.low)} to {figure(row.interval_ms.high)}"
+        cost = None if row.cost_usd is None else runs * row.cost_usd
+        figures = f"{figure(row.latency_ms):>11}  {interval:<22}" + "".join(
+            f"{figure(value):>{width}}" for value, width in ((row.throughput_per_s, 10), (cost, 11), (row.energy_j, 11))
         )
         name = f"{row.gpu}{f' x{row.devices}' if row.devices > 1 else ''}{' *' if row.pareto else ''}"
         print(f"{row.rank:>3} {name:<28}{figures}  {'yes ' if row.memory.fits else 'no  '}  {_tied(row)}")
     print("* no other GPU is as fast, as cheap and as frugal; tied: statistically tied in the figure ranked by")
-    for row in answer.ranking:
-        for warning in row.warnings:
-            print(f"{row.gpu}: {warning}")
-    for left_out in answer.skipped:
-        print(f"{left_out.gpu} skipped: {left_out.reason}")
-    for note in answer.notes:
-        print(f"note: {note}")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    print_notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
 
 
 def _tied(row: Compared) -> str:

@@ -68,6 +68,8 @@ def list_keys() -> None:
 
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
         found = keys.listed(connection)
+    if not found:
+        print("No keys: `gpucast keys create NAME --role ROLE` creates one.")
     for key in found:
         state = _state(key)
         print(f"{key.id:>4}  {key.role.name.lower():<10}  {key.created_at:%Y-%m-%d}  {state:<18}  {key.name}")

@@ -73,8 +73,10 @@ def command(  # noqa: PLR0913 - one parameter per option
             metavar="NAME", help="Name of the software stack; times include host launches if it starts with pytorch."
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to compute with.")] = None,
-    devices: Annotated[int, typer.Option(min=1, help="Data-parallel CPU processes that train networks together.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="CPU threads to compute with.")] = None,
+    devices: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Data-parallel CPU processes that train networks together.")
+    ] = 1,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Measure only this operator, kernel or network; repeat for several."),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.figures import figure, print_notes
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_plan
 from app.config import Settings
@@ -112,22 +113,18 @@ def _show(answer: PlanResponse) -> None:
     print(f"{'':>4}{'GPU':<30}{'sure':>6}{'job, s':>12}{'limit, s':>12}{'USD':>11}{'per s':>11}")
     for choice in answer.choices:
         print(_line(choice))
-    for choice in answer.choices:
-        for warning in (*choice.missing, *choice.warnings):
-            print(f"{choice.gpu}: {warning}")
+    print_notes([(choice.gpu, [*choice.missing, *choice.warnings]) for choice in answer.choices])
     if answer.best is None:
         print("none meets the goals; the closest are first")
     for row in answer.sensitivities:
         print(f"{row.gpu} with {row.factor:g} x {row.field}: {row.change:+z.1%} time")
-    for left_out in answer.skipped:
-        print(f"{left_out.gpu} skipped: {left_out.reason}")
-    for note in answer.notes:
-        print(f"note: {note}")
+    print_notes([], answer.skipped, answer.notes)
 
 
 def _line(choice: Choice) -> str:
     name = f"{choice.gpu}{f' x{choice.devices}' if choice.devices > 1 else ''}{' *' if choice.meets else ''}"
     sure = "-" if choice.probability is None else f"{choice.probability:.0%}"
-    cost = "-" if choice.cost_usd is None else f"{choice.cost_usd:.4g}"
-    per_s = "-" if choice.throughput_per_s is None else f"{choice.throughput_per_s:.4g}"
-    return f"{choice.rank:>3} {name:<30}{sure:>6}{choice.job_s:>12.4g}{choice.time_limit_s:>12.4g}{cost:>11}{per_s:>11}"
+    times = f"{figure(choice.job_s):>12}{figure(choice.time_limit_s):>12}"
+    return (
+        f"{choice.rank:>3} {name:<30}{sure:>6}{times}{figure(choice.cost_usd):>11}{figure(choice.throughput_per_s):>11}"
+    )

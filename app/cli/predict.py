@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.figures import figure
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
 from app.cli.served import show_notes, show_served
 from app.config import Settings
@@ -74,6 +75,6 @@ def _show(response: PredictResponse) -> None:
 
 
 def _line(item: Prediction) -> str:
-    interval = f"{item.interval_ms.low:.4g} to {item.interval_ms.high:.4g} ({item.interval_ms.coverage:.0%})"
+    interval = f"{figure(item.interval_ms.low)} to {figure(item.interval_ms.high)} ({item.interval_ms.coverage:.0%})"
     answered = f"{item.predictor.name} {item.predictor.version}"
-    return f"{item.gpu:<26}{item.latency_ms:>12.4g}  {interval:<27}{item.bound:<9}{item.support:<14}{answered}"
+    return f"{item.gpu:<26}{figure(item.latency_ms):>12}  {interval:<27}{item.bound:<9}{item.support:<14}{answered}"

@@ -96,6 +96,11 @@ def list_prices(
     if as_json:
         print(msgspec.json.encode({"items": items}).decode())
         return
+    if not items:
+        print(
+            "No prices are stored: `gpucast prices import FILE` stores some; --price GPU=USD gives one in a question."
+        )
+        return
     print(f"  {'GPU':<26}{'USD/h':>8}  {'date':<12}{'age':>6}  {'provider':<20}{'region':<14}source")
     for item in items:
         figures = f"{item.usd_per_hour:>8.4g}  {item.date!s:<12}{item.age_days:>5}d"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.figures import figure
 from app.cli.model_workload import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
@@ -86,6 +87,7 @@ def _numbers(text: str, option: str) -> list[int]:
 def _show(points: list[Point]) -> None:
     print(f"{'GPU':<26}{'devices':>8}{'batch':>8}{'ms':>12}  {'interval':<22}{'per s':>10}{'efficiency':>12}  fits")
     for point in points:
-        interval = f"{point.low_ms:.4g} to {point.high_ms:.4g}"
-        figures = f"{point.latency_ms:>12.4g}  {interval:<22}{point.throughput_per_s:>10.4g}{point.efficiency:>12.0%}"
+        interval = f"{figure(point.low_ms)} to {figure(point.high_ms)}"
+        times = f"{figure(point.latency_ms):>12}  {interval:<22}{figure(point.throughput_per_s):>10}"
+        figures = f"{times}{point.efficiency:>12.0%}"
         print(f"{point.gpu:<26}{point.devices:>8}{point.batch:>8}{figures}  {'yes' if point.fits else 'no'}")

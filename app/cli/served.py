@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.cli.figures import figure, print_notes
 from app.services.charts.drawing import Drawing
 
 if TYPE_CHECKING:
     from app.cli.options import WorkloadOptions
-    from app.wire.prediction_form import PredictResponse, Skipped
+    from app.wire.prediction_form import PredictResponse
     from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
     from app.wire.serving_form import ServedTime, ServingPrediction, ServingResponse
 
@@ -42,30 +43,26 @@ def _show(response: ServingResponse) -> None:
 
 
 def show_notes(response: PredictResponse | ServingResponse) -> None:
-    """Print the warnings of every GPU, and the GPUs that were skipped."""
-    for item in response.predictions:
-        for warning in item.warnings:
-            print(f"{item.gpu}: {warning}")
-    for left_out in response.skipped:
-        print(f"{left_out.gpu} skipped: {left_out.reason}")
+    """Print the warnings of the GPUs, and the GPUs that were skipped."""
+    print_notes([(item.gpu, item.warnings) for item in response.predictions], response.skipped)
 
 
 def _line(item: ServingPrediction) -> str:
     served = item.serving
-    most = f"{served.highest_rate_per_s:>17.4g}"
+    most = f"{figure(served.highest_rate_per_s):>17}"
     if served.ttft_ms is None:
-        return f"{item.gpu:<24}{f'saturated by {served.saturated_by}':>70}{'':>14}{most}"
+        return f"{item.gpu:<24}{f'saturated by {served.saturated_by}':>56}{'':>14}{most}"
     ends = "" if served.tpot_ms is None else f"{served.tpot_ms.interval.low:.4g} to {served.tpot_ms.interval.high:.4g}"
     return (
         f"{item.gpu:<24}{_times(served.ttft_ms, 10)}{_times(served.tpot_ms, 9)}{ends:>18}"
-        f"{served.output_tokens_per_s_per_gpu:>14.4g}{most}"
+        f"{figure(served.output_tokens_per_s_per_gpu):>14}{most}"
     )
 
 
 def _times(time: ServedTime | None, width: int) -> str:
     if time is None:
         return " " * 2 * width
-    return f"{time.mean:>{width}.4g}" + (f"{'':>{width}}" if time.p90 is None else f"{time.p90:>{width}.4g}")
+    return f"{figure(time.mean):>{width}}" + (f"{'':>{width}}" if time.p90 is None else f"{figure(time.p90):>{width}}")
 
 
 def show_served_ranking(options: WorkloadOptions, answer: ServingCompareResponse, title: str) -> None:
@@ -93,10 +90,10 @@ def _show_ranking(answer: ServingCompareResponse) -> None:
             row.cost_per_million_tokens,
             row.cost.energy_per_token_j,
         )
-        shown = "".join(f"{_figure(value):>{width}}" for value, width in zip(figures, (10, 9, 14, 14, 9), strict=True))
+        shown = "".join(f"{figure(value):>{width}}" for value, width in zip(figures, (10, 9, 14, 14, 9), strict=True))
         print(f"{row.rank:>3} {name:<30}{shown}  {'yes' if row.memory.fits else 'no'}")
     print("* no other GPU type gives a user as many tokens a second and as many per GPU")
-    _notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
+    print_notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
 
 
 def show_served_plan(options: WorkloadOptions, answer: ServingPlanResponse, title: str) -> None:
@@ -117,16 +114,18 @@ def _show_plan(answer: ServingPlanResponse) -> None:
         name = f"{choice.gpu} x{choice.devices}{' *' if choice.meets else ''}"
         ways = f"{split.replicas} x tp{split.tensor}{f' ep{split.expert}' if split.expert > 1 else ''}"
         ways += f" dp{split.attention_data}" if split.attention_data > 1 else ""
-        costs = f"{_figure(choice.cost.usd_per_hour):>9}{_figure(choice.cost.cost_per_million_tokens):>14}"
+        costs = f"{figure(choice.cost.usd_per_hour):>9}{figure(choice.cost.cost_per_million_tokens):>14}"
         times = f"{_times(served.ttft_ms, 10)[:10]}{_times(served.tpot_ms, 9)[:9]}"
         print(f"{choice.rank:>3} {name:<30}{ways:<16}{choice.probability:>6.0%}{costs}{times}")
     print("* keeps the limits; none does, the closest is first" if answer.best is None else "* keeps the limits")
-    _notes([(choice.gpu, choice.missing + choice.warnings) for choice in answer.choices], answer.skipped, answer.notes)
+    print_notes(
+        [(choice.gpu, choice.missing + choice.warnings) for choice in answer.choices], answer.skipped, answer.notes
+    )
     _settings(answer)
     print("most tokens per second and user against most per second and GPU:")
     for point in answer.pareto:
         name = f"{point.gpu} x{point.devices}"
-        rates = f"{point.tokens_per_s_per_user:>9.4g} {point.tokens_per_s_per_gpu:>9.4g}"
+        rates = f"{figure(point.tokens_per_s_per_user):>9} {figure(point.tokens_per_s_per_gpu):>9}"
         print(f"  {name:<30}{point.concurrency:>6} in flight {rates}")
 
 
@@ -138,17 +137,3 @@ def _settings(answer: ServingPlanResponse) -> None:
         shown = ", ".join(f"{name} {value}" for name, value in (*named, *limits) if value is not None)
         if shown:
             print(f"{choice.gpu}: {shown}")
-
-
-def _notes(of_gpus: list[tuple[str, list[str]]], skipped: list[Skipped], notes: list[str]) -> None:
-    for gpu, warnings in of_gpus:
-        for warning in warnings:
-            print(f"{gpu}: {warning}")
-    for left_out in skipped:
-        print(f"{left_out.gpu} skipped: {left_out.reason}")
-    for note in notes:
-        print(f"note: {note}")
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
