@@ -99,6 +99,15 @@ def _tpot(one: Outcome) -> float:
     return time.mean
 
 
+def macro(found: Sequence[Outcome], figure: str) -> float:
+    """Return the mean over InferenceX's models, GPUs and formats of the mean error of a figure of FIGURES, percent."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for one in found:
+        if one.case.source == INFERENCEX:
+            groups.setdefault((one.case.model, one.case.gpu, one.case.dtype), []).append(one)
+    return float(np.mean([errors(group, figure).mape for group in groups.values()])) if groups else np.nan
+
+
 class Order(NamedTuple):
     """Pairs of deployments under one load, and the percentage of them in the measured order.
 
@@ -161,6 +170,7 @@ def lines(found: Sequence[Outcome]) -> Iterator[str]:
     yield ""
     yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
     yield f"those whose times differ by {100 * APART:.0f} % or more: {pairs.right_apart:.1f} % of {pairs.apart}"
+    yield f"mean over models, GPUs and formats of InferenceX: TPOT {macro(found, 'tpot_ms'):.1f} %"
     plain, moved = shifted(found)
     yield f"TPOT of InferenceX with the nearest other loads of each deployment measured: {plain:.1f} -> {moved:.1f} %"
     off = energy(found)
