@@ -62,8 +62,18 @@ FOLDER = _cache_folder()
 
 
 @cache
-def _digest(file: Path) -> str:
-    return syntax_digest(file.read_bytes())
+def _stamp(file: Path) -> str:
+    """Return a digest of the file if it lies outside the folders whose digest names FOLDER."""
+    if any(file.is_relative_to(_APP / folder) for folder in _SOURCES):
+        return ""
+    if not file.is_relative_to(_APP):
+        return syntax_digest(file.read_bytes())
+    return syntax_digests(_APP, [file], _writable_base())[file.relative_to(_APP).as_posix()]
+
+
+@cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
 
 
 class _SourceLocator(_CacheLocator):
@@ -74,16 +84,14 @@ class _SourceLocator(_CacheLocator):
 
     @classmethod
     def from_function(cls, function: Callable[..., object], file: str) -> Self:
-        return cls(Path(file).resolve())
+        return cls(_resolved(file))
 
     def get_cache_path(self) -> str:
         inside = self._file.is_relative_to(_APP)
         return str(FOLDER / (self._file.parent.relative_to(_APP) if inside else self._file.parent.name))
 
     def get_source_stamp(self) -> str:
-        """Return a digest of the function's file if it lies outside the folders whose digest names FOLDER."""
-        inside = any(self._file.is_relative_to(_APP / folder) for folder in _SOURCES)
-        return "" if inside else _digest(self._file)
+        return _stamp(self._file)
 
     def get_disambiguator(self) -> str:
         return ""

@@ -27,7 +27,8 @@ def syntax_digest(source: bytes) -> str:
 def syntax_digests(root: Path, sources: Iterable[Path], notes: Path) -> dict[str, str]:
     """Return the digest of each source file by its path relative to `root`. Raises SyntaxError for an invalid file.
 
-    Parsing 100 files takes 0.2 s, so the folder `notes` caches each file's digest with the file's size and time stamps.
+    Parsing 100 files takes 0.2 s, so the folder `notes` caches each file's digest with the file's size and time stamps,
+    beside those of other calls with this `root`.
     """
     file = notes / f"syntax-{sys.implementation.cache_tag}.json"  # the tree's form differs between Python's versions
     before = _read(file)
@@ -38,8 +39,8 @@ def syntax_digests(root: Path, sources: Iterable[Path], notes: Path) -> dict[str
         noted = before.get(name)
         digest = noted[1] if noted and noted[0] == stamp else syntax_digest(source.read_bytes())
         after[name] = [stamp, digest]
-    if after != before:
-        _write(file, after)
+    if any(before.get(name) != note for name, note in after.items()):
+        _write(file, {name: note for name, note in (before | after).items() if (root / name).exists()})
     return {name: digest for name, (_, digest) in after.items()}
 
 

@@ -52,6 +52,17 @@ def test_leaves_are_rounded_to_the_nearest_half() -> None:
         assert (np.signbit(found) == np.signbit(expected))[~np.isnan(expected)].all()
 
 
+def test_thresholds_are_distinct_and_ascend_within_each_feature() -> None:
+    threshold = np.array([[0.5, -0.5, 0.0, -0.0, np.inf, -np.inf], [-0.5, -2.0, 1e-40, 0.5, 3.0, -1e-40]], np.float32)
+    feature = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]], dtype=np.int16)
+    found = questions_of(feature, threshold, 3)
+    tiny = np.float32(1e-40)
+    assert found.threshold.tolist() == [-2.0, 3.0, -np.inf, -0.5, -tiny, 0.0, tiny, 0.5, np.inf]
+    assert found.begin.tolist() == [0, 2, 9, 9]
+    compared = found.threshold[found.begin[feature] + found.level_threshold]
+    np.testing.assert_array_equal(compared, threshold)
+
+
 def test_more_thresholds_than_a_byte_can_index_are_rejected() -> None:
     threshold = np.arange(50 * DEPTH, dtype=np.float32).reshape(50, DEPTH)
     with pytest.raises(ValueError, match="more thresholds"):

@@ -1,6 +1,7 @@
 """Cache of compiled code: reused where possible, and never older than its source."""
 
 import ast
+import json
 import os
 import shutil
 import subprocess
@@ -108,6 +109,19 @@ def test_digests_are_noted_by_file_and_follow_a_change(tmp_path: Path) -> None:
     assert syntax_digests(tmp_path, [source], notes) == {"a.py": syntax_digest(b"A = 10")}
     noted.write_text("damaged")
     assert syntax_digests(tmp_path, [source], notes) == {"a.py": syntax_digest(b"A = 10")}
+
+
+def test_digests_of_other_files_stay_noted_until_they_are_removed(tmp_path: Path) -> None:
+    one, two, notes = tmp_path / "one.py", tmp_path / "two.py", tmp_path / "notes"
+    for source in (one, two):
+        source.write_text(f"A = {source.stem!r}\n")
+        syntax_digests(tmp_path, [source], notes)
+    noted = next(notes.iterdir())
+    assert set(json.loads(noted.read_text())) == {"one.py", "two.py"}
+    one.unlink()
+    two.write_text("A = 3\n")
+    syntax_digests(tmp_path, [two], notes)
+    assert set(json.loads(noted.read_text())) == {"two.py"}
 
 
 def test_docstrings_do_not_change_the_digest_but_values_do() -> None:
