@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
-from app.graphs.importers.families.bert import bert, deberta_v2, distilbert, electra, nomic_bert, roberta
+from app.graphs.importers.families.bert import bert, deberta_v2, distilbert, electra, mpnet, nomic_bert, roberta
 from app.graphs.importers.families.clip import clip, siglip
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
 from app.graphs.importers.families.decoders import DECODERS, dense_decoder
@@ -146,6 +146,7 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
     "lfm2_moe": lfm2_moe,
     "deberta-v2": deberta_v2,
     "siglip": siglip,
+    "mpnet": mpnet,
     "xlm-roberta": roberta,
     **dict.fromkeys(DECODERS, dense_decoder),
     **dict.fromkeys(MIXTURES, routed_decoder),

@@ -66,6 +66,19 @@ def nomic_bert(fields: Fields) -> Architecture:
     return Architecture((stack,), _head(own, own.size("vocab_size"), "gelu", pooled=False), generates=False)
 
 
+def mpnet(fields: Fields) -> Architecture:
+    """MPNet (Song et al. 2020): RoBERTa's layers without segments, scores with a learned bias by distance."""
+    found = bert(fields.having(type_vocab_size=0), offset=_ROBERTA_OFFSET)
+    stack = found.stacks[0]
+    ((layer, layers),) = stack.layers
+    attention = layer.attention
+    if isinstance(attention, Attention):
+        attention = replace(attention, biased="heads_first")
+    buckets = fields.size("relative_attention_num_buckets", default=32)
+    stack = replace(stack, relative=buckets, layers=((replace(layer, attention=attention), layers),))
+    return replace(found, stacks=(stack,))
+
+
 def deberta_v2(fields: Fields) -> Architecture:
     """DeBERTa V2 and V3 (He et al. 2021): scores of contents and of distances, by default without a pooler."""
     if fields.size("conv_kernel_size", default=0, least=0):
