@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.graphs.host_collectives import with_host_collectives
 from app.graphs.run import Run
 from app.graphs.second_flash import with_second_flash
 from app.graphs.single_loads import with_single_loads
@@ -13,9 +14,17 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 
+_CHANGES = (
+    with_second_flash,
+    with_single_loads,
+    with_steady_products,
+    with_unmeasured_kernels,
+    with_host_collectives,
+)
+
 
 def in_network(answer: Predictions, table: OpTable, run: Run, gpus: GpuTable, targets: Sequence[int]) -> Predictions:
     """Return predictions of a network's rows on GPU rows `targets`, GPU by GPU, as they run in it."""
-    for change in (with_second_flash, with_single_loads, with_steady_products, with_unmeasured_kernels):
+    for change in _CHANGES:
         answer = change(answer, table, run, gpus, targets)
     return answer

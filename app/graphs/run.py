@@ -80,6 +80,8 @@ class Run:
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
     eager_host_s  host seconds of an operator, where the host launches each
     engine_host   what steps wait for the host of a serving engine
+    sums_by_library  True if the serving stack leaves all-reduces to NCCL
+    first_engine  True if the serving stack is vLLM before 0.6
     first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
@@ -113,6 +115,8 @@ class Run:
     microscaled: bool = False
     adapter_rank: int = 0
     loss: bool = False
+    sums_by_library: bool = False
+    first_engine: bool = False
     first_flash: bool = False
     eager_host_s: float = EAGER_HOST_S
     engine_host: EngineHost = NO_WAIT

@@ -84,15 +84,35 @@ def engine_host(software: str | None) -> EngineHost:
     return next((host for before, host in _VLLM_HOSTS.items() if version < before), NO_WAIT)
 
 
-# Host seconds of PyTorch per operator that it launches. Before 2.0: fitted to MnasNets and ShuffleNets in FP32 on an
-# RTX 2080 Ti with PyTorch 1.0 (torchvision_convnets of `gpucast evaluate scorecard`, inference).
-EAGER_HOST_S, _FIRST_TORCH_HOST_S, _SECOND_TORCH = 6e-6, 26e-6, (2, 0)
+# Host seconds of PyTorch per operator that it launches. Before 2.0, in inference and in training: fitted to MnasNets
+# and ShuffleNets in FP32 on an RTX 2080 Ti with PyTorch 1.0, in training between its host (64 us) and that of a TITAN V
+# (45 us; torchvision_convnets of `gpucast evaluate scorecard`). In training autograd records each operator, and clears
+# and accumulates each weight's gradient by kernels of their own.
+EAGER_HOST_S, _FIRST_TORCH_HOST_S, _FIRST_TORCH_TRAINING_S, _SECOND_TORCH = 6e-6, 26e-6, 53e-6, (2, 0)
 
 
-def eager_host_s(software: str | None) -> float:
+def eager_host_s(software: str | None, mode: str = "inference") -> float:
     """Return the host seconds of an operator in PyTorch, by its version."""
     version = torch_version(software)
-    return _FIRST_TORCH_HOST_S if version is not None and version < _SECOND_TORCH else EAGER_HOST_S
+    if version is None or version >= _SECOND_TORCH:
+        return EAGER_HOST_S
+    return _FIRST_TORCH_TRAINING_S if mode == "training" else _FIRST_TORCH_HOST_S
+
+
+# Its own all-reduce was an option of the build in the releases before (docs/source/performance/perf-best-practices.md).
+_OWN_SUMS = (0, 11)
+
+
+def sums_by_library(software: str | None) -> bool:
+    """Return whether this software leaves all-reduces to NCCL: TensorRT-LLM before 0.11."""
+    found = _TRTLLM.match((software or "").lower())
+    return found is not None and (int(found[1]), int(found[2])) < _OWN_SUMS
+
+
+def is_first_engine(software: str | None) -> bool:
+    """Return whether this software is vLLM before 0.6."""
+    found = _VLLM.match((software or "").lower())
+    return found is not None and (int(found[1]), int(found[2])) < next(iter(_VLLM_HOSTS))
 
 
 class Doubt(NamedTuple):

@@ -227,7 +227,8 @@ class RowWriter:
         outputs = whole / self.tensor if op == "reduce_scatter" else whole
         # Beside its product a collective takes the time of its first or last shard.
         exposed = 1.0 / self.tensor if self.run.parallelism.tensor_overlap and op in _OF_SEQUENCES else 1.0
-        kernel = CUSTOM if self.rules.sums_itself and op == "all_reduce" else NCCL
+        own = self.rules.sums_itself and not self.run.sums_by_library
+        kernel = CUSTOM if own and op == "all_reduce" else NCCL
         row = self.add(
             op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,
             count=exposed, nodes=self.nodes, implementation=kernel,

@@ -11,9 +11,11 @@ from app.ops.stacks import (
     STACKS,
     eager_host_s,
     is_eager,
+    is_first_engine,
     is_megatron,
     launches_early,
     stack_of,
+    sums_by_library,
     torch_version,
 )
 from app.wire.decoding import summary
@@ -40,8 +42,10 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         accumulation=int(given.gradient_accumulation),
         recompute=given.recompute in (True, "full"),
         recompute_scores=given.recompute == "selective",
-        eager_host_s=eager_host_s(given.software),
+        eager_host_s=eager_host_s(given.software, given.mode),
         stack=stack,
+        sums_by_library=stack is not None and sums_by_library(given.software),
+        first_engine=stack is not None and is_first_engine(given.software),
         early_launch=stack is not None and launches_early(given.software),
         parallelism=split,
     )

@@ -39,6 +39,8 @@ from app.tables.workload import FORWARD, Workload
 # Width in log space of the interval of training with fused attention, over that of errors which all rows share. Fitted
 # to Megatron-Bridge, MLPerf and MPT (80 % of their steps are within; `gpucast evaluate scorecard`).
 _TRAINING_WIDTH, _FUSED_ATTENTION = 0.65, OP_CODE["attention_prefill"]
+# The same of ConvNets, whose layers' errors cancel more than those of one kind of product. Fitted to torchvision's.
+_CONVNET_WIDTH, _CONVOLUTION = 0.5, OP_CODE["conv2d"]
 # Half-width of the host time's interval in log space where its version says it: twice as long at 80 %.
 _VERSION_SPREAD = 0.7
 # An engine's host may be that many times as fast, or as slow.
@@ -156,6 +158,8 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
     low, high = step_interval(done, answer, of, line, network_widths(answer.group, coverage))
     if run.mode == "training" and (w.ops.kind == _FUSED_ATTENTION).any():
         low, high = (done.step_s * (end / done.step_s) ** _TRAINING_WIDTH for end in (low, high))
+    if run.part is None and (w.ops.kind == _CONVOLUTION).any():
+        low, high = (done.step_s * (end / done.step_s) ** _CONVNET_WIDTH for end in (low, high))
     if run.engine_host != NO_WAIT:
         wait, each = run.engine_host
         waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64)
