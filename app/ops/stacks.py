@@ -129,9 +129,9 @@ class Doubt(NamedTuple):
 
 
 # Versions of which operators or deployments were measured, by major and minor: aiconfigurator's and LLMServingSim's
-# tables, and the served points of `gpucast evaluate serving`.
+# tables, the served points of `gpucast evaluate serving`, and vLLM 0.5's static batches, to which its host was fitted.
 _MEASURED = {
-    "vllm": ((0, 12), (0, 14), (0, 15), (0, 18), (0, 19), (0, 20), (0, 24)),
+    "vllm": ((0, 5), (0, 12), (0, 14), (0, 15), (0, 18), (0, 19), (0, 20), (0, 24)),
     "sglang": ((0, 5),),
     "trtllm": ((1, 0), (1, 1), (1, 2), (1, 3)),
 }
