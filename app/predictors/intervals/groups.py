@@ -84,3 +84,8 @@ def situations_of(group: Ints) -> Ints:
 def of_other_gpus(group: int) -> bool:
     """Whether this residual group is of GPUs without training rows, while others had some."""
     return group >= _FIRST and (group - _FIRST) % _SITUATIONS in OTHER_GPUS
+
+
+def of_siblings(group: int) -> bool:
+    """Whether this residual group is of GPUs without training rows, while a sibling had some."""
+    return group >= _FIRST and (group - _FIRST) % _SITUATIONS == S_SIBLING
