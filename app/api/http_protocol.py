@@ -29,7 +29,7 @@ _REFUSED_S = 0.2
 
 
 class _Trailers(list[tuple[bytes, bytes]]):
-    """Headers after a body: nobody reads them, so none is kept."""
+    """Drop headers after a body (trailers), because no route reads them."""
 
     def append(self, item: tuple[bytes, bytes]) -> None:
         """Drop it."""

@@ -116,7 +116,7 @@ def is_first_engine(software: str | None) -> bool:
 
 
 class Doubt(NamedTuple):
-    """What is assumed of a serving stack or version that nobody measured, and what it adds to an interval.
+    """Assumption for a serving stack or version without measurements, and what it adds to an interval.
 
     message  what is assumed
     step     log-space half-width of 80 % that it adds to a step's interval

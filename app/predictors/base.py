@@ -20,7 +20,7 @@ Subject = Literal["launches", "operators", "networks"]
 
 
 class Capabilities(NamedTuple):
-    """What a predictor can do; nobody asks which one it is.
+    """Capabilities of a predictor; callers check these and never its class.
 
     predicts        what it answers for
     learns          what it learns from: a `LaunchLearner`, an `OperatorLearner` (also of networks), or both

@@ -179,6 +179,6 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
 
 
 def _doubt(workload: NetworkWorkload, run: Run) -> Doubt | None:
-    """Return what is assumed of a serving stack that nobody measured; None of other runs."""
+    """Return the assumption made for a serving stack without measurements; None for other runs."""
     serves = run.stack is not None and run.mode in ("prefill", "decode")
     return doubt_of(workload.software) if serves else None
