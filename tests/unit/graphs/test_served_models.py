@@ -1,7 +1,8 @@
 """Models that are served, by their official configurations: parameters, every mode, and fields that are not as usual.
 
-`served_models.json` holds the fields of each publisher's config.json that decide sizes, and the number of parameters:
-that of Hugging Face's modules (transformers 5.18, built on PyTorch's meta device), or of the publisher's model card.
+`served_models.json` holds the fields of configurations that decide sizes, and the number of parameters. `source` is
+`modules` where Hugging Face's modules were counted with these fields (transformers 5.18, on PyTorch's meta device), and
+`card` where it is the publisher's figure, as rounded as that is.
 """
 
 from __future__ import annotations
