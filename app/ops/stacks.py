@@ -99,7 +99,7 @@ def eager_host_s(software: str | None, mode: str = "inference") -> float:
     return _FIRST_TORCH_TRAINING_S if mode == "training" else _FIRST_TORCH_HOST_S
 
 
-# Its own all-reduce was an option of the build in the releases before (docs/source/performance/perf-best-practices.md).
+# Its own all-reduce was an option of the build in the releases before (perf-best-practices.md of TensorRT-LLM).
 _OWN_SUMS = (0, 11)
 
 
