@@ -104,4 +104,6 @@ class WorkQueues:
         if size > LARGE_BYTES or any(name in media for name in _FILES):
             return self._large_predictions if predicts else self._large
         lists = scope["method"] == "GET" and path.startswith(_LISTINGS)
-        return self._long if not predicts and (lists or size > LONG_BYTES) else None
+        # Functions of a small ONNX file may call one another a hundred thousand times.
+        is_long = lists or size > LONG_BYTES or path == "/graphs"
+        return self._long if is_long and not predicts else None

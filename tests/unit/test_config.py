@@ -10,6 +10,11 @@ def test_every_setting_has_a_variable_and_help() -> None:
     assert all(knob.help for knob in knobs().values())
 
 
+def test_every_setting_is_in_the_documentation() -> None:
+    pages = "".join(path.read_text() for path in (CHECKOUT / "docs").rglob("*.md"))
+    assert [knob.env for knob in knobs().values() if knob.env not in pages] == []
+
+
 def test_defaults_need_no_environment() -> None:
     settings = Settings.from_env({"PORT": "", "HOME": "/nowhere"})
     assert settings == Settings()

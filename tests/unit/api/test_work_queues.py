@@ -40,7 +40,12 @@ def test_few_large_bodies_are_worked_on_at_once(path: str, most: int, size: int,
 
 @pytest.mark.parametrize(
     ("method", "path", "size"),
-    [("POST", "/measurements", LONG_BYTES + 1), ("GET", "/measurements", 0), ("GET", "/openapi.json", 0)],
+    [
+        ("POST", "/measurements", LONG_BYTES + 1),
+        ("POST", "/graphs", 1),
+        ("GET", "/measurements", 0),
+        ("GET", "/openapi.json", 0),
+    ],
 )
 def test_few_requests_that_take_milliseconds_work_at_once(method: str, path: str, size: int) -> None:
     async def turns() -> tuple[int, int]:
