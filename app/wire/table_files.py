@@ -42,9 +42,13 @@ def read_schema(body: bytes, form: str) -> pa.Schema:
 
 
 def _schema_bytes(body: bytes, form: str) -> int:
-    """Return the length that a file states of its schema: Parquet before the last magic, Arrow in its first message."""
-    word = body[-8:-4] if form == PARQUET else body[4:8]
-    return int.from_bytes(word, "little")
+    """Return the bytes of a schema: before the last magic, or the first message; 0 of damaged files."""
+    if form == PARQUET:
+        word = body[-8:-4] if body.endswith(b"PAR1") else b""
+    else:
+        word = body[4:8] if body.startswith(b"\xff\xff\xff\xff") else body[:4]
+    size = int.from_bytes(word, "little")
+    return size if size < len(body) else 0
 
 
 def read_table(body: bytes, form: str, max_rows: int) -> pa.Table:
