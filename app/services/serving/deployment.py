@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, replace
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
 from app.ops.stacks import STACKS as STACK_NAMES
-from app.ops.stacks import is_eager, stack_of
+from app.ops.stacks import is_eager, stack_name, stack_of
 from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
@@ -25,6 +26,8 @@ from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
 
+# Similarity from which an unknown stack's name is a known one misspelt.
+_MISSPELT = 0.75
 _LOC = ("workload",)
 _MOST_DEVICES = 2**16
 _BLOCKS = "fp8_block"
@@ -75,7 +78,8 @@ def refused(field: str, message: str) -> BadInput:
 def resolve_deployment(workload: ServingWorkload) -> Deployment:
     """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
     code = stack_of(workload.software)
-    if is_eager(workload.software):
+    misspelt = np.isnan(code) and get_close_matches(stack_name(workload.software), STACK_NAMES, cutoff=_MISSPELT)
+    if misspelt or is_eager(workload.software):
         known = ", ".join(STACK_NAMES)
         raise refused(
             "software", f"{workload.software[:100]!r} is no serving stack with CUDA graphs: use one of {known}"
