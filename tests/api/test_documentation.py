@@ -15,7 +15,9 @@ from tests.service import Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-EXAMPLES = examples()
+# Stored prices of other pages would change the plans of this one.
+FIRST = "docs/how-to/plan-and-schedule.md"
+EXAMPLES = dict(sorted(examples().items(), key=lambda page: page[0] != FIRST))
 
 
 def test_the_readme_has_three_requests() -> None:

@@ -8,10 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from app.config import SEED_MEASUREMENTS, Settings
-from app.store import keys, measurements
+from app.store import keys
 from app.store.roles import Role
 from app.store.session import Database
-from tests.learning import kernel_rows
 from tests.unit.services.test_kueue import FLAVORS, JOB
 from tests.unit.services.test_opencost_prices import A100, body, node
 from tests.unit.services.test_price_catalogues import BILL, VMS, table
@@ -38,6 +37,7 @@ NOT_RUN = {
     "gpucast import neusight": "needs the data set; tests/unit/services/test_operator_importers.py has a part",
     # longer than a test, or more than a page can measure
     ".venv/bin/gpucast retrain auto": "takes an hour; tests/api/test_operator_learning.py retrains with less",
+    "gpucast retrain forest": "needs measurements of kernels alone; tests/api/test_learning_loop.py has them",
     "gpucast retrain serving-hosts": "needs five deployments; tests/api/test_serving_hosts.py has them",
     ".venv/bin/gpucast measure --minutes 10": "takes ten minutes; the tutorial's shorter one runs",
     "gpucast measure --serving": "needs a served model; tests/api/test_measure_serving.py has an endpoint",
@@ -100,12 +100,6 @@ def served(folder: Path, _: Settings) -> None:
     shutil.copy(SERVING / "vllm.json", folder / "results")
 
 
-def kernels(_: Path, settings: Settings) -> None:
-    """Store measured kernels."""
-    with closing(Database(settings.database_url or "")) as database, database.begin() as connection:
-        measurements.insert(connection, kernel_rows())
-
-
 def administered(_: Path, settings: Settings) -> None:
     """Create the first key, which a start with keys prints."""
     with closing(Database(settings.database_url or "")) as database, database.begin() as connection:
@@ -120,5 +114,4 @@ GIVEN: dict[str, Callable[[Path, Settings], None]] = {
     "docs/how-to/measure-a-gpu.md": measured,
     "docs/how-to/measure-serving.md": served,
     "docs/how-to/plan-and-schedule.md": cluster,
-    "docs/how-to/retrain.md": kernels,
 }
