@@ -38,6 +38,7 @@ NOT_RUN = {
     # longer than a test, or more than a page can measure
     ".venv/bin/gpucast retrain auto": "takes an hour; tests/api/test_operator_learning.py retrains with less",
     "gpucast retrain forest": "needs measurements of kernels alone; tests/api/test_learning_loop.py has them",
+    "curl -s localhost:8000/retrain": "needs measurements of operators; tests/api/test_operator_learning.py has them",
     "gpucast retrain serving-hosts": "needs five deployments; tests/api/test_serving_hosts.py has them",
     ".venv/bin/gpucast measure --minutes 10": "takes ten minutes; the tutorial's shorter one runs",
     "gpucast measure --serving": "needs a served model; tests/api/test_measure_serving.py has an endpoint",
