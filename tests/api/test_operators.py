@@ -18,8 +18,8 @@ Row = dict[str, Any]
 ROWS: list[Row] = OPERATORS_EXAMPLE["workload"]["operators"]
 # What a family needs beyond ones.
 LIKELY: Row = {"kernel_size": 3, "input_size": 32, "bytes": 1e6, "message_bytes": 1e6, "devices": 8, "head_dim": 64}
-SERVING_ONLY = ("add_norm", "gated_activation", "rotary_cache", "sample", "attention_mixed", "linear_attention_step")
-FORWARD_ONLY = ("attention_decode", "network", *SERVING_ONLY)
+GLUE = ("add_norm", "gated_activation", "rotary_cache", "sample", "attention_mixed", "linear_attention_step", "quantize")
+FORWARD_ONLY = ("attention_decode", "network", *GLUE, "expert_dispatch", "expert_combine", "moe_wide")
 
 
 def ask(client: TestClient, operators: list[Row], **more: Any) -> dict[str, Any]:
@@ -41,7 +41,9 @@ def a_row(op: str) -> Row:
     form = FORMS[op]
     needed = {field.name: LIKELY.get(field.name, 8) for field in form.fields if field.required}
     latent = {"latent_dim": 64} if op == "attention_module" else {}
-    return {"op": op, **needed, **latent, "dtype": form.default_dtype or "bf16"}
+    dtypes = next(known.dtypes for known in OPS if known.name == op)
+    usual = "bf16" if "bf16" in dtypes else dtypes[0]
+    return {"op": op, **needed, **latent, "dtype": form.default_dtype or usual}
 
 
 def test_every_field_of_the_contract(client: TestClient) -> None:
