@@ -18,7 +18,15 @@ Row = dict[str, Any]
 ROWS: list[Row] = OPERATORS_EXAMPLE["workload"]["operators"]
 # What a family needs beyond ones.
 LIKELY: Row = {"kernel_size": 3, "input_size": 32, "bytes": 1e6, "message_bytes": 1e6, "devices": 8, "head_dim": 64}
-GLUE = ("add_norm", "gated_activation", "rotary_cache", "sample", "attention_mixed", "linear_attention_step", "quantize")
+GLUE = (
+    "add_norm",
+    "gated_activation",
+    "rotary_cache",
+    "sample",
+    "attention_mixed",
+    "linear_attention_step",
+    "quantize",
+)
 FORWARD_ONLY = ("attention_decode", "network", *GLUE, "expert_dispatch", "expert_combine", "moe_wide")
 
 
