@@ -1,11 +1,13 @@
 """Transformers lowered from their configurations: published parameters, and consistent rows in any run."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.config import SEED_DATA
 from app.graphs.importers.diffusers import is_diffusion
 from app.graphs.importers.hf import lower, read
 from app.graphs.operands import operands
@@ -246,3 +248,15 @@ def test_a_mask_has_no_gradient() -> None:
     assert [name for name, outside in zip(opt.names, read, strict=True) if outside and "attention" in name] == [
         "attention.norm"
     ]
+
+
+def test_a_name_means_one_network() -> None:
+    files = sorted((SEED_DATA / "models").glob("*.json"))
+    known = [name.lower() for file in files for name in (file.stem, *json.loads(file.read_text("utf-8"))["aliases"])]
+    assert sorted(set(known)) == sorted(known)
+    for one, other in (
+        ("llama-3.1-8b", "llama-3-8b"),
+        ("Llama-3.3-70b", "llama-3.1-70b"),
+        ("deepseek-r1", "deepseek-v3"),
+    ):
+        assert find_config(one) is find_config(other) is not None
