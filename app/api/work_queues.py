@@ -23,7 +23,7 @@ _PREDICTING, _STORING = 4, 16
 _PREDICTING_LARGE, _STORING_LARGE = 2, 1
 # Of bodies and listings that take milliseconds, among requests that store.
 _STORING_LONG = 3
-# JSON takes up to 40 times its bytes as objects. Parquet and Arrow unpack to more than can be told beforehand.
+# JSON takes up to 40 times its bytes as objects. Parquet and Arrow unpack to more than is known beforehand.
 LARGE_BYTES, LONG_BYTES = 2**19, 2**13
 _FILES = (b"parquet", b"arrow")
 _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling", "/serving"))

@@ -131,9 +131,9 @@ def _show_plan(answer: ServingPlanResponse) -> None:
 
 def _settings(answer: ServingPlanResponse) -> None:
     for choice in answer.choices:
-        told = choice.settings
-        named = ("dtype", told.dtype), ("kv_dtype", told.kv_dtype)
-        limits = ("max_batched_tokens", told.max_batched_tokens), ("max_sequences", told.max_sequences)
+        settings = choice.settings
+        named = ("dtype", settings.dtype), ("kv_dtype", settings.kv_dtype)
+        limits = ("max_batched_tokens", settings.max_batched_tokens), ("max_sequences", settings.max_sequences)
         shown = ", ".join(f"{name} {value}" for name, value in (*named, *limits) if value is not None)
         if shown:
             print(f"{choice.gpu}: {shown}")

@@ -1,7 +1,7 @@
 """Interval of the kernels beside products and attention in diffusion models that run in PyTorch.
 
 On no GPU were PyTorch's element-wise kernels, norms and convolutions measured in 16 bits. They may take longer than
-predicted: operands are strided and repeated in more ways than are told apart here.
+predicted: operands are strided and repeated in more ways than are distinguished here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 
 MODES = ("normal", "low_latency")
 NORMAL, LOW_LATENCY = (float(code) for code in range(len(MODES)))
-# SMs that DeepEP's normal kernels take unless told otherwise (deep_ep.Buffer.num_sms).
+# SMs that DeepEP's normal kernels take by default (deep_ep.Buffer.num_sms).
 USUAL_SMS = 20.0
 # Clocks of an SM per token, per copy and per byte of the copies, of an H100's dispatch; and the SMs of an H100, in
 # relation to which `sms` are counted.

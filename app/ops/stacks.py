@@ -115,7 +115,7 @@ def is_first_engine(software: str | None) -> bool:
     return found is not None and (int(found[1]), int(found[2])) < next(iter(_VLLM_HOSTS))
 
 
-class Doubt(NamedTuple):
+class Assumption(NamedTuple):
     """Assumption for a serving stack or version without measurements, and what it adds to an interval.
 
     message  what is assumed
@@ -141,8 +141,8 @@ _VERSION = re.compile(r"[a-z-]*?-?v?(\d{1,4})\.(\d{1,4})")
 _OTHER_VERSION, _OTHER_STACK = (0.18, 0.24), (0.26, 0.77)
 
 
-def doubt_of(software: str | None) -> Doubt | None:
-    """Return what is doubtful about timing a serving stack by its name and version; None if it was measured."""
+def assumption_of(software: str | None) -> Assumption | None:
+    """Return what is assumed in timing a serving stack by its name and version; None if it was measured."""
     name = (software or "").lower()
     if software is None or not software.strip() or is_eager(software):
         return None
@@ -150,18 +150,18 @@ def doubt_of(software: str | None) -> Doubt | None:
     if np.isnan(code):
         if name.startswith(_GRAPHS):
             return None
-        return _doubt(f"software {software!r} is not known here: timed as vllm, in a wider interval", _OTHER_STACK)
+        return _assumption(f"software {software!r} is not known here: timed as vllm, in a wider interval", _OTHER_STACK)
     stack, found = STACKS[int(code)], _VERSION.match(name)
     if found is None or (int(found[1]), int(found[2])) in _MEASURED[stack]:
         return None
     known = ", ".join(f"{major}.{minor}" for major, minor in _MEASURED[stack])
     message = f"software {software!r}: no such version was measured ({stack} {known} were), so the interval is wider"
-    return _doubt(message, _OTHER_VERSION)
+    return _assumption(message, _OTHER_VERSION)
 
 
-def _doubt(message: str, widths: tuple[float, float]) -> Doubt:
+def _assumption(message: str, widths: tuple[float, float]) -> Assumption:
     step, first = widths
-    return Doubt(message, step, float(np.sqrt(first**2 - step**2)))
+    return Assumption(message, step, float(np.sqrt(first**2 - step**2)))
 
 
 def software_columns(software: str) -> tuple[float, float]:

@@ -120,7 +120,7 @@ class Order(NamedTuple):
     right_apart: float
 
 
-# Two runs of one configuration with other images differ by 11 % (serving_points); half of it is told from noise.
+# Two runs of one configuration with other images differ by 11 % (serving_points); half of it is above the noise.
 APART = 0.05
 
 
@@ -137,8 +137,8 @@ def order(found: Sequence[Outcome]) -> Order:
     right = np.array([(a[0] < b[0]) == (a[1] < b[1]) for a, b in pairs], dtype=np.bool_)
     apart = np.array([abs(np.log(a[0] / b[0])) >= APART for a, b in pairs], dtype=np.bool_)
     shares = (float(100.0 * some.mean()) if len(some) else np.nan for some in (right, right[apart]))
-    every, told = shares
-    return Order(len(right), every, int(apart.sum()), told)
+    every, clear = shares
+    return Order(len(right), every, int(apart.sum()), clear)
 
 
 def energy(found: Sequence[Outcome]) -> Floats:

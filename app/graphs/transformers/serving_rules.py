@@ -87,7 +87,7 @@ RULES = (
         "exchanges_by_expert",
         (SGLANG,),
         "sglang srt/layers/moe/token_dispatcher/deepep.py, with --moe-a2a-backend deepep, which experts over replicas "
-        "of attention need; vllm gathers and scatters unless told otherwise (--all2all-backend), tensorrt_llm has "
+        "of attention need; vllm gathers and scatters by default (--all2all-backend), tensorrt_llm has "
         "kernels of its own",
     ),
     Rule(

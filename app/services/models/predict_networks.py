@@ -15,7 +15,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.stacks import Doubt, doubt_of, software_warnings
+from app.ops.stacks import Assumption, assumption_of, software_warnings
 from app.predictors import capabilities
 from app.predictors.intervals.groups import EXACT
 from app.services.graphs.graph_store import Graphs
@@ -87,8 +87,8 @@ def predict_network(
 
     key = network_key(network, run, launched=launched)
     step = _with_measured(step_of(ready, run), engine, key, rows, targets, request)
-    if (doubt := _doubt(workload, run)) is not None:
-        step = step.widened(doubt.step, request.coverage)
+    if (assumption := _assumption(workload, run)) is not None:
+        step = step.widened(assumption.step, request.coverage)
     answer = NetworkAnswer(
         engine,
         rows,
@@ -174,11 +174,11 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(f"no software is given: {stack} is assumed")
     if workload.dtype == "fp8_block" and not launched:
         notes.append(_HOST_BOUND)
-    doubt = _doubt(workload, run)
-    return [*notes, *(software_warnings([workload.software]) if doubt is None else [doubt.message])]
+    assumption = _assumption(workload, run)
+    return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.message])]
 
 
-def _doubt(workload: NetworkWorkload, run: Run) -> Doubt | None:
+def _assumption(workload: NetworkWorkload, run: Run) -> Assumption | None:
     """Return the assumption made for a serving stack without measurements; None for other runs."""
     serves = run.stack is not None and run.mode in ("prefill", "decode")
-    return doubt_of(workload.software) if serves else None
+    return assumption_of(workload.software) if serves else None

@@ -13,7 +13,7 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.serving_hosts import host_name
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
-from app.ops.stacks import doubt_of
+from app.ops.stacks import assumption_of
 from app.runtime.cancellation import check_cancelled
 from app.services.models.networks import prepare
 from app.services.models.predict_networks import predict_network
@@ -160,8 +160,8 @@ class _Answer:
         shape = shape_of(deployment)
         decode = self._step(gpu, deployment, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
         prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
-        added, doubt = WIDTHS[deployment.stack_name], doubt_of(deployment.workload.software)
-        first = added.first if doubt is None else hypot(added.first, doubt.first)
+        added, assumption = WIDTHS[deployment.stack_name], assumption_of(deployment.workload.software)
+        first = added.first if assumption is None else hypot(added.first, assumption.first)
         widths = step_ends(decode, added.token), step_ends(prefill, first)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)

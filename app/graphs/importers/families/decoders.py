@@ -1,6 +1,6 @@
-"""Dense decoders that differ from Llama's in a few traits: one row of a table each.
+"""Dense decoders that differ from Llama's in a few fields: one row of a table each.
 
-A row has the names by which a configuration calls the usual fields, and the traits that set its layers apart.
+A row has the names by which a configuration calls the usual fields, and the options of its layers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.graphs.transformers.row_writer import ACTIVATIONS
 
 
 class Flag(NamedTuple):
-    """A trait that a field of the configuration says, and its value where the field is absent."""
+    """An option that a field of the configuration says, and its value where the field is absent."""
 
     field: str
     default: bool = False
@@ -40,7 +40,7 @@ _ATTENTION_BIAS, _INNER_BIAS = Flag("attention_bias"), Flag("mlp_bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class Variant:
     """What sets a decoder apart from Llama's.
 
     names        own names of usual fields
@@ -88,15 +88,15 @@ _GPTJ_NAMES = _NUMBERED | {
     "hidden_size": "n_embd", "intermediate_size": "n_inner", "hidden_act": "activation_function",
 }  # fmt: skip
 _INTERNLM_BIAS = Flag("bias")
-_COMMAND_R = Traits(
+_COMMAND_R = Variant(
     norm="unbiased_layer_norm", parallel=True, tied=True, head_norm=Flag("use_qk_norm"), scaled_logits=True,
     inner_bias=False,
 )  # fmt: skip
-_GPTJ = Traits(
+_GPTJ = Variant(
     names=_GPTJ_NAMES, norm="layer_norm", parallel=True, bias=False, out_bias=False, inner_bias=True, head_bias=True,
     activation="gelu_new", gated=False, inner_default=4,
 )  # fmt: skip
-_GLM = Traits(
+_GLM = Variant(
     bias=Flag("attention_bias", default=True), out_bias=False, inner_bias=False,
     rotated=("partial_rotary_factor", 0.5), one_gate=True,
 )  # fmt: skip
@@ -106,52 +106,52 @@ _CHATGLM_NAMES = {
 }  # fmt: skip
 
 # By model type. Sources: the modules of Hugging Face transformers, or those beside the published weights.
-DECODERS: Mapping[str, Traits] = {
-    "apertus": Traits(activation="xielu", gated=False, head_norm=True),
-    "apriel": Traits(),
-    "arcee": Traits(activation="relu2", gated=False),
-    "baichuan": Traits(bias=False, out_bias=False, inner_bias=False, one_linear=True),
-    "bloom": Traits(
+DECODERS: Mapping[str, Variant] = {
+    "apertus": Variant(activation="xielu", gated=False, head_norm=True),
+    "apriel": Variant(),
+    "arcee": Variant(activation="relu2", gated=False),
+    "baichuan": Variant(bias=False, out_bias=False, inner_bias=False, one_linear=True),
+    "bloom": Variant(
         names=_NUMBERED, norm="layer_norm", bias=True, out_bias=True, inner_bias=True, tied=True,
         activation="gelu_new", gated=False, one_linear=True, alibi=True, embedding_norm=True, inner_default=4,
     ),
-    "chatglm": Traits(
+    "chatglm": Variant(
         names=_CHATGLM_NAMES, bias=Flag("add_qkv_bias"), out_bias=Flag("add_bias_linear"),
         inner_bias=Flag("add_bias_linear"), rotated=("partial_rotary_factor", 0.5), one_linear=True, one_gate=True,
     ),
     "codegen": replace(_GPTJ, one_linear=True),
     "cohere": _COMMAND_R,
     "cohere2": replace(_COMMAND_R, head_norm=False, windows="types"),
-    "cwm": Traits(windows="types", window=8192, bias=False, out_bias=False),
-    "exaone": Traits(
+    "cwm": Variant(windows="types", window=8192, bias=False, out_bias=False),
+    "exaone": Variant(
         names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"},
     ),
-    "exaone4": Traits(order="inner", head_norm=True, windows="types", bias=False, out_bias=False, inner_bias=False),
+    "exaone4": Variant(order="inner", head_norm=True, windows="types", bias=False, out_bias=False, inner_bias=False),
     "glm": _GLM,
     "glm4": replace(_GLM, order="sandwich"),
     "glm4v_text": replace(_GLM, order="sandwich"),
-    "gpt_neox": Traits(
+    "gpt_neox": Variant(
         norm="layer_norm", parallel=Flag("use_parallel_residual", default=True), abreast="parallel_normed",
         bias=Flag("attention_bias", default=True), out_bias=Flag("attention_bias", default=True), inner_bias=True,
         activation="gelu", gated=False, rotated=("rotary_pct", 0.25), one_linear=True,
     ),
     "gptj": _GPTJ,
-    "granite": Traits(),
-    "helium": Traits(),
-    "internlm": Traits(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False),
-    "internlm2": Traits(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False, one_linear=True),
-    "internlm3": Traits(bias=Flag("qkv_bias"), out_bias=_INTERNLM_BIAS, inner_bias=_INTERNLM_BIAS),
-    "minicpm": Traits(tied=True),
-    "nemotron": Traits(
+    "granite": Variant(),
+    "helium": Variant(),
+    "internlm": Variant(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False),
+    "internlm2": Variant(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False, one_linear=True),
+    "internlm3": Variant(bias=Flag("qkv_bias"), out_bias=_INTERNLM_BIAS, inner_bias=_INTERNLM_BIAS),
+    "minicpm": Variant(tied=True),
+    "nemotron": Variant(
         norm="layer_norm", activation="relu2", gated=False, rotated=("partial_rotary_factor", 0.5)
     ),
-    "olmo": Traits(norm="weightless_layer_norm", inner_bias=False),
-    "smollm3": Traits(tied=True),
-    "stablelm": Traits(
+    "olmo": Variant(norm="weightless_layer_norm", inner_bias=False),
+    "smollm3": Variant(tied=True),
+    "stablelm": Variant(
         norm="layer_norm", parallel=Flag("use_parallel_residual"), bias=Flag("use_qkv_bias"), out_bias=False,
         inner_bias=False, rotated=("partial_rotary_factor", 0.25), head_norm=Flag("qk_layernorm"),
     ),
-    "starcoder2": Traits(
+    "starcoder2": Variant(
         norm="layer_norm", bias=Flag("use_bias", default=True), out_bias=Flag("use_bias", default=True),
         inner_bias=Flag("use_bias", default=True), tied=True, activation="gelu_pytorch_tanh", gated=False,
         windows="all",
@@ -161,69 +161,69 @@ DECODERS: Mapping[str, Traits] = {
 
 def dense_decoder(fields: Fields) -> Architecture:
     """Return the decoder of a configuration whose model type is in the table."""
-    traits = DECODERS[fields.model_type]
-    fields = fields.named(traits.names)
-    return of_layers(fields, traits)
+    variant = DECODERS[fields.model_type]
+    fields = fields.named(variant.names)
+    return of_layers(fields, variant)
 
 
-def of_layers(fields: Fields, traits: Traits) -> Architecture:
-    """Return a decoder of these traits, with the same feed-forward part in every layer."""
-    heads, layers = attention_of(fields, traits), fields.layers("num_hidden_layers")
-    inner = inner_of(fields, traits)
-    order = traits.abreast if has(fields, traits.parallel) else traits.order
-    near = windowed(fields, traits, layers)
-    window = replace(heads, window=fields.size("sliding_window", default=traits.window)) if any(near) else heads
+def of_layers(fields: Fields, variant: Variant) -> Architecture:
+    """Return a decoder of this variant, with the same feed-forward part in every layer."""
+    heads, layers = attention_of(fields, variant), fields.layers("num_hidden_layers")
+    inner = inner_of(fields, variant)
+    order = variant.abreast if has(fields, variant.parallel) else variant.order
+    near = windowed(fields, variant, layers)
+    window = replace(heads, window=fields.size("sliding_window", default=variant.window)) if any(near) else heads
     parts = grouped(Layer(window if close else heads, inner, order) for close in near)
-    return whole(fields, traits, parts)
+    return whole(fields, variant, parts)
 
 
-def attention_of(fields: Fields, traits: Traits) -> Attention:
+def attention_of(fields: Fields, variant: Variant) -> Attention:
     """Return the attention of a layer without a window."""
-    heads, alibi = heads_of(fields), has(fields, traits.alibi)
-    name, share = traits.rotated
+    heads, alibi = heads_of(fields), has(fields, variant.alibi)
+    name, share = variant.rotated
     turned = fields.size("rotary_dim", default=int(heads.head_dim * fields.share(name, default=share)), least=0)
     return replace(
         heads,
         rotary=0 if alibi else min(turned, heads.head_dim),
-        bias=has(fields, traits.bias),
-        out_bias=has(fields, traits.out_bias),
-        head_norm=has(fields, traits.head_norm),
-        whole_norm=traits.whole_norm,
-        one_linear=traits.one_linear,
+        bias=has(fields, variant.bias),
+        out_bias=has(fields, variant.out_bias),
+        head_norm=has(fields, variant.head_norm),
+        whole_norm=variant.whole_norm,
+        one_linear=variant.one_linear,
         biased="heads_first" if alibi else "no",
     )
 
 
-def inner_of(fields: Fields, traits: Traits, size: str = "intermediate_size") -> FeedForward:
+def inner_of(fields: Fields, variant: Variant, size: str = "intermediate_size") -> FeedForward:
     """Return the feed-forward part, whose inner features are the field `size`."""
-    usual = traits.inner_default * fields.size("hidden_size") or None
-    activation = fields.word("hidden_act", choices=ACTIVATIONS, default=traits.activation)
-    bias = has(fields, traits.inner_bias)
-    return FeedForward(fields.size(size, default=usual), activation, traits.gated, bias, traits.one_gate)
+    usual = variant.inner_default * fields.size("hidden_size") or None
+    activation = fields.word("hidden_act", choices=ACTIVATIONS, default=variant.activation)
+    bias = has(fields, variant.inner_bias)
+    return FeedForward(fields.size(size, default=usual), activation, variant.gated, bias, variant.one_gate)
 
 
-def windowed(fields: Fields, traits: Traits, layers: int) -> list[bool]:
+def windowed(fields: Fields, variant: Variant, layers: int) -> list[bool]:
     """Return whether each layer has a window."""
     stated = fields.given("sliding_window") is not None
-    if traits.windows == "none":
+    if variant.windows == "none":
         return [False] * layers
-    if traits.windows == "all":
+    if variant.windows == "all":
         return [stated] * layers
     if not stated and "sliding_window" in fields.config:
         return [False] * layers
     types = fields.kinds("layer_types", WINDOWED, layers)
-    return types or [(k + 1) % traits.full_every != 0 for k in range(layers)]
+    return types or [(k + 1) % variant.full_every != 0 for k in range(layers)]
 
 
-def whole(fields: Fields, traits: Traits, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
+def whole(fields: Fields, variant: Variant, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
     """Return a decoder of an embedding, `layers`, a final norm and logits."""
     width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
-    tied = fields.flag("tie_word_embeddings", default=traits.tied)
-    head = causal_head(fields, vocabulary, tied=tied, bias=has(fields, traits.head_bias))
+    tied = fields.flag("tie_word_embeddings", default=variant.tied)
+    head = causal_head(fields, vocabulary, tied=tied, bias=has(fields, variant.head_bias))
     drops = ("hidden_dropout", "resid_pdrop", "residual_dropout")
     return Architecture(
-        (Stack(width, Embedding(width, vocabulary, norm=traits.embedding_norm), layers, traits.norm),),
-        replace(head, scaled=traits.scaled_logits and head.vocabulary > 0),
+        (Stack(width, Embedding(width, vocabulary, norm=variant.embedding_norm), layers, variant.norm),),
+        replace(head, scaled=variant.scaled_logits and head.vocabulary > 0),
         drops=fields.share(*drops, default=0.0) > 0.0,
         drops_attention=fields.share("attention_dropout", "attn_pdrop", default=0.0) > 0.0,
     )

@@ -1,4 +1,4 @@
-"""Decoders with experts that differ from Mixtral's in a few traits: one row of a table each."""
+"""Decoders with experts that differ from Mixtral's in a few fields: one row of a table each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
 from app.graphs.importers.families.decoders import (
     Flag,
     Trait,
-    Traits,
+    Variant,
     attention_of,
     has,
     inner_of,
@@ -23,14 +23,14 @@ from app.graphs.transformers.architecture import Architecture, Experts, FeedForw
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-_LLAMA = Traits()
+_LLAMA = Variant()
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """What sets a mixture of experts apart.
 
-    traits       those of a dense decoder
+    variant      that of a dense decoder
     each         field with the inner features of an expert
     top_k        experts per token where the configuration does not say
     dense_first  field with the number of layers without experts at the beginning, and its value if the field is absent
@@ -40,7 +40,7 @@ class Mixture:
     gated        attention's output is multiplied by a gate
     """
 
-    traits: Traits = _LLAMA
+    variant: Variant = _LLAMA
     each: str = "moe_intermediate_size"
     top_k: int = 8
     dense_first: tuple[str, int] = ("", 0)
@@ -51,10 +51,10 @@ class Mixture:
     gated: bool = False
 
 
-_HEAD_NORMS = Traits(head_norm=True, inner_bias=False)
+_HEAD_NORMS = Variant(head_norm=True, inner_bias=False)
 _AFTER_DENSE = ("first_k_dense_replace", 0)
 _LING = Mixture(
-    Traits(bias=Flag("use_qkv_bias"), out_bias=Flag("use_bias"), inner_bias=Flag("use_bias"), one_linear=True),
+    Variant(bias=Flag("use_qkv_bias"), out_bias=Flag("use_bias"), inner_bias=Flag("use_bias"), one_linear=True),
     dense_first=_AFTER_DENSE, shared="num_shared_experts", top_k=6,
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ MIXTURES: Mapping[str, Mixture] = {
     ),
     "bailing_moe": _LING,
     "bailing_moe_v2": replace(
-        _LING, traits=replace(_LING.traits, head_norm=Flag("use_qk_norm", default=True)),
+        _LING, variant=replace(_LING.variant, head_norm=Flag("use_qk_norm", default=True)),
         router_bias=Flag("moe_router_enable_expert_bias", default=True), top_k=8,
     ),
     "deepseek": Mixture(dense_first=_AFTER_DENSE, shared="n_shared_experts", top_k=6),
@@ -78,13 +78,13 @@ MIXTURES: Mapping[str, Mixture] = {
     "granitemoeshared": Mixture(
         each="intermediate_size", top_k=2, shared="shared_intermediate_size", shared_is_size=True
     ),
-    "olmoe": Mixture(Traits(whole_norm=True), each="intermediate_size"),
+    "olmoe": Mixture(Variant(whole_norm=True), each="intermediate_size"),
     "phimoe": Mixture(
-        Traits(norm="layer_norm", head_bias=Flag("lm_head_bias"), windows="all"), each="intermediate_size", top_k=2,
+        Variant(norm="layer_norm", head_bias=Flag("lm_head_bias"), windows="all"), each="intermediate_size", top_k=2,
         jitter=True,
     ),
     "solar_open": Mixture(
-        Traits(inner_bias=False), dense_first=_AFTER_DENSE, shared="n_shared_experts", router_bias=True
+        Variant(inner_bias=False), dense_first=_AFTER_DENSE, shared="n_shared_experts", router_bias=True
     ),
 }  # fmt: skip
 
@@ -96,23 +96,24 @@ def routed_decoder(fields: Fields) -> Architecture:
 
 def mixed_decoder(fields: Fields, spec: Mixture) -> Architecture:
     """Return a decoder of dense layers first, then layers with experts."""
-    traits, layers = spec.traits, fields.layers("num_hidden_layers")
-    heads = replace(attention_of(fields, traits), gated=spec.gated)
-    near = windowed(fields, traits, layers)
-    window = replace(heads, window=fields.size("sliding_window", default=traits.window)) if any(near) else heads
+    variant, layers = spec.variant, fields.layers("num_hidden_layers")
+    heads = replace(attention_of(fields, variant), gated=spec.gated)
+    near = windowed(fields, variant, layers)
+    window = replace(heads, window=fields.size("sliding_window", default=variant.window)) if any(near) else heads
     name, usual = spec.dense_first
     dense = fields.size(name, default=min(usual, layers), least=0, most=layers) if name else 0
-    inner = inner_of(fields, traits) if dense else None
+    inner = inner_of(fields, variant) if dense else None
     experts = _experts(fields, spec)
     parts = grouped(
-        Layer(window if close else heads, inner if k < dense else experts, traits.order) for k, close in enumerate(near)
+        Layer(window if close else heads, inner if k < dense else experts, variant.order)
+        for k, close in enumerate(near)
     )
-    return whole(fields, traits, parts)
+    return whole(fields, variant, parts)
 
 
 def _experts(fields: Fields, spec: Mixture) -> Experts:
     count = fields.size(*_COUNTS, most=MOST_EXPERTS)
-    each = inner_of(fields, spec.traits, spec.each)
+    each = inner_of(fields, spec.variant, spec.each)
     inner = fields.size(spec.shared, default=0, least=0) if spec.shared else 0
     shared = inner if spec.shared_is_size else inner * each.inner
     return Experts(

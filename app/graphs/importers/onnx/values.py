@@ -139,7 +139,7 @@ def _reduced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape, 
 
 
 def _clipped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
-    """Bounds are inputs, or attributes before opset 11; with an input left out they are not told apart."""
+    """Bounds are inputs, or attributes before opset 11; with an input left out they are not distinguished."""
     low, high = data[1:3] if len(data) > 2 else (attributes.get("min"), attributes.get("max"))
     return np.clip(data[0], low, high)
 

@@ -185,9 +185,9 @@ def _columns(table: pa.Table, path: Path) -> dict[str, pa.ChunkedArray | pa.Arra
         if set(times) <= set(columns):
             columns[f"{part}_us"] = pc.add(*(columns.pop(name) for name in times))
     gpu = path.parents[3 if path.parents[2].name in _FAMILIES else 2].name
-    told = {"gpu": gpu, "framework": path.parents[1].name.lower(), "framework_version": path.parent.name}
+    run = {"gpu": gpu, "framework": path.parents[1].name.lower(), "framework_version": path.parent.name}
     columns.setdefault("op_name", pa.array([_stem(path)] * rows))
-    columns |= {name: pa.array([value] * rows) for name, value in {**told, **_absent(kind, columns)}.items()}
+    columns |= {name: pa.array([value] * rows) for name, value in {**run, **_absent(kind, columns)}.items()}
     return columns
 
 
