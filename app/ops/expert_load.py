@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.ops.base import Dim
 from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
@@ -36,6 +37,21 @@ def distribution(text: str) -> float:
 def distribution_name(exponent: float) -> str:
     """The word of an exponent, the inverse of `distribution`."""
     return "balanced" if exponent == BALANCED else f"power_law_{exponent:.12g}"
+
+
+# The dimension by which a row says how its tokens spread.
+DISTRIBUTION = Dim(
+    "distribution",
+    "how tokens spread over experts",
+    least=0.0,
+    default=BALANCED,
+    whole=False,
+    most=STEEPEST,
+    read=distribution,
+    write=distribution_name,
+    words="balanced, or power_law_ and an exponent (power_law_1.01)",
+    feature="code",
+)
 
 
 class Routing(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.expert_load import BALANCED, STEEPEST, distribution, distribution_name, load, loads
+from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
 from app.ops.figures import Broken, Products, Ratio, Rereads, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
@@ -147,18 +147,7 @@ MOE_OPS = (
             Dim("top_k", "experts per token"),
             Dim("tensor_parallel", "devices that share each expert", default=1.0),
             Dim("expert_parallel", "groups of devices among which experts are dealt", default=1.0),
-            Dim(
-                "distribution",
-                "how tokens spread over experts",
-                least=0.0,
-                default=BALANCED,
-                whole=False,
-                most=STEEPEST,
-                read=distribution,
-                write=distribution_name,
-                words="balanced, or power_law_ and an exponent (power_law_1.01)",
-                feature="code",
-            ),
+            DISTRIBUTION,
             Dim(
                 "gate",
                 "activation of an expert's gate; other: clamped or shifted, such as SiTU; none: two matrices, no gate",

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
 from app.ops.expert_all_to_all import MODES, NORMAL
-from app.ops.expert_load import BALANCED, STEEPEST, Routing, distribution, distribution_name, load_of
+from app.ops.expert_load import BALANCED, DISTRIBUTION, Routing, load_of
 from app.ops.figures import Broken, Products, Ratio, Work
 from app.ops.prior import Prior
 from app.tables.arrays import Floats
@@ -64,18 +64,6 @@ def check(table: OpTable) -> list[Broken]:
     ]
 
 
-_DISTRIBUTION = Dim(
-    "distribution",
-    "how tokens spread over experts",
-    least=0.0,
-    default=BALANCED,
-    whole=False,
-    most=STEEPEST,
-    read=distribution,
-    write=distribution_name,
-    words="balanced, or power_law_ and an exponent (power_law_1.01)",
-    feature="code",
-)
 MOE_WIDE_OPS = (
     Op(
         "moe_wide",
@@ -88,7 +76,7 @@ MOE_WIDE_OPS = (
             Dim("top_k", "experts per token"),
             Dim("expert_parallel", "devices among which experts are dealt"),
             Dim("slots", "places for experts on all devices; absent: one per expert", default=np.nan, absent="experts"),
-            _DISTRIBUTION,
+            DISTRIBUTION,
             Dim(
                 "balancer",
                 "eplb: experts are dealt and copied so that devices are loaded evenly",
