@@ -18,7 +18,7 @@ import numpy as np
 from app.graphs.run import Run
 from app.ops import OP_CODE
 from app.predictors.roofline import PIPES_OF_DTYPE
-from app.tables.arrays import Bools
+from app.tables.arrays import Bools, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import COMPUTE, Predictions
@@ -26,6 +26,13 @@ from app.tables.predictions import COMPUTE, Predictions
 STEADY = 1.12
 _PRODUCTS = [OP_CODE[name] for name in ("linear", "bmm", "moe", "conv2d")]
 _FULL = ("fp64", "fp32", "tf32")
+# (number format, pipe of tensor units that multiplies it)
+_TENSOR_PIPES = tuple(
+    (code, pipe)
+    for code, name in enumerate(DTYPES)
+    for pipe in PIPES_OF_DTYPE[name]
+    if name not in _FULL and pipe.endswith("_tensor")
+)
 _CONVOLUTION, _HBM, _SET_ON_NETWORKS = OP_CODE["conv2d"], "/hbm", ("pascal", "volta")
 
 
@@ -35,26 +42,23 @@ def with_steady_products(
     """Return predictions of the rows on GPU rows `targets`, GPU by GPU, with products as long as in a busy network."""
     if run.mode not in ("training", "inference"):
         return answer
-    rows = np.isin(table.kind, _PRODUCTS)
-    on = np.concatenate([rows & _slows(table, gpus, target) for target in targets])
-    ratio = np.where(on & (answer.bound == COMPUTE), STEADY, 1.0)
+    on = np.isin(table.kind, _PRODUCTS) & _slows(table, gpus, np.asarray(targets, dtype=np.intp))
+    ratio = np.where(on.ravel() & (answer.bound == COMPUTE), STEADY, 1.0)
     return replace(answer, latency_s=answer.latency_s * ratio, low_s=answer.low_s * ratio, high_s=answer.high_s * ratio)
 
 
-def _slows(table: OpTable, gpus: GpuTable, target: int) -> Bools:
-    """Return which rows would take longer on a GPU if they are products, bool [n]."""
-    architecture = gpus.architectures[target] if gpus.architectures else ""
-    set_apart = architecture.endswith(_HBM) and not architecture.startswith(_SET_ON_NETWORKS)
-    slows: Bools = _has_tensor_units(gpus, target)[table.dtype] & (set_apart | (table.kind != _CONVOLUTION))
+def _slows(table: OpTable, gpus: GpuTable, targets: Ints) -> Bools:
+    """Return which rows would take longer on which GPUs if they are products, bool [targets, n]."""
+    names = [gpus.architectures[target] if gpus.architectures else "" for target in targets]
+    set_apart = np.array([name.endswith(_HBM) and not name.startswith(_SET_ON_NETWORKS) for name in names])
+    has = _has_tensor_units(gpus, targets)[:, table.dtype]
+    slows: Bools = has & (set_apart[:, None] | (table.kind != _CONVOLUTION))
     return slows
 
 
-def _has_tensor_units(gpus: GpuTable, target: int) -> Bools:
-    """Return for which number formats of 16 bits and fewer a GPU has tensor units, bool [dtypes]."""
-    pipes = [[pipe for pipe in PIPES_OF_DTYPE[name] if pipe.endswith("_tensor")] for name in DTYPES]
-    return np.array(
-        [
-            name not in _FULL and any(np.isfinite(gpus.column(f"peak_{pipe}_flops")[target]) for pipe in known)
-            for name, known in zip(DTYPES, pipes, strict=True)
-        ]
-    )
+def _has_tensor_units(gpus: GpuTable, targets: Ints) -> Bools:
+    """Return which GPUs have tensor units for which number formats of 16 bits and fewer, bool [targets, dtypes]."""
+    has = np.zeros((len(targets), len(DTYPES)), dtype=np.bool_)
+    for code, pipe in _TENSOR_PIPES:
+        has[:, code] |= np.isfinite(gpus.column(f"peak_{pipe}_flops")[targets])
+    return has
