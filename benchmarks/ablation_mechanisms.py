@@ -20,9 +20,9 @@ from app.ops.figures import Rereads
 from app.predictors.auto.operators.collectives.extrapolation import Fallback
 from app.predictors.auto.operators.learning import fitting
 from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
-from app.predictors.auto.operators.physics import physics_fit
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
+from app.predictors.physics import physics_fit
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.trees.boosted import boosted as grow
 
 ROOT = "app.predictors.auto.operators"

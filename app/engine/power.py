@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
+from app.predictors.physics.clock_model import IDLE_SHARE
 from app.tables.gpus import GpuSpec
 
 GIVEN, MEASURED, ELSEWHERE, BOARD = "request", "measured", "measured on other GPUs", "board power"

@@ -20,8 +20,8 @@ from sqlalchemy import Connection
 from app.engine.operator_blocks import operator_table
 from app.engine.power import ELSEWHERE, ESTIMATED, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.auto.operators.physics.clock_model import IDLE_SHARE
 from app.predictors.intervals.prior import width_at
+from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import measurements, operators, revision
 from app.store.measurements import MeasurementRow

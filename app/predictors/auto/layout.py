@@ -11,7 +11,7 @@ from app.ops.stacks import STACKS
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
 from app.predictors.auto.operators.models.features import own_dims
-from app.predictors.auto.operators.physics.physics_fit import FACTOR_NAMES
+from app.predictors.physics.physics_fit import FACTOR_NAMES
 from app.predictors.schema import Layout
 from app.tables.ops import ACTIVATION_DTYPES, DTYPES
 

@@ -19,9 +19,9 @@ from app.predictors.auto.operators.models.gaussian_process import (
     View,
     transfer_covariance,
 )
-from app.predictors.auto.operators.physics.analytic_model import COMPUTE_S, DRAM_S, TERMS
-from app.predictors.auto.operators.physics.physics_fit import NEUTRAL, fill_scaled
 from app.predictors.auto.predictor import Auto
+from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, TERMS
+from app.predictors.physics.physics_fit import NEUTRAL, fill_scaled
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

@@ -13,7 +13,8 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import agreed
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models.training_samples import samples
-from app.predictors.auto.operators.physics.analytic_model import (
+from app.predictors.auto.predictor import Auto
+from app.predictors.physics.analytic_model import (
     ANY_TILE,
     COMPUTE_S,
     DRAM_S,
@@ -23,8 +24,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     TERMS,
     TIME,
 )
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL, fill_scaled, fitted_factors
-from app.predictors.auto.predictor import Auto
+from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns

@@ -12,7 +12,10 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, shape_features
 from app.predictors.auto.operators.models.training_samples import fill_all, samples
-from app.predictors.auto.operators.physics.analytic_model import (
+from app.predictors.auto.predictor import Auto
+from app.predictors.finish import finished
+from app.predictors.intervals.conformal import Intervals
+from app.predictors.physics.analytic_model import (
     ANY_TILE,
     TERMS,
     TIME,
@@ -21,11 +24,8 @@ from app.predictors.auto.operators.physics.analytic_model import (
     fill_terms,
     work_s,
 )
-from app.predictors.auto.operators.physics.clock_model import IN_NETWORK, bandwidths, compute_rates
-from app.predictors.auto.operators.physics.operator_features import operator_features, products_of
-from app.predictors.auto.predictor import Auto
-from app.predictors.finish import finished
-from app.predictors.intervals.conformal import Intervals
+from app.predictors.physics.clock_model import IN_NETWORK, bandwidths, compute_rates
+from app.predictors.physics.operator_features import operator_features, products_of
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

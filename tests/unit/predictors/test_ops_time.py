@@ -11,9 +11,9 @@ from app.ops.figures import Products
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
-from app.predictors.auto.operators.physics.clock_model import LANES_CAP, bandwidths, compute_rates
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
+from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
+from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.priors import HOP_S, IN_TURN_SHARE
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog

@@ -10,8 +10,8 @@ import pytest
 
 from app.ops import OP_CODE
 from app.predictors.auto.operators.models.sibling_transfer import dram_scale
-from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
 from app.predictors.auto.predictor import Auto
+from app.predictors.physics.physics_fit import NEUTRAL
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED

@@ -15,7 +15,9 @@ import numpy as np
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
-from app.predictors.auto.operators.physics.analytic_model import (
+from app.predictors.auto.operators.queries import MEMBERS
+from app.predictors.intervals.groups import S_MEASURED, SITUATIONS, situations_of
+from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
     L2_S,
@@ -25,10 +27,8 @@ from app.predictors.auto.operators.physics.analytic_model import (
     OVERHEAD,
     run_state,
 )
-from app.predictors.auto.operators.physics.clock_model import sustained_clocks
-from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
-from app.predictors.auto.operators.queries import MEMBERS
-from app.predictors.intervals.groups import S_MEASURED, SITUATIONS, situations_of
+from app.predictors.physics.clock_model import sustained_clocks
+from app.predictors.physics.physics_fit import NEUTRAL
 from app.predictors.priors import BY_KIND
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

@@ -9,19 +9,6 @@ from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
 from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
 from app.predictors.auto.operators.models.smooth import add_smooth
-from app.predictors.auto.operators.physics.analytic_model import (
-    ANY_TILE,
-    COMPUTE_S,
-    DRAM_S,
-    LIMIT,
-    TERMS,
-    best_tile,
-    bound_of,
-    composed,
-    fill_terms,
-)
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Inputs, Queries, Rows, Source, Trace
 from app.predictors.intervals.groups import (
     S_CALIBRATED,
@@ -33,6 +20,19 @@ from app.predictors.intervals.groups import (
     S_UNTRAINED,
     operator_codes,
 )
+from app.predictors.physics.analytic_model import (
+    ANY_TILE,
+    COMPUTE_S,
+    DRAM_S,
+    LIMIT,
+    TERMS,
+    best_tile,
+    bound_of,
+    composed,
+    fill_terms,
+)
+from app.predictors.physics.operator_features import OperatorFeatures
+from app.predictors.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.sums import BLOCK, Thresholds, TreeArrays, add_trees
 from app.runtime.compiled import compiled

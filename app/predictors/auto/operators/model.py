@@ -22,12 +22,12 @@ from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, Gpu
 from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Model
 from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
-from app.predictors.auto.operators.physics.analytic_model import LIMIT, TERMS, devices_of
-from app.predictors.auto.operators.physics.operator_features import operator_features, products_of
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
 from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import by_link
+from app.predictors.physics.analytic_model import LIMIT, TERMS, devices_of
+from app.predictors.physics.operator_features import operator_features, products_of
+from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import hardware_limit, peaks
 from app.tables.arrays import Floats, Ints

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from app.predictors.auto.operators.models.per_operator import MOST_SIBLINGS
-from app.predictors.auto.operators.physics.analytic_model import Devices
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
+from app.predictors.physics.analytic_model import Devices
+from app.predictors.physics.operator_features import OperatorFeatures
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Most models of one answer: those of siblings, and the one of few rows of the GPU itself.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from app.ops import OPS
 from app.predictors.auto.operators.models.gaussian_process import matern
 from app.predictors.auto.operators.models.training_samples import samples
-from app.predictors.auto.operators.physics.physics_fit import NEUTRAL
+from app.predictors.physics.physics_fit import NEUTRAL
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements

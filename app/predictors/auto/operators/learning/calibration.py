@@ -26,7 +26,7 @@ from app.predictors.auto.operators.models.gaussian_process import (
 )
 from app.predictors.auto.operators.models.gaussian_process import dependence as dependence_of
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
+from app.predictors.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
 from app.predictors.trees.boosted import Trees
 from app.predictors.trees.sums import LEAVES
 from app.tables.arrays import Floats, Singles

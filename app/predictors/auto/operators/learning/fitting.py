@@ -26,9 +26,9 @@ from app.predictors.auto.operators.models.per_operator import (
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, fitted_factors
 from app.predictors.intervals.groups import S_UNSEEN
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.physics_fit import FACTORS, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.tables.arrays import Floats, Ints
 

@@ -28,9 +28,9 @@ from app.predictors.auto.operators.models.training_samples import (
     usual_rows,
     with_isolated_rows,
 )
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.operator_features import products_of
 from app.predictors.links import by_link, runs_by_link
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.operator_features import products_of
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable

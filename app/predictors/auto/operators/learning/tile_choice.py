@@ -14,8 +14,8 @@ import numpy as np
 from app.ops import OPS
 from app.predictors.auto.operators.learning.fitting import TRIAL_ROWS
 from app.predictors.auto.operators.models.training_samples import Samples, samples
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.physics_fit import fitted_factors
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.physics_fit import fitted_factors
 from app.predictors.priors import TILES_OF_KIND
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements

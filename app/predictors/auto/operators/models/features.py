@@ -16,7 +16,7 @@ from app.ops import OPS
 from app.ops.figures import Products
 from app.ops.kinds import Kind
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto.operators.physics.analytic_model import (
+from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
     L2_S,
@@ -29,7 +29,7 @@ from app.predictors.auto.operators.physics.analytic_model import (
     Devices,
     late_bytes,
 )
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
+from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles

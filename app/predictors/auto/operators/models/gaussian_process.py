@@ -27,7 +27,7 @@ from app.predictors.auto.operators.models.features import (
     own_dims,
     size_columns,
 )
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, fill_scaled
+from app.predictors.physics.physics_fit import FACTORS, fill_scaled
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.boosted import Trees, leaves_of
 from app.predictors.trees.sums import LEAVES

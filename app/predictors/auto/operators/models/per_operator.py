@@ -17,9 +17,9 @@ import numpy as np
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.auto.operators.models.validity import check_model_parts
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.shapes import check_shape
 from app.predictors.trees.boosted import Trees
 from app.tables.arrays import Floats, Singles

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.predictors.auto.operators.physics.analytic_model import Devices, compute_s
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures
-from app.predictors.auto.operators.physics.physics_fit import COMPUTE, DRAM
 from app.predictors.intervals.groups import S_SIBLING
+from app.predictors.physics.analytic_model import Devices, compute_s
+from app.predictors.physics.operator_features import OperatorFeatures
+from app.predictors.physics.physics_fit import COMPUTE, DRAM
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints

@@ -12,9 +12,9 @@ from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, fill_features, shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, chooses
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
-from app.predictors.auto.operators.physics.operator_features import OperatorFeatures, operator_features, products_of
-from app.predictors.auto.operators.physics.physics_fit import fill_scaled
+from app.predictors.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
+from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
+from app.predictors.physics.physics_fit import fill_scaled
 from app.predictors.priors import FAST_LINK_BYTES_PER_S
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bools, Floats, Ints, Singles

@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.physics.analytic_model import ANY_TILE
-from app.predictors.auto.operators.physics.physics_fit import FACTORS
+from app.predictors.physics.analytic_model import ANY_TILE
+from app.predictors.physics.physics_fit import FACTORS
 from app.predictors.shapes import check_below, check_shape
 from app.predictors.trees.boosted import Trees
 from app.predictors.trees.sums import DEPTH, LEAVES

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops.tiles import CANDIDATES, wave_efficiency
-from app.predictors.auto.operators.physics.clock_model import (
+from app.predictors.physics.clock_model import (
     BUSY,
     COOL,
     IN_NETWORK,
@@ -23,7 +23,7 @@ from app.predictors.auto.operators.physics.clock_model import (
     effective_l2_bytes,
     peak_reductions,
 )
-from app.predictors.auto.operators.physics.operator_features import SPACES, OperatorFeatures, speed_of
+from app.predictors.physics.operator_features import SPACES, OperatorFeatures, speed_of
 from app.predictors.priors import (
     BY_KIND,
     CHUNKS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.predictors.auto.operators.physics.analytic_model import (
+from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
     L2_S,
