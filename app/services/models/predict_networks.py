@@ -125,7 +125,7 @@ def _with_measured(
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[str]:
-    """Return what the answer makes of a configuration's formats and longest context."""
+    """Return notes on the number formats and the longest context that a configuration states."""
     notes = []
     if run.formats is not None:
         used = {field.name: getattr(run.formats, field.name) or run.dtype for field in fields(run.formats)}

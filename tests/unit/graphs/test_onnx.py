@@ -332,6 +332,25 @@ def test_slices_to_the_end_are_known() -> None:
     assert graph["nodes"][0]["outputs"] == [{"shape": [2, 7]}]
 
 
+@pytest.mark.parametrize(("bounds", "size"), [(["least"], 5), (["", "most"], 2), (["least", "most"], 5)])
+def test_sizes_are_bounded_from_below_above_or_both(bounds: list[str], size: int) -> None:
+    weights = [integers("three", 3), integers("least", 5), integers("most", 5 if "least" in bounds else 2)]
+    nodes = [
+        node("Clip", ["three", *bounds], ["size"]),
+        node("Expand", ["x", "size"], ["y"]),
+        node("Relu", ["y"], ["z"]),
+    ]
+    graph = read(model(nodes, {"x": [1]}, weights), {})
+    assert graph["nodes"][-1]["outputs"] == [{"shape": [size]}]
+
+
+def test_a_slice_may_leave_out_its_axes_before_its_steps() -> None:
+    weights = [integers("sizes", 2, 3, 4, 5), integers("from", 1), integers("to", 4), integers("step", 2)]
+    nodes = [node("Slice", ["sizes", "from", "to", "", "step"], ["some"]), node("Expand", ["x", "some"], ["y"])]
+    graph = read(model([*nodes, node("Relu", ["y"], ["z"])], {"x": [1, 1]}, weights), {})
+    assert graph["nodes"][-1]["outputs"] == [{"shape": [3, 5]}]
+
+
 def test_a_tensor_without_a_shape_in_the_file_is_no_scalar() -> None:
     """value_info with a type and no shape: the shape of the first input counts."""
     unknown = field(13, field(1, "y") + field(2, field(1, field(1, FLOAT))))

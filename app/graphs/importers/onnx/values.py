@@ -86,7 +86,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 def folded(op: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any], shape: Shape) -> Data | None:
     """Return the values of an operator on constants; None if not folded."""
-    given = [value.data for value in inputs if value is not None]
+    given = [_ABSENT if value is None else value.data for value in inputs]
     rule = _FOLDS.get(op)
     if rule is None or prod(shape) > SMALL or any(data is None for data in given):
         return None
@@ -98,8 +98,15 @@ def folded(op: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any
     return data if data.shape == shape else None
 
 
+# An input that is left out before others. It has no elements, so that a rule which needs it has no result.
+_ABSENT: Data = np.empty(0)
 Fold = Callable[[Sequence[Data], Mapping[str, Any], Shape], Any]
 Reduction = Callable[..., Any]
+
+
+def _optional(data: Sequence[Data], place: int) -> Data | None:
+    """Return the input at a place; None if it is left out."""
+    return data[place] if len(data) > place and data[place] is not _ABSENT else None
 
 
 def _reshaped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
@@ -118,10 +125,11 @@ def _gathered(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape)
 
 def _sliced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
     starts, ends = (data[k].reshape(-1).tolist() for k in (1, 2))
-    axes = data[3].reshape(-1).tolist() if len(data) > 3 else range(len(starts))
-    steps = data[4].reshape(-1).tolist() if len(data) > 4 else [1] * len(starts)
-    result = data[0]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+    axes, steps = (_optional(data, k) for k in (3, 4))
+    listed = range(len(starts)) if axes is None else axes.reshape(-1).tolist()
+    strides = [1] * len(starts) if steps is None else steps.reshape(-1).tolist()
+    result: Data = data[0]
+    for start, end, axis, step in zip(starts, ends, listed, strides, strict=True):
         whole = [slice(None)] * result.ndim
         whole[int(axis)] = slice(int(start), int(end) if int(end) >= -(2**31) else None, int(step))
         result = result[tuple(whole)]
@@ -129,19 +137,23 @@ def _sliced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -
 
 
 def _dequantised(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
-    return (data[0] - (data[2] if len(data) > 2 else 0)) * data[1]
+    zero = _optional(data, 2)
+    return (data[0] - (0 if zero is None else zero)) * data[1]
 
 
 def _reduced(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape, reduce: Reduction) -> Data:
-    listed = data[1].reshape(-1).tolist() if len(data) > 1 else attributes.get("axes")
+    given = _optional(data, 1)
+    listed = attributes.get("axes") if given is None else given.reshape(-1).tolist()
     axes = tuple(int(axis) for axis in listed) if listed else None
     return np.asarray(reduce(data[0], axis=axes)).reshape(shape)
 
 
 def _clipped(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
-    """Bounds are inputs, or attributes before opset 11; with an input left out they are not distinguished."""
-    low, high = data[1:3] if len(data) > 2 else (attributes.get("min"), attributes.get("max"))
-    return np.clip(data[0], low, high)
+    """Return data within bounds, each of which may be left out: inputs, or attributes before opset 11."""
+    low, high = _optional(data, 1), _optional(data, 2)
+    return np.clip(
+        data[0], attributes.get("min") if low is None else low, attributes.get("max") if high is None else high
+    )
 
 
 def _one_hot(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> Data:
