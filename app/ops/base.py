@@ -143,7 +143,7 @@ class Op:
     waits     whether much of its time is waiting that no term of the physics names
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
-    few_configurations  whether data sets hold a handful of them
+    few_configurations  whether data sets hold a handful of them; its dtypes then share what carries to other GPUs
 
     In a network:
     backward  what its backward pass runs (app.ops.gradient)

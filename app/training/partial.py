@@ -1,7 +1,7 @@
 """Training of some operators of a shipped predictor; what it knows of the others is kept.
 
-What is learned of an operator in a dtype depends on its own rows alone, except that collectives share sizes and that
-residuals are pooled by interval group. So operators of an interval group are trained together, and all others are the
+What is learned of an operator depends on its own rows alone, except that collectives share sizes and that residuals are
+pooled by interval group. So operators of an interval group are trained together, in all dtypes, and all others are the
 same as if all had been trained: their cells, intervals, held-out errors and rows of the card are taken over.
 """
 

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.ops.attention_module import DSA, MLA, MSA
 from app.ops.moe import OTHER
 from app.ops.tiles import CANDIDATES
+from app.predictors.auto.operators.collectives.interpolation import joined
 from app.predictors.auto.operators.learning.fitting import agreed
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
-from app.predictors.auto.operators.models.training_samples import samples
+from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
 from app.predictors.auto.predictor import Auto
+from app.predictors.intervals.groups import SITUATIONS
 from app.predictors.physics.analytic_model import (
     ANY_TILE,
     COMPUTE_S,
@@ -93,6 +96,45 @@ def test_router_classes_are_trained_separately() -> None:
         rows = own.rows
         known = both.predict(rows.ops, GPUS, np.arange(len(rows)), rows.gpu, evidence=no_evidence(rows.ops)).latency_s
         assert np.abs(known / rows.latency_s - 1.0).mean() < 0.05
+
+
+def test_operators_that_are_no_experts_have_no_layers_apart() -> None:
+    row = {"batch": 8, "heads": 16, "head_dim": 128, "value_dim": 128, "context_length": 4096, "hidden": 7168}
+    kinds = [row | {"latent_dim": 512, "rope_dim": 64, "variant": float(kind)} for kind in (MLA, DSA, MSA)]
+    modules = measured("attention_module", kinds, GPUS, (SEEN,), law_of_modules, dtype="bf16")
+    layers = experts((*LAYERS, OTHER_GATE_LAYER), "grouped")
+    apart = [with_isolated_rows(samples(of.rows, GPUS), of).isolated.any() for of in (modules, layers)]
+    assert apart == [False, True]
+
+
+def law_of_modules(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+    return untrained(ops, gpu, gpus)
+
+
+def test_dtypes_of_few_configurations_share_what_they_carry_to_other_gpus() -> None:
+    """Three GPUs take twice the time in BF16; FP8, of which two know as much, is then predicted so on a fourth."""
+    names = ("hidden", "intermediate", "experts", "top_k")
+    tokens = np.rint(np.geomspace(1, 8192, 60)).tolist()
+    rows = [dict(zip(names, layer, strict=True)) | {"tokens": n} for layer in LAYERS for n in tokens]
+
+    def twice(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return 2.0 * untrained(ops, gpu, gpus)
+
+    bf16, fp8 = (
+        measured("moe", rows, GPUS, on, twice, dtype=dtype)
+        for dtype, on in (("bf16", (SEEN, SEEN_TOO, SEEN_THREE)), ("fp8", (SEEN, SEEN_TOO)))
+    )
+    alone, together = (Auto().fit_operators(taught, GPUS) for taught in ([fp8], [bf16, fp8]))
+    asked = measured("moe", rows, GPUS, (UNSEEN,), twice, dtype="fp8").rows
+    here, nothing = np.arange(len(asked)), no_evidence(asked.ops)
+    off = [
+        np.abs(auto.predict(asked.ops, GPUS, here, asked.gpu, evidence=nothing).latency_s / asked.latency_s - 1.0)
+        for auto in (alone, together)
+    ]
+    assert off[0].mean() > 0.3
+    assert off[1].mean() < 0.1
+    cells = together.operators_.cells
+    assert cells["moe", "fp8"].shared is cells["moe", "bf16"].shared
 
 
 def test_fitted_constants_are_recovered_and_respect_the_hardware_limit() -> None:
@@ -195,6 +237,24 @@ def test_models_of_few_rows_are_used_without_the_shared_model() -> None:
     cell = Auto().fit_operators([few], GPUS).operators_.cells["linear", "fp32"]
     assert cell.shared is not None
     assert all(model.alone for model in cell.own.values())
+
+
+def test_a_gpu_of_few_rows_is_no_donor_where_others_have_many() -> None:
+    many, few = runs("linear", "mnk", 900, (SEEN_TOO, SEEN_THREE)), runs("linear", "mnk", 60, (SEEN,))
+    everywhere = runs("linear", "mnk", 60, (SEEN, SEEN_TOO, SEEN_THREE))
+    both = replace(joined_runs(many, few), key=np.arange(len(many) + len(few), dtype=np.uint64))
+    sibling = ("twin", GPUS.architectures[SIBLING])
+    for taught, found in ((everywhere, "sibling"), (both, "unseen")):
+        cell = Auto().fit_operators([taught], GPUS).operators_.cells["linear", "fp32"]
+        assert SITUATIONS[cell.gpu_model(*sibling).situation] == found
+
+
+def joined_runs(first: OperatorRuns, other: OperatorRuns) -> OperatorRuns:
+    """Rows of both, of one operator and dtype."""
+    rows = joined([first.rows, other.rows])
+    codes = {name: np.concatenate([getattr(first, name), getattr(other, name)]) for name in ("software", "kernel")}
+    blank = np.full((3, len(rows)), np.nan)
+    return replace(first, rows=rows, grid=blank, block=blank, **codes)
 
 
 def test_unmeasured_phases_states_and_dtypes_have_weaker_situations() -> None:

@@ -1,14 +1,16 @@
 """Fitting of the cell of one operator in one dtype to its training samples (models.per_operator).
 
 A GPU with enough rows has constants and trees of its own. The shared model is fitted to all GPUs with equal weight of
-each; on other GPUs it may do more harm than good, so each constant is carried as far as architectures agree on it, and
-its trees with the strength that errs least on held-out architectures. Few rows calibrate the prediction of their GPU.
+each, and to all dtypes of an operator of which each has few configurations; on other GPUs it may do more harm than
+good, so each constant is carried as far as architectures agree on it, and its trees with the strength that errs least
+on held-out architectures. Few rows calibrate the prediction of their GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,12 +27,12 @@ from app.predictors.auto.operators.models.per_operator import (
     log_correction,
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
-from app.predictors.auto.operators.models.training_samples import Samples
+from app.predictors.auto.operators.models.training_samples import Samples, together
 from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Floats
 
 # Least rows of a GPU for a model of its own; with fewer it corrects another.
 ENOUGH = 400
@@ -59,10 +61,22 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LEAST_ARCHITECTURES = 3
 
 
-def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Samples | None) -> Cell:
-    """The cell fitted to `samples`; models of other GPUs in `before` stay.
+class Shared(NamedTuple):
+    """A model of all GPUs together, and its strength on another architecture."""
 
-    `usual`: the samples with the usual tiles, for the shared model, which serves GPUs of unknown tile.
+    model: Model
+    strength: Strengths
+
+
+def renews_shared(samples: Samples, before: Cell | None) -> bool:
+    """Whether `samples` have every GPU that the cell `before` learned from."""
+    return before is None or {samples.names[code] for code in np.unique(samples.gpu)} >= set(before.own)
+
+
+def learn(samples: Samples, shape_features: int, before: Cell | None, shared: Shared | None) -> Cell:
+    """The cell fitted to `samples`; models of other GPUs in `before` stay, and its shared model where `shared` is None.
+
+    `shared` was fitted to these rows too.
     """
     codes = np.unique(samples.gpu).tolist()
     names = {samples.names[code] for code in codes}
@@ -71,19 +85,15 @@ def learn(samples: Samples, shape_features: int, before: Cell | None, usual: Sam
     low, high = shape.min(axis=1).astype(np.float64), shape.max(axis=1).astype(np.float64)
     if before is not None and len(old.low) == len(low):
         low, high = np.minimum(low, old.low), np.maximum(high, old.high)
-    shared, strength = old.shared, old.strength
-    if len(codes) > 1 and names >= set(old.own):
-        carried = samples if usual is None else usual
-        shared, strength = _shared(carried, codes, SHARED_ROWS, SHARED_TREES), _strength(carried, codes)
     architecture = {**old.architecture, **{samples.names[code]: samples.architectures[code] for code in codes}}
-    base = Cell(
-        {gpu: model for gpu, model in old.own.items() if gpu not in names}, architecture, shared, strength, low, high
-    )
-    own = dict(base.own)
-    for code in codes:
-        rows = samples.of(np.flatnonzero(samples.gpu == code))
-        own[samples.names[code]] = _own(rows, code, base, shared_has_rows=shared is not old.shared)
-    return Cell(own, architecture, shared, strength, low, high)
+    own = {gpu: model for gpu, model in old.own.items() if gpu not in names}
+    base = Cell(own, architecture, *(shared or (old.shared, old.strength)), low, high)
+    fitted_to = [samples.of(np.flatnonzero(samples.gpu == code)) for code in codes]
+    mine = {
+        samples.names[code]: _own(rows, code, base, shared_has_rows=shared is not None)
+        for code, rows in zip(codes, fitted_to, strict=True)
+    }
+    return replace(base, own={**own, **mine})
 
 
 def _own(samples: Samples, code: int, base: Cell, *, shared_has_rows: bool) -> Model:
@@ -134,7 +144,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
     count = _trees_of(len(residual), eager=eager) if trees is None else trees
-    growth = Growth(count, clear=np.inf if eager else CLEAR)
+    growth = Growth(count, clear=np.inf if eager else CLEAR, relative=not eager)
     if alone:
         growth = replace(_OWN_EAGER if eager else _OWN_OF_GRAPHS, trees=count)
     features, target = np.ascontiguousarray(samples.features), residual - mean
@@ -172,45 +182,54 @@ def kernels_of(shared: Model | None) -> Kernels:
     return Kernels.of(NO_TREES if shared is None else shared.trees)
 
 
-def _shared(samples: Samples, codes: Sequence[int], most: int, trees: int) -> Model:
-    """The shared model of the GPUs `codes`, each with equal weight and at most `most` rows."""
-    kept = [_some(samples, code, most) for code in codes]
-    weight = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in kept])
-    return fitted(samples.of(np.concatenate(kept)), alone=False, trees=trees, weight=weight)
+def shared_by(parts: Sequence[Samples]) -> Shared | None:
+    """The shared model of samples of one operator, a part per dtype; None of a single GPU."""
+    codes = np.unique(np.concatenate([np.empty(0, dtype=np.intp), *(part.gpu for part in parts)])).tolist()
+    if len(codes) < 2:
+        return None
+    return Shared(_shared(parts, codes, SHARED_ROWS, SHARED_TREES), _strength(parts, codes))
 
 
-def _some(samples: Samples, code: int, most: int) -> Ints:
-    """At most `most` rows of a GPU, int [m], drawn at random with a fixed seed."""
-    rows = np.flatnonzero(samples.gpu == code)
-    return np.random.default_rng(0).permutation(rows)[:most]
+def _shared(parts: Sequence[Samples], codes: Sequence[int], most: int, trees: int) -> Model:
+    """The shared model of the GPUs `codes`, each with equal weight in each part and at most `most` rows."""
+    kept = [one for code in codes for one in _some(parts, code, most)]
+    weight = np.concatenate([np.full(len(one.latency_s), 1.0 / len(one.latency_s)) for one in kept])
+    return fitted(together(kept), alone=False, trees=trees, weight=weight)
 
 
-def _strength(samples: Samples, codes: Sequence[int]) -> Strengths:
+def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:
+    """At most `most` rows of a GPU of each part that has some, drawn at random with a fixed seed."""
+    every = ((part, np.flatnonzero(part.gpu == code)) for part in parts)
+    return [part.of(np.random.default_rng(0).permutation(rows)[:most]) for part, rows in every if len(rows)]
+
+
+def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
     """The part of each constant and of the trees that is carried to another architecture.
 
     Of the trees the part with the least error on held-out architectures; none for operators that move bytes: on large
     rows of a held-out GPU they did worse than none (docs/explanation/notebook.md). For those that only stream, siblings
     get no more either, as bandwidth explains the rest. Nothing with fewer than LEAST_ARCHITECTURES.
     """
-    architectures = {code: samples.architectures[code] or samples.names[code] for code in codes}
+    kind = parts[0]
+    architectures = {code: kind.architectures[code] or kind.names[code] for code in codes}
     of_architecture = [
         [code for code in codes if architectures[code] == architecture]
         for architecture in sorted(set(architectures.values()))
     ]
     if len(of_architecture) < LEAST_ARCHITECTURES:
         return NOTHING_CARRIED
-    some = {code: samples.of(_some(samples, code, TRIAL_ROWS)) for code in codes}
-    carried = agreed(
-        np.array(
-            [np.mean([_constants(some[code]) for code in architecture], axis=0) for architecture in of_architecture]
-        )
-    )
-    if samples.moves:
-        return Strengths(carried, 0.0, limits_siblings=samples.streams)
+    some = {code: _some(parts, code, TRIAL_ROWS) for code in codes}
+    constants = [
+        np.mean([_constants(rows) for code in architecture for rows in some[code]], axis=0)
+        for architecture in of_architecture
+    ]
+    carried = agreed(np.array(constants))
+    if kind.moves:
+        return Strengths(carried, 0.0, limits_siblings=kind.streams)
     errors = []
     for architecture in of_architecture:
-        model = _shared(samples, [code for code in codes if code not in architecture], TRIAL_ROWS, TRIAL_TREES)
-        for rows in (some[code] for code in architecture):
+        model = _shared(parts, [code for code in codes if code not in architecture], TRIAL_ROWS, TRIAL_TREES)
+        for rows in (rows for code in architecture for rows in some[code]):
             full = log_correction(GpuModel(model.factors, ((model, 1.0),), S_UNSEEN), rows.features)
             left = rows.residual(model.factors**carried)
             errors.append([np.abs(np.expm1(part * full - left)).mean() for part in STRENGTHS])

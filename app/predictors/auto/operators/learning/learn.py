@@ -15,7 +15,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.collectives.interpolation import joined, with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
-from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn
+from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn, renews_shared, shared_by
 from app.predictors.auto.operators.learning.tile_choice import tiled
 from app.predictors.auto.operators.model import CellKey, Learned, borrows_native
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
@@ -23,6 +23,7 @@ from app.predictors.auto.operators.models.gaussian_process import View, expected
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.ranges import extrapolation_distance
 from app.predictors.auto.operators.models.training_samples import (
+    Samples,
     architecture_keys,
     samples,
     usual_rows,
@@ -44,15 +45,37 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
-    for key, rows in _with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus).items():
-        if len(rows):
-            before = cells.get(key)
-            training = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual[key])
-            blank = unmeasured(rows)
-            training = replace(training, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else training
-            usual_tiles = training if (training.tile == ANY_TILE).all() else samples(rows, gpus)
-            cells[key] = learn(training, SHAPE_FEATURES, before, usual_tiles)
+    rows = _with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus)
+    for keys in _sharing([key for key in rows if len(rows[key])]):
+        taught = {key: _taught(rows[key], usual[key], gpus, cells.get(key)) for key in keys}
+        renewed = [key for key, (training, _) in taught.items() if renews_shared(training, cells.get(key))]
+        shared = shared_by([taught[key][1] for key in renewed])
+        for key, (training, _) in taught.items():
+            cells[key] = learn(training, SHAPE_FEATURES, cells.get(key), shared if key in renewed else None)
     return Learned(cells)
+
+
+def _sharing(keys: Iterable[CellKey]) -> list[list[CellKey]]:
+    """The cells that share a model: the dtypes of an operator of few configurations, each of any other alone.
+
+    Each dtype of such an operator was measured in other layers, and on other GPUs.
+    """
+    groups = dict[CellKey, list[CellKey]]()
+    for key in keys:
+        op = OPS[OP_CODE[key[0]]]
+        groups.setdefault((op.name, "") if op.few_configurations and op.pattern is None else key, []).append(key)
+    return list(groups.values())
+
+
+def _taught(rows: Measurements, usual: OperatorRuns, gpus: GpuTable, before: Cell | None) -> tuple[Samples, Samples]:
+    """The samples of a cell for the models of single GPUs, and those with the usual tiles for the shared model.
+
+    The shared model serves GPUs of unknown tile.
+    """
+    training = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual)
+    blank = unmeasured(rows)
+    training = replace(training, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else training
+    return training, training if (training.tile == ANY_TILE).all() else samples(rows, gpus)
 
 
 # Models of GPUs by their ids, each with the GPU's architecture key, for every cell that they correct.

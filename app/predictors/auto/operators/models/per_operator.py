@@ -56,6 +56,11 @@ class Model(NamedTuple):
     alone: bool
     tile: int = ANY_TILE
 
+    @property
+    def of_many_rows(self) -> bool:
+        """Whether it was fitted to many rows of a GPU."""
+        return self.alone and len(self.trees.feature) > 0
+
 
 class GpuModel(NamedTuple):
     """GPU model: physics with `tile` under `factors` [FACTORS], corrected by weighted models.
@@ -128,6 +133,9 @@ class Cell:
         siblings = [
             model for name, model in known if self.architecture[name] == architecture and name != gpu and model.alone
         ]
+        if any(model.of_many_rows for _, model in known):
+            # A model of few rows is no match for many rows of other GPUs.
+            siblings = [model for model in siblings if model.of_many_rows]
         siblings = siblings[:MOST_SIBLINGS]
         if siblings and architecture:
             carried = self.strength if self.strength.limits_siblings else ALL_CARRIED

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from app.ops import OPS
 from app.ops.kinds import kinds_of
-from app.ops.moe import GROUPED, OTHER_GATE
+from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, fill_features, shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, chooses
 from app.predictors.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
@@ -24,6 +25,8 @@ from app.tables.operator_runs import OperatorRuns
 
 # Most rows that a GPU's serving stacks teach: training takes a time in proportion to them.
 MOST_ROWS = 40_000
+# Fields of Samples whose last axis is the rows.
+_BY_ROW = ("features", "terms", "latency_s", "gpu", "tile", "isolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,22 @@ class Samples:
 
     def of(self, rows: Ints) -> Samples:
         """Return the samples of `rows`."""
-        terms = np.ascontiguousarray(self.terms[:, rows])
-        kept = {name: getattr(self, name)[rows] for name in ("latency_s", "gpu", "tile", "isolated")}
-        return replace(self, features=self.features[:, rows], terms=terms, **kept)
+        columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[..., rows]) for name in _BY_ROW}
+        return replace(self, **columns)
 
     def residual(self, factors: Floats) -> Floats:
         """Return log(measured / physics under `factors`), float64 [n]."""
         physics = np.empty(len(self.latency_s))
         fill_scaled(self.terms, factors, physics)
         return np.log(self.latency_s / physics)
+
+
+def together(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts, of one operator and one table of GPUs."""
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_ROW
+    }
+    return replace(parts[0], **columns)
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
@@ -142,21 +152,21 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
 
 def with_isolated_rows(samples_of_runs: Samples, runs: OperatorRuns) -> Samples:
     """Return the samples of `runs` with `isolated` rows marked, by kernel name; only experts have such rows."""
-    if OPS[int(runs.rows.ops.kind[0])].kernel_class is None:
-        return samples_of_runs
+    if OPS[int(runs.rows.ops.kind[0])].kernel_class is not router_class:
+        return samples_of_runs  # the same codes mean other things: kinds of attention, say
     return replace(
         samples_of_runs, isolated=_isolated(samples_of_runs.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel)
     )
 
 
-def _isolated(router_class: Singles, gpu: Ints, kernel: Ints) -> Bools:
+def _isolated(router: Singles, gpu: Ints, kernel: Ints) -> Bools:
     """Return the isolated rows, bool [n]: grouped routers, and other gates that run on kernels of no other layer."""
-    gate = router_class == OTHER_GATE
+    gate = router == OTHER_GATE
     isolated: Bools = gate & (kernel >= 0)
     for code in np.unique(gpu[isolated]):
         usual = np.unique(kernel[(gpu == code) & ~gate])
         isolated &= (gpu != code) | ~np.isin(kernel, usual)
-    isolated |= router_class == GROUPED
+    isolated |= router == GROUPED
     return isolated
 
 
