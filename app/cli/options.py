@@ -203,14 +203,11 @@ def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tu
     embedded = settings.database_url is None
     with started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext():
         # These take longer than the server's start.
-        from app.engine.shipped import read_ahead
-        from app.predictors.auto.predictor import Auto
-
-        read_ahead(Auto.name, settings.shipped_dir)
         from app.bootstrap.assemble import assemble_for
         from app.bootstrap.runtime import open_runtime
         from app.engine.gpu_rows import Snapshot
         from app.engine.versions import ALL
+        from app.predictors.auto.predictor import Auto
         from app.services.graphs.graph_store import Graphs
 
         with open_runtime(settings) as runtime:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,6 @@ def shipped_versions(folder: Path) -> dict[str, Shipped]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactRefused(f"{path} cannot be read: {error!r}.") from error
     return {name: Shipped(name, folder, sha256, _manifest(folder, sha256)) for name, sha256 in named.items()}
-
-
-def read_ahead(predictor: str, folder: Path) -> None:
-    """Begin to read the shipped artefact of a predictor, for a later `payload`."""
-    with suppress(ArtifactRefused):  # whoever loads it reports why
-        if (ships := shipped_version(predictor, folder)) is not None:
-            artifacts.read_ahead(folder, ships.sha256)
 
 
 def shipped_version(predictor: str, folder: Path) -> Shipped | None:

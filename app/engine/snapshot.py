@@ -23,6 +23,7 @@ from app.errors import GpucastError, Unavailable
 from app.runtime.allocator_trim import trim_allocator
 from app.store import keys, revision
 from app.store.keys import Key
+from app.store.mapped_file import release_pages
 from app.store.session import Database
 
 log = logging.getLogger(__name__)
@@ -209,6 +210,7 @@ class SnapshotHolder:
         snapshot = Snapshot.of(engine)
         self._warm(snapshot)
         trim_allocator()  # unpacked artefacts and the rows read leave free memory behind
+        release_pages()  # the trial touched every model; requests ask few
         return snapshot
 
     def _keep_correcting(self) -> None:

@@ -16,6 +16,7 @@ from app.engine.engine import Engine, Refusal, Served, untrained
 from app.engine.payloads import stored_payload
 from app.engine.shipped import Shipped, shipped_versions
 from app.engine.trial import tried
+from app.engine.version_cache import cached
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
 from app.store import versions
@@ -155,8 +156,13 @@ def _shipped(ships: Shipped, gpus: GpuTable) -> Served:
     key = (ships.predictor, ships.folder, ships.sha256)
     served = _in_use.get(key)
     if served is None:
-        served = _in_use[key] = _from(ships.payload(), ships.predictor, ships.version)
+        served = _in_use[key] = cached(ships, lambda: built(ships))
     return tried(served, gpus)
+
+
+def built(ships: Shipped) -> Served:
+    """A shipped version from its artefact; ArtifactRefused says why not."""
+    return _from(ships.payload(), ships.predictor, ships.version)
 
 
 def _from(payload: Mapping[str, Any], name: str, version: str) -> Served:

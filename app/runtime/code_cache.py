@@ -7,43 +7,28 @@ compilation; and two processes that compile a function for different types may o
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
 
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
-
+from app.runtime.cache_base import APP, BESIDE, sources_digest, writable_base
+from app.runtime.lean_numba import caching
 from app.runtime.syntax import syntax_digest, syntax_digests
 
-_APP = Path(__file__).parent.parent
 # Folders whose functions and constants may be compiled into other functions.
-_SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
-
-
-_BESIDE = Path(__file__).parent / "__pycache__"
-
-
-def _writable_base() -> Path:
-    """Return a folder beside the sources if writable, else one among the user's temporary files."""
-    writable = os.access(_BESIDE if _BESIDE.exists() else _BESIDE.parent, os.W_OK)
-    return _BESIDE if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
+SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
 
 
 def _cache_folder() -> Path:
     """Return the cache folder, named by a digest of all sources, since callees may be in other files."""
-    base = _writable_base()
-    sources = (source for folder in _SOURCES for source in (_APP / folder).rglob("*.py"))
-    digests = syntax_digests(_APP, sources, base)
-    joined = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
-    folder = base / f"compiled-{blake2b(joined.encode(), digest_size=8).hexdigest()}"
-    if base != _BESIDE and (_BESIDE / folder.name).is_dir() and not folder.exists():
-        _copy_whole(_BESIDE / folder.name, folder)
+    base = writable_base()
+    folder = base / f"compiled-{sources_digest(SOURCES)}"
+    if base != BESIDE and (BESIDE / folder.name).is_dir() and not folder.exists():
+        _copy_whole(BESIDE / folder.name, folder)
     return folder
 
 
@@ -64,11 +49,11 @@ FOLDER = _cache_folder()
 @cache
 def _stamp(file: Path) -> str:
     """Return a digest of the file if it lies outside the folders whose digest names FOLDER."""
-    if any(file.is_relative_to(_APP / folder) for folder in _SOURCES):
+    if any(file.is_relative_to(APP / folder) for folder in SOURCES):
         return ""
-    if not file.is_relative_to(_APP):
+    if not file.is_relative_to(APP):
         return syntax_digest(file.read_bytes())
-    return syntax_digests(_APP, [file], _writable_base())[file.relative_to(_APP).as_posix()]
+    return syntax_digests(APP, [file], writable_base())[file.relative_to(APP).as_posix()]
 
 
 @cache
@@ -76,7 +61,7 @@ def _resolved(file: str) -> Path:
     return Path(file).resolve()
 
 
-class _SourceLocator(_CacheLocator):
+class _SourceLocator(caching._CacheLocator):
     """Cache location of one function: the folder and name of its module, regardless of its line."""
 
     def __init__(self, file: Path) -> None:
@@ -87,8 +72,8 @@ class _SourceLocator(_CacheLocator):
         return cls(_resolved(file))
 
     def get_cache_path(self) -> str:
-        inside = self._file.is_relative_to(_APP)
-        return str(FOLDER / (self._file.parent.relative_to(_APP) if inside else self._file.parent.name))
+        inside = self._file.is_relative_to(APP)
+        return str(FOLDER / (self._file.parent.relative_to(APP) if inside else self._file.parent.name))
 
     def get_source_stamp(self) -> str:
         return _stamp(self._file)
@@ -97,13 +82,13 @@ class _SourceLocator(_CacheLocator):
         return ""
 
 
-class _Locations(CompileResultCacheImpl):
+class _Locations(caching.CompileResultCacheImpl):
     """Numba's format of compiled code, in our folder."""
 
     _locator_classes = [_SourceLocator]  # type: ignore[list-item]  # noqa: RUF012 - as Numba declares it
 
 
-class _LockedFiles(IndexDataCacheFile):
+class _LockedFiles(caching.IndexDataCacheFile):
     """An index with numbered code files. Writers lock, because two of them could take the same number."""
 
     def save(self, key: object, data: object) -> None:
@@ -112,7 +97,7 @@ class _LockedFiles(IndexDataCacheFile):
             super().save(key, data)  # type: ignore[no-untyped-call]
 
 
-class CodeCache(FunctionCache):
+class CodeCache(caching.FunctionCache):
     """Compiled code of one function without closure."""
 
     _impl_class = _Locations

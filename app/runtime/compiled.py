@@ -6,37 +6,15 @@ arithmetic compiled takes a few microseconds for one row and tens of nanoseconds
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, TypeVar, cast
 
-from numba import config, njit
-
 from app.runtime.code_cache import CodeCache
+from app.runtime.lean_numba import COMPILES, njit
+
+__all__ = ["COMPILES", "compiled"]
 
 F = TypeVar("F", bound=Callable[..., object])
-_BLAS = "scipy.linalg.cython_blas"
-# False where tests run compiled functions as Python.
-COMPILES = not vars(config)["DISABLE_JIT"]
-
-
-def _load_array_functions() -> None:
-    """Import Numba's array functions as if SciPy had no BLAS, for which they would import all of scipy.linalg.
-
-    It takes a tenth of a start. What needs BLAS in compiled code, such as `np.dot`, still loads it.
-    """
-    modules: dict[str, Any] = sys.modules
-    if _BLAS in modules:
-        return
-    modules[_BLAS] = None
-    try:
-        import_module("numba.np.arraymath")
-    finally:
-        del modules[_BLAS]
-
-
-_load_array_functions()
 
 
 def compiled(function: F) -> F:

@@ -6,29 +6,22 @@ import errno
 import hashlib
 import io
 import json
-import os
 import re
-import tempfile
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-import joblib
-
 from app.errors import GpucastError, StorageFull
-from app.store.unpickle import UNREADABLE, inflated, read_plain
+from app.store.whole_file import write_whole
 
 FORMAT = 2  # of the payload as a whole
 # Those that are read; others are refused. The first has no schema (app.engine.payloads).
 READABLE = (1, FORMAT)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 LIBRARIES = ("joblib", "numpy")  # what reads an artefact back; their major versions must match
-
-
-# Contents of files that are being read for a `load` to come.
-_ahead: dict[Path, Future[bytes]] = {}
 
 
 class ArtifactRefused(GpucastError):
@@ -47,10 +40,12 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
 
     Both files appear whole or not at all, and reach the disk before this returns. Raises StorageFull.
     """
+    import joblib  # noqa: PLC0415 - takes 0.05 s, and most processes publish nothing
+
     buffer = io.BytesIO()
     joblib.dump(dict(payload), buffer, compress=("zlib", 6))
     data = buffer.getvalue()
-    _read(_inflated(data))  # what could not be loaded again is refused now, not when it should serve
+    _read(data)  # what could not be loaded again is refused now, not when it should serve
     sha256 = hashlib.sha256(data).hexdigest()
     schema = {"schema": payload["schema"], "schema_sha256": _digest(payload["schema"])} if "schema" in payload else {}
     told = {
@@ -82,35 +77,52 @@ def load(root: Path, sha256: str) -> dict[str, Any]:
 
     Its schema has the hash that its manifest gives.
     """
-    if not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
-    told = manifest(root, sha256)
-    _check_manifest(told, sha256)
+    told = _fitting_manifest(root, sha256)
     path, _ = files_of(root, sha256)
-    ahead = _ahead.pop(path, None)
-    payload = _read(_content(path, sha256) if ahead is None else ahead.result())
+    payload = _read(_content(path))
     if "schema" in payload and told.get("schema_sha256") != _digest(payload["schema"]):
         raise ArtifactRefused(f"The schema of {sha256} is not the one that its manifest gives.")
     return payload
 
 
-def read_ahead(root: Path, sha256: str) -> None:
-    """Read the file of an artefact in a thread, for the next `load`; that takes 0.25 s in which others can work."""
+def verified(root: Path, sha256: str) -> dict[str, Any]:
+    """The manifest of an artefact whose file has its hash; ArtifactRefused otherwise. The file is not unpickled."""
+    told = _fitting_manifest(root, sha256)
     path, _ = files_of(root, sha256)
-    thread = ThreadPoolExecutor(1, "artefact")
-    _ahead[path] = thread.submit(_content, path, sha256)
-    thread.shutdown(wait=False)
+    with _opened(path) as file:
+        _check_digest(path, hashlib.file_digest(file, "sha256").hexdigest())
+    return told
 
 
-def _content(path: Path, sha256: str) -> bytes:
-    """Return the decompressed content of a file whose hash is right."""
+def _fitting_manifest(root: Path, sha256: str) -> dict[str, Any]:
+    """The manifest, which belongs to this hash, a format that is read, and libraries like those installed."""
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
+    told = manifest(root, sha256)
+    _check_manifest(told, sha256)
+    return told
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of an artefact's file, which have the hash of its name."""
+    with _opened(path) as file:
+        data = file.read()
+    _check_digest(path, hashlib.sha256(data).hexdigest())
+    return data
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise ArtifactAbsent(f"{path.name} cannot be read: {error.strerror}.") from error
-    if hashlib.sha256(data).hexdigest() != sha256:
+
+
+def _check_digest(path: Path, sha256: str) -> None:
+    if sha256 != path.stem:
         raise ArtifactAbsent(f"{path.name} is damaged: its content does not have the hash of its name.")
-    return _inflated(data)
 
 
 def _digest(schema: Any) -> str:
@@ -157,42 +169,14 @@ def _major(text: str) -> str:
     return text.split(".", 1)[0]
 
 
-def _inflated(data: bytes) -> bytes:
-    try:
-        return inflated(data)
-    except UNREADABLE as error:
-        raise _unreadable(error) from error
+def _read(data: bytes) -> dict[str, Any]:
+    # joblib takes 0.05 s, and most processes read what is cached (app.engine.version_cache).
+    from app.store.unpickle import UNREADABLE, inflated, read_plain  # noqa: PLC0415
 
-
-def _read(content: bytes) -> dict[str, Any]:
     try:
-        payload = read_plain(content)
+        payload = read_plain(inflated(data))
     except UNREADABLE as error:
-        raise _unreadable(error) from error
+        raise ArtifactRefused(f"The artefact holds more than arrays and plain containers: {error}.") from error
     if not isinstance(payload, dict):
         raise ArtifactRefused("The artefact is not a dictionary.")
     return payload
-
-
-def _unreadable(error: Exception) -> ArtifactRefused:
-    return ArtifactRefused(f"The artefact holds more than arrays and plain containers: {error}.")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write to a temporary file, flush it to disk, rename it into place, flush the folder."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:12]}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -24,7 +24,7 @@ from app.services.sweep.chunk_rows import CHUNK_ROWS
 from app.services.sweep.model_columns import is_model_table
 from app.services.sweep.models import SweepTarget, predict_models
 from app.services.sweep.sweep_rows import SweepRows, open_rows
-from app.store.artifacts import write_whole
+from app.store.whole_file import write_whole
 
 PLAN = "_sweep.json"  # readers of Parquet folders skip names that begin with _
 _ARROW = "application/vnd.apache.arrow.stream"

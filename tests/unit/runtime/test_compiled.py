@@ -19,7 +19,7 @@ from app.runtime.syntax import syntax_digest, syntax_digests
 pytestmark = pytest.mark.slow
 
 SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
-OWN = ("compiled.py", "code_cache.py", "syntax.py")
+OWN = ("cache_base.py", "code_cache.py", "compiled.py", "lean_numba.py", "syntax.py")
 MODULE = """
 from app.ops import BYTES
 from app.runtime.compiled import compiled

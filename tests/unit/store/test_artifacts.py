@@ -9,7 +9,7 @@ import joblib
 import numpy as np
 import pytest
 
-from app.store.artifacts import ArtifactRefused, load, manifest, publish, read_ahead
+from app.store.artifacts import ArtifactAbsent, ArtifactRefused, load, manifest, publish, verified
 
 PAYLOAD = {
     "predictor": "auto",
@@ -62,16 +62,18 @@ def test_published_artefacts_are_read_back(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".joblib", ".json"], "no temporary file is left"
 
 
-def test_an_artefact_may_be_read_ahead(tmp_path: Path) -> None:
-    sha256 = publish(tmp_path, PAYLOAD, {})
+def test_a_file_is_verified_without_being_read(tmp_path: Path) -> None:
+    sha256 = publish(tmp_path, PAYLOAD, {"predictor": "auto"})
+    assert verified(tmp_path, sha256)["predictor"] == "auto"
+    target = tmp_path / "target"
+    assert verified(tmp_path, plant(tmp_path, dumped(Bomb(target)))) and not target.exists()
     file = tmp_path / f"{sha256}.joblib"
-    read_ahead(tmp_path, sha256)
-    assert load(tmp_path, sha256)["names"] == ["a", "b"]
     file.write_bytes(b"damaged")
-    read_ahead(tmp_path, sha256)
-    for _ in range(2):  # ahead, and then not
-        with pytest.raises(ArtifactRefused, match="does not have the hash"):
-            load(tmp_path, sha256)
+    with pytest.raises(ArtifactAbsent, match="does not have the hash"):
+        verified(tmp_path, sha256)
+    file.unlink()
+    with pytest.raises(ArtifactAbsent, match="cannot be read"):
+        verified(tmp_path, sha256)
 
 
 def test_a_damaged_artefact_is_refused(tmp_path: Path) -> None:
