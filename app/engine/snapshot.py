@@ -92,6 +92,7 @@ class SnapshotHolder:
         self._threads: list[threading.Thread] = []
         self._health = Health()
         self._keys_at: int | None = None
+        self._polls_begun = self._polled = 0  # numbers of the last poll that began, and of the last that succeeded
         with database.begin(long=True, one_state=True) as connection:
             self._look_at_keys(connection)
             engine = self._loaded(connection, None)
@@ -120,24 +121,31 @@ class SnapshotHolder:
     def refresh(self) -> bool:
         """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database.
 
-        While the database hangs, it does so at once instead of waiting for the poll in progress.
-        A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` seconds.
+        While the database hangs, it does so at once instead of waiting for the poll in progress. Of callers that wait
+        for that poll, the first makes the next one, and it serves all of them.
         """
         if self._database.hangs:
             raise Unavailable(self._health.database or "The database hangs.")
+        asked, before = self._polls_begun, self.engine.revision
         with self._loading:
-            last = self._snapshot
-            engine = last.engine
-            with self._database.begin(long=True, one_state=True) as connection:
-                moved = self._look_at_keys(connection) != engine.revision
-                if moved or self._absent_is_due():
-                    engine = self._loaded(connection, engine)
-            if engine is not last.engine:
-                self._snapshot = self._prepared(engine, last)
-            self._health = replace(self._health, database="")
-            if self.engine.corrected < self.engine.revision:
-                self._moved.set()
-            return moved
+            if self._polled <= asked:
+                self._poll()
+            return self.engine.revision != before
+
+    def _poll(self) -> None:
+        """Load what changed. A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` s."""
+        self._polls_begun = poll = self._polls_begun + 1
+        last = self._snapshot
+        engine = last.engine
+        with self._database.begin(long=True, one_state=True) as connection:
+            if self._look_at_keys(connection) != engine.revision or self._absent_is_due():
+                engine = self._loaded(connection, engine)
+        if engine is not last.engine:
+            self._snapshot = self._prepared(engine, last)
+        self._health = replace(self._health, database="")
+        if self.engine.corrected < self.engine.revision:
+            self._moved.set()
+        self._polled = poll
 
     def _absent_is_due(self) -> bool:
         absent = any(one.absent for one in self.engine.refused)

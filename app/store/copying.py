@@ -12,19 +12,20 @@ from sqlalchemy import Connection
 from app.store.binary_copy import SIGNATURE, TRAILER
 
 
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
+def driver_of(connection: Connection) -> psycopg.Connection[Any]:
+    """Return psycopg's connection under SQLAlchemy's."""
     driver: Any = connection.connection.driver_connection
     return cast("psycopg.Connection[Any]", driver)
 
 
 def run(connection: Connection, statements: str) -> None:
     """Run statements without parameters in one round trip, unprepared."""
-    _driver(connection).execute(statements.encode(), prepare=False)
+    driver_of(connection).execute(statements.encode(), prepare=False)
 
 
 def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> None:
     """Run COPY ... FROM STDIN with encoded rows."""
-    with _driver(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
+    with driver_of(connection).cursor() as cursor, cursor.copy(statement.encode()) as copy:
         copy.write(SIGNATURE)
         for part in parts:
             copy.write(part)
@@ -34,7 +35,7 @@ def copy_in(connection: Connection, statement: str, parts: Iterable[bytes]) -> N
 def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> bytearray:
     """Return the output of COPY ... TO STDOUT with parameters `given`."""
     body = bytearray()
-    with _driver(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
+    with driver_of(connection).cursor() as cursor, cursor.copy(statement.encode(), given) as copy:
         for part in copy:
             body += part
     return body
@@ -42,7 +43,7 @@ def copy_out(connection: Connection, statement: str, given: Sequence[Any]) -> by
 
 def read_copy(connection: Connection, statement: sql.Composed, write: Callable[[bytes], object]) -> int:
     """Hand the output of COPY ... TO STDOUT to `write`, part by part; returns the number of rows."""
-    with _driver(connection).cursor() as cursor:
+    with driver_of(connection).cursor() as cursor:
         with cursor.copy(statement) as copy:
             for part in copy:
                 write(bytes(part))
@@ -51,7 +52,7 @@ def read_copy(connection: Connection, statement: sql.Composed, write: Callable[[
 
 def write_copy(connection: Connection, statement: sql.Composed, parts: Iterable[bytes]) -> int:
     """Run COPY ... FROM STDIN with these parts; returns the number of rows."""
-    with _driver(connection).cursor() as cursor:
+    with driver_of(connection).cursor() as cursor:
         with cursor.copy(statement) as copy:
             for part in parts:
                 copy.write(part)

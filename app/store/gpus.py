@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
 from app.store import revision
+from app.store.questions import Question, scalars
 from app.store.sql_tables import GPUS
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
@@ -31,10 +32,9 @@ def get_spec(connection: Connection, gpu_id: str) -> GpuSpec:
     return spec_from_dict(spec)
 
 
-def missing(connection: Connection, ids: Iterable[str]) -> list[str]:
-    """Return the given ids that no GPU has, ordered."""
-    absent = set(ids)
-    return sorted(absent - set(connection.execute(sa.select(GPUS.c.id).where(GPUS.c.id.in_(absent))).scalars()))
+def missing(ids: Collection[str]) -> Question[set[str]]:
+    """Ask which of the given ids no GPU has."""
+    return Question("SELECT id FROM gpus WHERE id = ANY(%s)", [list(ids)], lambda rows: {*ids} - {*scalars(rows)})
 
 
 def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:

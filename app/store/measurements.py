@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from sqlalchemy.dialects import postgresql
 
 from app.store import doubtful, operator_removal, operators, revision, uploads
 from app.store.measurement_filters import Filters, Page, agreeing
+from app.store.questions import Question, ask, scalars
 from app.store.sql_tables import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
@@ -73,11 +75,17 @@ def _canonical(value: Any) -> Any:
 
 def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
     """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
+    return insert_uploads(connection, rows).total()
+
+
+def insert_uploads(connection: Connection, rows: Sequence[MeasurementRow]) -> Counter[int | None]:
+    """Add rows as `insert` does; return the number of new ones by upload. Of equal rows the first is new."""
+    inserted: Counter[int | None] = Counter()
     if rows:
         revision.lock(connection)
-    inserted = 0
     for start in range(0, len(rows), INSERT_CHUNK):
-        inserted += connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK])).rowcount
+        found = connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK]))
+        inserted.update({upload_id: int(new) for upload_id, new in found})
     if inserted:
         revision.bump(connection, "measurements")
     return inserted
@@ -85,8 +93,13 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
 
 def known(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Return the given ids that are stored."""
-    statement = sa.select(MEASUREMENTS.c.id).where(MEASUREMENTS.c.id.in_(ids))
-    return set(connection.execute(statement).scalars())
+    (found,) = ask(connection, stored(ids))
+    return set(found)
+
+
+def stored(ids: Sequence[str]) -> Question[set[str]]:
+    """Ask which of the given ids are stored."""
+    return Question("SELECT id FROM measurements WHERE id = ANY(%s)", [list(ids)], lambda rows: {*scalars(rows)})
 
 
 def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
@@ -164,8 +177,8 @@ def _insert_statement() -> sa.TextClause:
     values = ", ".join(f"CAST({name} AS JSONB)" if name in JSON_COLUMNS else name for name in _STORED)
     names = ", ".join(_STORED)
     return sa.text(
-        f"INSERT INTO measurements ({names}) SELECT {values} FROM unnest({arrays}) AS given ({names})"
-        " ON CONFLICT (id) DO NOTHING"
+        f"WITH new AS (INSERT INTO measurements ({names}) SELECT {values} FROM unnest({arrays}) AS given ({names})"
+        " ON CONFLICT (id) DO NOTHING RETURNING upload_id) SELECT upload_id, count(*) FROM new GROUP BY upload_id"
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,8 +18,9 @@ from app.store.binary_copy import Cell, decode, encode, values_of
 from app.store.copying import copy_in, copy_out, run
 from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
+from app.store.questions import Question, Rows, ask, scalars
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
-from app.tables.arrays import Bytes, Floats, Ints
+from app.tables.arrays import Bools, Bytes, Floats, Ints
 
 # Rows per COPY: keeps a large import within tens of megabytes.
 CHUNK = 100_000
@@ -30,24 +32,43 @@ _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 Stamp = dict[str, int | None]
 
 
-def insert(connection: Connection, blocks: Sequence[OperatorBlock], upload_id: int | None = None) -> int:
-    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged.
+class Sent(NamedTuple):
+    """A block, and the upload that brought it; None for imports."""
 
-    `upload_id`: the upload that brought them; None for imports.
+    block: OperatorBlock
+    upload_id: int | None
+
+
+def insert(connection: Connection, sent: Sequence[Sent]) -> Counter[int | None]:
+    """Add rows in the caller's transaction, and return the number of new ones by upload; known rows are unchanged.
+
+    Of equal rows those of the first upload are new.
     """
-    if not blocks:
-        return 0
+    inserted: Counter[int | None] = Counter()
+    if not sent:
+        return inserted
     # Two writers of the same contexts could deadlock.
-    stamp: Stamp = {"added": revision.lock(connection) + 1, "upload_id": upload_id}
-    run(connection, _MAKE_ROOM)
-    inserted = 0
-    for number, part in enumerate(part for block in blocks for part in _parts(block)):
+    before, *_ = ask(connection, revision.LOCK, *_MAKE_ROOM)
+    for number, parts in enumerate(_chunks(sent)):
         if number:
             run(connection, "TRUNCATE given")
-        inserted += _insert(connection, part, _context_ids(connection, part.contexts), stamp)
+        inserted.update(_insert(connection, parts, before + 1))
     if inserted:
         revision.bump(connection, "added")
     return inserted
+
+
+def _chunks(sent: Sequence[Sent]) -> Iterator[list[Sent]]:
+    """Yield the rows in lists of about CHUNK rows."""
+    chunk, rows = list[Sent](), 0
+    for part in (Sent(part, upload_id) for block, upload_id in sent for part in _parts(block)):
+        if chunk and rows + len(part.block) > CHUNK:
+            yield chunk
+            chunk, rows = [], 0
+        chunk.append(part)
+        rows += len(part.block)
+    if chunk:
+        yield chunk
 
 
 def count_new(connection: Connection, blocks: Sequence[OperatorBlock]) -> int:
@@ -67,34 +88,47 @@ def _parts(block: OperatorBlock) -> Iterator[OperatorBlock]:
         yield block.take(np.arange(first, min(first + CHUNK, len(block))))
 
 
-def _context_ids(connection: Connection, contexts: Sequence[Context]) -> Ints:
-    """Return the database ids of the contexts, int [contexts], after adding missing ones."""
-    digests = [str(uuid.UUID(bytes=item.digest())) for item in contexts]
+def _context_ids(connection: Connection, contexts: Collection[Context]) -> dict[Context, int]:
+    """Return the database ids of the contexts, after adding missing ones."""
+    digests = {str(uuid.UUID(bytes=item.digest())): item for item in contexts}
     known = _known_contexts(connection, digests)
-    missing = [(digest, item) for digest, item in zip(digests, contexts, strict=True) if digest not in known]
+    missing = [(digest, item) for digest, item in digests.items() if digest not in known]
     if missing:
         rows = [{"digest": digest, **asdict(item), "fields": list(item.fields)} for digest, item in missing]
         connection.execute(sa.insert(OPERATOR_CONTEXTS), rows)
         known = _known_contexts(connection, digests)
-    return np.array([known[digest] for digest in digests], dtype=np.intp)
+    return {item: known[digest] for digest, item in digests.items()}
 
 
-def _known_contexts(connection: Connection, digests: Sequence[str]) -> dict[str, int]:
-    found = connection.execute(sa.select(_C.digest, _C.id).where(_C.digest.in_(digests)))
-    return {str(digest): context_id for digest, context_id in found}
+def _known_contexts(connection: Connection, digests: Collection[str]) -> dict[str, int]:
+    statement = "SELECT digest::text, id FROM operator_contexts WHERE digest = ANY(%s::uuid[])"
+    (found,) = ask(connection, Question(statement, [list(digests)], dict))
+    known: dict[str, int] = found
+    return known
 
 
-def _insert(connection: Connection, block: OperatorBlock, context_ids: Ints, stamp: Stamp) -> int:
-    cells = _cells(len(block.dims))
-    names = ", ".join(cell.name for cell in cells)
-    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", _encoded(cells, block, context_ids, stamp))
-    return sum(connection.execute(_TAKE_NEW).scalars())
+def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[int | None, int]:
+    """Add the rows of one chunk; return the number of new ones by upload."""
+    ids = _context_ids(connection, dict.fromkeys(item for block, _ in sent for item in block.contexts))
+    names = ", ".join(cell.name for cell in _cells(0))
+
+    def rows() -> Iterator[bytes]:
+        for block, upload_id in sent:
+            of_block = np.array([ids[item] for item in block.contexts], dtype=np.intp)
+            stamp: Stamp = {"added": added, "upload_id": upload_id}
+            yield from _encoded(_cells(len(block.dims)), block, of_block, stamp)
+
+    copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", rows())
+    return {upload_id: int(new) for upload_id, new in connection.execute(_TAKE_NEW)}
 
 
 # Empty at the start of each transaction. It stays with its connection: to create one costs more than to store a row.
-_MAKE_ROOM = (
-    "SET LOCAL client_min_messages = warning;"
-    "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DELETE ROWS"
+_MAKE_ROOM = tuple(
+    Question(statement, (), len)
+    for statement in (
+        "SET LOCAL client_min_messages = warning",
+        "CREATE TEMP TABLE IF NOT EXISTS given (LIKE operator_measurements INCLUDING DEFAULTS) ON COMMIT DELETE ROWS",
+    )
 )
 _MAKE_ROOM_FOR_IDS = "CREATE TEMP TABLE IF NOT EXISTS given_ids (id UUID NOT NULL) ON COMMIT DROP; TRUNCATE given_ids"
 _COUNT_NEW = sa.text(
@@ -102,19 +136,30 @@ _COUNT_NEW = sa.text(
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
 _TAKE_NEW = sa.text(
-    "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id"
-    " ON CONFLICT (id) DO NOTHING RETURNING context_id),"
-    " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id)"
-    " UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
-    " WHERE operator_contexts.id = grown.context_id RETURNING grown.rows"
+    "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id"
+    " ON CONFLICT (id) DO NOTHING RETURNING context_id, upload_id),"
+    " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id),"
+    " counted AS (UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
+    " WHERE operator_contexts.id = grown.context_id)"
+    " SELECT upload_id, count(*) FROM new GROUP BY upload_id"
 )
 
 
-def known(connection: Connection, ids: Bytes) -> NDArray[np.bool_]:
+def known(connection: Connection, ids: Bytes) -> Bools:
     """Return True for identities that are stored, bool [n]."""
-    names = [str(uuid.UUID(bytes=row.tobytes())) for row in ids]
-    found = {str(row_id) for row_id in connection.execute(sa.select(_M.id).where(_M.id.in_(names))).scalars()}
-    return np.array([name in found for name in names], dtype=np.bool_)
+    (found,) = ask(connection, stored(ids))
+    return np.array(found, dtype=np.bool_)
+
+
+def stored(ids: Bytes) -> Question[Bools]:
+    """Ask which identities are stored: True for those, bool [n]."""
+    names = [uuid.UUID(bytes=row.tobytes()) for row in ids]
+
+    def mask(rows: Rows) -> Bools:
+        there = {*scalars(rows)}
+        return np.array([name in there for name in names], dtype=np.bool_)
+
+    return Question("SELECT id FROM operator_measurements WHERE id = ANY(%s)", [names], mask)
 
 
 def _cells(fields: int) -> tuple[Cell, ...]:

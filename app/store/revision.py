@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from app.store.questions import Question, ask
 from app.store.sql_tables import REVISION, REVISION_PARTS
 
 # What a process loads by itself. `added` and `removed` are rows of operators.
@@ -24,7 +25,11 @@ def lock(connection: Connection) -> int:
     A writer of several rows takes it first and waits for nothing that another holder waits for. Otherwise two uploads
     of the same rows, or of the same new GPUs, could deadlock.
     """
-    return int(connection.execute(sa.select(REVISION.c.value).with_for_update()).scalar_one())
+    (value,) = ask(connection, LOCK)
+    return int(value)
+
+
+LOCK: Question[int] = Question("SELECT value FROM revision FOR UPDATE", (), lambda rows: rows[0][0])
 
 
 def bump(connection: Connection, part: Part) -> int:

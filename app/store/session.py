@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
@@ -15,12 +15,17 @@ from psycopg.errors import ConnectionTimeout, DiskFull
 from sqlalchemy import Connection, exc
 
 from app.errors import StorageFull, Unavailable
+from app.runtime.group_commit import GroupCommit, Handle
 from app.store.impatient import Breaker, HungError, ImpatientConnection
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 POOL_SIZE = 5
 POOL_OVERFLOW = 15
 POOL_TIMEOUT_S = 1
 SHOWN_FULL_S = 60.0
+MOST_TOGETHER = 64  # uploads that are stored in one transaction
 LOCK_SHARE = 0.8  # of a statement's limit: an error then says that a lock was waited for
 
 
@@ -47,7 +52,7 @@ class TimeLimits:
 
 # Of commands, workers and trainings, which wait until a pause of the server is over.
 PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=86_400)
-_ONE_STATE = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+_BEGIN, _BEGIN_ONE_STATE = b"BEGIN", b"BEGIN ISOLATION LEVEL REPEATABLE READ"
 
 
 class Database:
@@ -57,12 +62,11 @@ class Database:
         self.url = conninfo(url)
         self._limits = limits
         self._breaker = Breaker()
-        self._writing = Lock()
+        self._writing: GroupCommit[Any, Any] = GroupCommit(MOST_TOGETHER)
         self._full_at: float | None = None
         self._engine = sa.create_engine(
             self.url.replace("postgresql://", "postgresql+psycopg://", 1),
             creator=partial(_connect, self.url, limits, self._breaker),
-            pool_pre_ping=True,
             pool_size=POOL_SIZE,
             max_overflow=POOL_OVERFLOW,
             pool_timeout=POOL_TIMEOUT_S,
@@ -87,15 +91,13 @@ class Database:
         or too slow, and StorageFull.
         """
         self._breaker.check()
+        first = _BEGIN_ONE_STATE if one_state else _BEGIN
+        if long:
+            first += b"; " + _set_limits(self._limits.long_statement_s, local=True)
         try:
-            with self._engine.connect() as connection:
+            with self._connected(first) as connection:
                 self._breaker.answered()
-                with self._limited(connection, long=long) as driver, connection.begin():
-                    first = [_ONE_STATE] if one_state else []
-                    if long:
-                        first.append(_set_limits(self._limits.long_statement_s, local=True))
-                    if first:
-                        driver.execute(b"; ".join(first), prepare=False)  # one round trip
+                with self._limited(connection, long=long), connection.begin():
                     yield connection
         except (psycopg.OperationalError, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
             raise self._failure(error) from error
@@ -103,6 +105,26 @@ class Database:
             if not error.connection_invalidated:
                 raise
             raise Unavailable("The connection to the database was lost.") from error
+
+    @contextmanager
+    def _connected(self, first: bytes) -> Iterator[Connection]:
+        """Give a connection on which `first` has begun a transaction.
+
+        It also shows that the connection is alive: after a restart of the server, those in the pool are not.
+        """
+        with ExitStack() as held:
+            connection = held.enter_context(self._engine.connect())
+            try:
+                _driver(connection).execute(first, prepare=False)
+            except psycopg.OperationalError as error:
+                if isinstance(error, HungError) or not _driver(connection).closed:
+                    raise
+                connection.invalidate(error)
+                held.close()
+                self._engine.dispose()  # of the idle ones
+                connection = held.enter_context(self._engine.connect())
+                _driver(connection).execute(first, prepare=False)
+            yield connection
 
     def _failure(self, error: Exception) -> Unavailable:
         """Return the error to raise for one of the server, the connection or the pool."""
@@ -115,32 +137,30 @@ class Database:
         return Unavailable(f"The database does not answer: {_first_line(error)}")
 
     @contextmanager
-    def _limited(self, connection: Connection, *, long: bool) -> Iterator[ImpatientConnection]:
-        """Give the connection time for statements; in the pool, it has only that for the answer to a ping."""
-        driver = connection.connection.driver_connection
-        assert isinstance(driver, ImpatientConnection)
+    def _limited(self, connection: Connection, *, long: bool) -> Iterator[None]:
+        """Give the connection time for statements; before, it has only that for the answer to the first one."""
+        driver = _driver(connection)
         # The server ends a statement itself first, unless this one connection is stuck.
         driver.limit_s = self._limits.answer_s + self._statement_s(long=long)
         try:
-            yield driver
+            yield
         finally:
             driver.limit_s = None
 
     def _statement_s(self, *, long: bool) -> float:
         return self._limits.long_statement_s if long else self._limits.statement_s
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Wait for the uploads of this process that came first; raises Unavailable after as long as for a lock.
+    def write_together(self, item: T, write: Handle[T, R]) -> R:
+        """Return what `write` returns for an item; it is called for all that wait while it runs.
 
-        They would wait for one another in the database, and take the processor from the one that it serves.
+        They would wait for one another in the database, and take the processor from the one that it serves. Raises
+        Unavailable after as long as for a lock.
         """
-        if not self._writing.acquire(timeout=LOCK_SHARE * self._limits.long_statement_s):
-            raise Unavailable("Other uploads are being stored.")
         try:
-            yield
-        finally:
-            self._writing.release()
+            result: R = self._writing.result(item, write, LOCK_SHARE * self._limits.long_statement_s)
+        except TimeoutError as error:
+            raise Unavailable("Other uploads are being stored.") from error
+        return result
 
     def ping(self) -> None:
         """Raise Unavailable unless the database answers."""
@@ -165,9 +185,14 @@ class Database:
 
 def _connect(url: str, limits: TimeLimits, breaker: Breaker) -> ImpatientConnection:
     connection = ImpatientConnection.open(url, limits.connect_s, limits.answer_s, breaker.hung)
-    connection.execute(_set_limits(limits.statement_s))
-    connection.autocommit = False
+    connection.execute(_set_limits(limits.statement_s))  # it commits by itself: transactions begin with a statement
     return connection
+
+
+def _driver(connection: Connection) -> ImpatientConnection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, ImpatientConnection)
+    return driver
 
 
 def _set_limits(statement_s: float, *, local: bool = False) -> bytes:

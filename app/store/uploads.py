@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from app.store.measurement_filters import Filters
+from app.store.questions import Question, scalars
 from app.store.upload_tables import UPLOADS
 
 
@@ -22,19 +24,19 @@ class Upload:
     created_at: datetime
 
 
-def begin(connection: Connection, key_id: int | None) -> int:
-    """Return the id of a new upload."""
-    made = sa.insert(UPLOADS).values(key_id=key_id).returning(UPLOADS.c.id)
-    return int(connection.execute(made).scalar_one())
+def new_ids(uploads: int) -> Question[list[int]]:
+    """Ask for ids of so many new uploads."""
+    return Question(
+        "SELECT nextval(pg_get_serial_sequence('uploads', 'id')) FROM generate_series(1, %s)", [uploads], scalars
+    )
 
 
-def end(connection: Connection, upload_id: int, rows: int) -> None:
-    """Record how many new rows it had; an upload without any is forgotten."""
-    mine = UPLOADS.c.id == upload_id
-    if rows:
-        connection.execute(sa.update(UPLOADS).where(mine).values(rows=rows))
-    else:
-        connection.execute(sa.delete(UPLOADS).where(mine))
+def record(connection: Connection, uploads: Sequence[tuple[int, int | None, int]]) -> None:
+    """Record uploads: the id, the id of the key, and the number of new rows; those without any are forgotten."""
+    names = ("id", "key_id", "rows")
+    found = [dict(zip(names, each, strict=True)) for each in uploads if each[2]]
+    if found:
+        connection.execute(sa.insert(UPLOADS), found)
 
 
 def listed(connection: Connection, *, most: int = 1000) -> list[Upload]:

@@ -13,6 +13,7 @@ from app.store import doubtful, measurements, operators, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
+from app.store.questions import ask
 from app.store.session import Database
 
 pytestmark = pytest.mark.slow
@@ -65,11 +66,11 @@ def test_doubtful_rows_are_confirmed(settings: Settings, database: Database) -> 
     workload = {"kind": "operator", "op": "linear", "m": 64, "n": 64, "k": 64, "dtype": "fp32"}
     body = {"gpu": "titan-v", "software": "c", "source": "odd", "workload": workload, "latency_ms": 900.0}
     with database.begin() as connection:
-        upload_id = uploads.begin(connection, None)
+        ((upload_id,),) = ask(connection, uploads.new_ids(1))
         about = {"kind": "operator", "gpu_id": "titan-v", "name": "linear", "software": "c", "source": "odd"}
         row = DoubtfulRow(**about, id="0" * 32, body=body, expected_s=1e-5, upload_id=upload_id)
         doubtful.insert(connection, [row])
-        uploads.end(connection, upload_id, 1)
+        uploads.record(connection, [(upload_id, None, 1)])
     assert "1 measurements would be confirmed" in _run(settings, "confirm", "--source", "odd", "--dry-run").stdout
     assert "1 measurements confirmed" in _run(settings, "confirm", "--upload", str(upload_id)).stdout
     with database.begin() as connection:

@@ -16,11 +16,10 @@ from sqlalchemy import Connection
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
-from app.engine.operator_blocks import to_measurements
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.check_upload import Checked
 from app.services.measurements.listing import request_form
-from app.services.measurements.model_drift import expected
+from app.services.measurements.model_drift import Expected
 from app.services.models.network_hits import to_workload
 from app.services.models.predict_networks import predict_network
 from app.store import measurements, operators
@@ -29,7 +28,6 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
 from app.wire.measurements.measurement_form import MeasuredModel
 from app.wire.network_form import ModelRequest
 
@@ -53,19 +51,18 @@ class Doubts:
         return len(self.rows) + sum(len(rows) for rows, _ in self.operators)
 
 
-def find_doubts(engine: Engine, checked: Checked, factor: float) -> Doubts:
+def find_doubts(engine: Engine, checked: Checked, expected: Sequence[Expected], factor: float) -> Doubts:
     """Return the rows whose time is more than `factor` times longer or shorter than `auto` expects; none for 0.
 
-    Raises BadInput if they are over `MOST_DOUBTFUL`.
+    `expected` is what `expected_times` returns for the upload. Raises BadInput if they are over `MOST_DOUBTFUL`.
     """
+    found = [_far(table, checked.gpus, factor) for table in expected]
     far: dict[int, float] = {}
-    if checked.measured is not None and len(checked.measured):
-        rows, expected_s = _far(engine, checked.measured, checked.gpus, factor)
+    if checked.measured is not None:
+        rows, expected_s = found.pop(0)
         far = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
     far |= _far_models(engine, checked.rows, factor)
-    blocks = () if checked.operators is None else checked.operators.blocks
-    found = tuple(_far(engine, to_measurements(block, checked.gpus), checked.gpus, factor) for block in blocks)
-    doubts = Doubts(far, found)
+    doubts = Doubts(far, tuple(found))
     if len(doubts) > MOST_DOUBTFUL:
         raise BadInput(
             f"{len(doubts):,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none is"
@@ -74,12 +71,10 @@ def find_doubts(engine: Engine, checked: Checked, factor: float) -> Doubts:
     return doubts
 
 
-def _far(engine: Engine, measured: Measurements, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
-    if not factor:
-        return np.empty(0, dtype=np.intp), np.empty(0)
-    known, answer = expected(engine, measured, gpus)
-    if answer is None:
-        return known, np.empty(0)
+def _far(expected: Expected, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
+    measured, known, answer = expected
+    if answer is None or not factor:
+        return known[:0], np.empty(0)
     on_cpu = gpus.column("warp_size")[measured.gpu[known]] == 1
     far = _is_far(measured.latency_s[known] / answer.latency_s, on_cpu, factor)
     return known[far], answer.latency_s[far]

@@ -17,7 +17,7 @@ from app.services.measurements.importers import FORMS
 from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
 from app.services.measurements.importers.profiles import ProfileImporter
 from app.services.measurements.importers.serving_results import ServingImporter
-from app.services.measurements.ingest import save
+from app.services.measurements.saving import save
 from app.store import gpus as gpu_store
 from app.store.session import Database
 from app.tables.catalog import Catalog

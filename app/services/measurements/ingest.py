@@ -9,30 +9,24 @@ identity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from sqlalchemy import Connection
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine
-from app.engine.operator_blocks import to_measurements
-from app.errors import BadInput, Conflict, FieldError
+from app.errors import BadInput, FieldError
 from app.runtime.release import release
 from app.services.measurements.check_upload import Checked, check, raise_errors
-from app.services.measurements.doubts import find_doubts, set_aside
+from app.services.measurements.doubts import find_doubts
 from app.services.measurements.limits import correct_limits
-from app.services.measurements.model_drift import Drift, model_drift, sample_rows
+from app.services.measurements.model_drift import Drift, drift_sample, expected_times
+from app.services.measurements.saving import save
+from app.services.measurements.store_uploads import ToStore, store_upload
 from app.store import doubtful, revision, uploads
-from app.store import gpus as gpu_store
-from app.store import measurements as store
-from app.store import operators as operator_store
 from app.store.measurement_filters import Filters
-from app.store.operator_blocks import OperatorBlock, identities
+from app.store.questions import ask
 from app.store.session import Database
 from app.tables.catalog import Catalog
-from app.tables.gpus import GpuSpec
 from app.wire.measurements.upload import Objects, Upload
 
 
@@ -56,45 +50,6 @@ class Report:
     added_gpus: tuple[str, ...]
     drift: Drift | None
     dry_run: bool
-
-
-def save(connection: Connection, checked: Checked, upload_id: int | None = None) -> int:
-    """Store the checked rows, of an upload or an import, and their new GPUs; return the number of new rows."""
-    blocks = _blocks(checked)
-    revision.lock(connection)
-    for spec in checked.newcomers:
-        _add_gpu(connection, spec)
-    _check_gpus_exist(connection, checked)
-    rows = [replace(row, upload_id=upload_id) for row in checked.rows]
-    return store.insert(connection, rows) + operator_store.insert(connection, blocks, upload_id)
-
-
-def _blocks(checked: Checked) -> Sequence[OperatorBlock]:
-    return () if checked.operators is None else checked.operators.blocks
-
-
-def count_new(connection: Connection, checked: Checked) -> int:
-    """Return how many rows `save` would add, without changes."""
-    ids = {store.identity(row) for row in checked.rows}
-    new = len(ids) - len(store.known(connection, sorted(ids)))
-    return new + operator_store.count_new(connection, _blocks(checked))
-
-
-def _check_gpus_exist(connection: Connection, checked: Checked) -> None:
-    """Raise Conflict if a GPU was removed since the rows were checked."""
-    used = {row.gpu_id for row in checked.rows}
-    used |= {item.gpu_id for block in _blocks(checked) for item in block.contexts}
-    if gone := gpu_store.missing(connection, used):
-        raise Conflict(f"{', '.join(gone)} was removed while these measurements were checked: send them again.")
-
-
-def _add_gpu(connection: Connection, spec: GpuSpec) -> None:
-    try:
-        gpu_store.insert_spec(connection, spec, "import")
-    except Conflict:
-        # Another upload may have added it first; that is fine if both mean the same GPU.
-        if gpu_store.get_spec(connection, spec.id) != spec:
-            raise
 
 
 def ingest(
@@ -121,29 +76,26 @@ def ingest(
         raise_errors(checked, measured)
     finally:
         release(checked.errors)
-    doubts = find_doubts(engine, checked, doubtful_factor)
-    with database.writing(), database.begin(long=True) as connection:
-        sound, aside, notes = set_aside(connection, checked, doubts)
-        compared = _drift(connection, engine, sound)
-        upload_id = uploads.begin(connection, key_id)
-        inserted = save(connection, sound, upload_id)
-        doubted = doubtful.insert(connection, [replace(row, upload_id=upload_id) for row in aside])
-        uploads.end(connection, upload_id, inserted + doubted)
-        if dry_run:
-            connection.rollback()
+    stored = store_upload(database, _to_store(engine, checked, doubtful_factor, key_id, dry_run=dry_run))
     return Report(
         received=len(upload),
-        inserted=inserted,
-        unchanged=measured - inserted - doubted,
-        doubtful=doubted,
-        doubts=tuple(notes),
-        upload_id=upload_id if inserted + doubted and not dry_run else None,
+        inserted=stored.inserted,
+        unchanged=measured - stored.inserted - stored.doubted,
+        doubtful=stored.doubted,
+        doubts=stored.notes,
+        upload_id=stored.upload_id,
         skipped=dict(upload.skipped),
         ignored=dict(upload.ignored),
         added_gpus=tuple(spec.id for spec in checked.newcomers),
-        drift=compared,
+        drift=stored.drift,
         dry_run=dry_run,
     )
+
+
+def _to_store(engine: Engine, checked: Checked, factor: float, key_id: int | None, *, dry_run: bool) -> ToStore:
+    expected = expected_times(engine, checked)
+    doubts = find_doubts(engine, checked, expected, factor)
+    return ToStore(checked, doubts, drift_sample(checked, expected), key_id, dry_run)
 
 
 def confirm(database: Database, catalog: Catalog, filters: Filters, *, dry_run: bool = False) -> int:
@@ -159,27 +111,9 @@ def confirm(database: Database, catalog: Catalog, filters: Filters, *, dry_run: 
         for sent in {row.upload_id for row in rows}:
             checked = check(catalog, Objects.of([row.body for row in rows if row.upload_id == sent]))
             raise_errors(checked, len(checked))
-            upload_id = uploads.begin(connection, uploads.key_of(connection, sent))
-            uploads.end(connection, upload_id, save(connection, checked, upload_id))
+            ((upload_id,),) = ask(connection, uploads.new_ids(1))
+            inserted = save(connection, checked, upload_id)
+            uploads.record(connection, [(upload_id, uploads.key_of(connection, sent), inserted)])
         if dry_run:
             savepoint.rollback()
     return len(rows)
-
-
-def _drift(connection: Connection, engine: Engine, checked: Checked) -> Drift | None:
-    """Return the drift of a sample of the new rows; a stored row would be compared with itself."""
-    fresh = []
-    if checked.measured is not None:
-        chosen = sample_rows(len(checked.measured))
-        ids = [store.identity(checked.rows[k]) for k in chosen]
-        known = store.known(connection, ids)
-        new = np.array([k for k, row_id in zip(chosen, ids, strict=True) if row_id not in known], dtype=np.intp)
-        fresh.append(checked.measured.take(new))
-    if checked.operators is not None:
-        chosen, first = sample_rows(len(checked.operators)), 0
-        for block in checked.operators.blocks:
-            part = block.take(chosen[(chosen >= first) & (chosen < first + len(block))] - first)
-            first += len(block)
-            new = np.flatnonzero(~operator_store.known(connection, identities(part)))
-            fresh.append(to_measurements(part.take(new), checked.gpus))
-    return model_drift(engine, [table for table in fresh if len(table)], checked.gpus)

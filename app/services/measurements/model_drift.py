@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.evidence import kernel_evidence
+from app.engine.operator_blocks import to_measurements
 from app.ops import OP_CODE
-from app.tables.arrays import Floats, Ints
+from app.services.measurements.check_upload import Checked
+from app.store import measurements
+from app.store.operator_blocks import ID_BYTES, identities
+from app.tables.arrays import Bools, Bytes, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import concatenate
@@ -42,49 +47,98 @@ def sample_rows(n: int) -> Ints:
     return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).round().astype(np.intp))
 
 
-def model_drift(engine: Engine, measured: Sequence[Measurements], gpus: GpuTable) -> Drift | None:
-    """Return the drift of rows that the engine has not seen, or None if it has none of their GPUs.
+class Expected(NamedTuple):
+    """Rows of a table whose GPUs the engine knows, int [k], and what would have been predicted for them.
 
-    `measured.gpu` are rows of `gpus`. Each table holds kernels, or one operator.
+    The table holds kernels, or one operator. The answer is None if the engine knows none of the GPUs.
     """
-    compared = [part for table in measured if (part := _compared(engine, table, gpus)) is not None]
-    if not compared:
-        return None
-    error, inside = (np.concatenate(parts) for parts in zip(*compared, strict=True))
-    return Drift(len(error), float(100 * np.median(error)), float(100 * inside.mean()))
+
+    measured: Measurements
+    known: Ints
+    answer: Predictions | None
 
 
-def _compared(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Floats, Floats] | None:
-    """Return the absolute relative errors and whether the times were inside the interval, for GPUs of the engine."""
-    known, answer = expected(engine, measured, gpus)
+class DriftSample(NamedTuple):
+    """At most MOST_ROWS kernels and as many operators of an upload, compared with what would have been predicted.
+
+    kernels, operators  identities of the rows, kernels before operators in what follows
+    error               float64 [n], absolute error of the prediction over the measured time
+    inside              bool [n], whether the time was within the interval
+    """
+
+    kernels: tuple[str, ...]
+    operators: Bytes
+    error: Floats
+    inside: Bools
+
+    def ids(self) -> list[str]:
+        """Return the identities of all rows, hexadecimal."""
+        return [*self.kernels, *(row.tobytes().hex() for row in self.operators)]
+
+    def drift(self, new: Bools) -> Drift | None:
+        """Return the drift of the rows of a mask; None without any."""
+        if not new.any():
+            return None
+        return Drift(int(new.sum()), float(100 * np.median(self.error[new])), float(100 * self.inside[new].mean()))
+
+
+def expected_times(engine: Engine, checked: Checked) -> list[Expected]:
+    """Return what would have been predicted for the kernels of an upload, if it has any, and for each block."""
+    tables = [] if checked.measured is None else [checked.measured]
+    blocks = () if checked.operators is None else checked.operators.blocks
+    tables += [to_measurements(block, checked.gpus) for block in blocks]
+    return [_expected(engine, table, checked.gpus) for table in tables]
+
+
+def drift_sample(checked: Checked, expected: Sequence[Expected]) -> DriftSample:
+    """Return a sample of an upload; `expected` is what `expected_times` returns for it."""
+    kernels, operators, parts = tuple[str, ...](), [np.empty((0, ID_BYTES), np.uint8)], list[list[Any]]()
+    tables = iter(expected)
+    if checked.measured is not None:
+        rows, *part = _compared(next(tables), sample_rows(len(checked.measured)))
+        kernels = tuple(measurements.identity(checked.rows[k]) for k in rows)
+        parts.append(part)
+    blocks = () if checked.operators is None else checked.operators.blocks
+    chosen, first = sample_rows(sum(map(len, blocks))), 0
+    for block, table in zip(blocks, tables, strict=True):
+        rows, *part = _compared(table, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
+        first += len(block)
+        operators.append(identities(block.take(rows)))
+        parts.append(part)
+    error = np.concatenate([np.empty(0), *(part[0] for part in parts)])
+    inside = np.concatenate([np.empty(0, dtype=np.bool_), *(part[1] for part in parts)])
+    return DriftSample(kernels, np.concatenate(operators), error, inside)
+
+
+def _compared(expected: Expected, chosen: Ints) -> tuple[Ints, Floats, Bools]:
+    """Return the chosen rows whose GPUs are known, their relative errors, and whether the times were inside."""
+    measured, known, answer = expected
     if answer is None:
-        return None
-    latency_s = measured.latency_s[known]
-    inside = (answer.low_s <= latency_s) & (latency_s <= answer.high_s)
-    return np.abs(answer.latency_s / latency_s - 1), inside.astype(np.float64)
+        return known[:0], np.empty(0), np.empty(0, dtype=np.bool_)
+    at = np.flatnonzero(np.isin(known, chosen))
+    latency_s = measured.latency_s[known[at]]
+    inside = (answer.low_s[at] <= latency_s) & (latency_s <= answer.high_s[at])
+    return known[at], np.abs(answer.latency_s[at] / latency_s - 1), inside
 
 
-def expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> tuple[Ints, Predictions | None]:
-    """Return the rows whose GPUs the engine knows, int [k], and what would have been predicted for them.
-
-    `measured` holds kernels, or one operator; `measured.gpu` are rows of `gpus`. None if the engine knows no GPU.
-    """
+def _expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> Expected:
+    """Return what would have been predicted; `measured.gpu` are rows of `gpus`."""
     position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
     target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
     known = np.flatnonzero(target >= 0)
     if not len(known):
-        return known, None
-    measured, target = measured.take(known), target[known]
+        return Expected(measured, known, None)
+    rows, target = measured.take(known), target[known]
     answer = engine.predict(
-        measured.ops,
+        rows.ops,
         engine.gpus,
         np.arange(len(known)),
         target,
         predictor=PREDICTOR,
         coverage=COVERAGE,
-        evidence=_evidence(engine, measured, target),
+        evidence=_evidence(engine, rows, target),
     )
-    return known, answer
+    return Expected(measured, known, answer)
 
 
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:

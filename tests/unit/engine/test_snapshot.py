@@ -1,0 +1,94 @@
+"""The snapshot follows the database."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Connection
+
+from app.bootstrap.assemble import assemble
+from app.config import Settings
+from app.engine.corrections import Corrected
+from app.engine.engine import Engine
+from app.engine.power_model import PowerModel
+from app.engine.snapshot import SnapshotHolder
+from app.engine.versions import Stores
+from app.store import revision
+from app.store.session import Database
+
+LONG_S = 60.0
+
+
+class NoCorrections:
+    """Corrects nothing, as where nothing was measured."""
+
+    def __call__(self, engine: Engine) -> Corrected:
+        return Corrected(engine.revision, {}, PowerModel(), ())
+
+    def rest(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Assembling:
+    """Assembles an engine without predictors. From the second on, it waits until it is let go."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stores = Stores.of(settings)
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, connection: Connection, last: Engine | None) -> Engine:
+        engine = assemble(self._stores, connection, last, only=())
+        if last is not None:
+            self.begun.set()
+            assert self.go.wait(LONG_S)
+        return engine
+
+
+@pytest.fixture
+def assembling(settings: Settings) -> Assembling:
+    return Assembling(settings)
+
+
+@pytest.fixture
+def holder(database: Database, assembling: Assembling) -> SnapshotHolder:
+    """A snapshot that nothing polls but its callers."""
+    made = SnapshotHolder(
+        database, assembling, NoCorrections(), lambda _: None, poll_s=LONG_S, ensure_database=lambda: None
+    )
+    return made
+
+
+def change(database: Database) -> int:
+    with database.begin() as connection:
+        revision.lock(connection)
+        return revision.bump(connection, "measurements")
+
+
+def test_callers_that_wait_for_a_poll_share_the_next_and_see_what_was_stored_before_they_asked(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    before = holder._polls_begun
+    change(database)
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(holder.refresh)
+        assert assembling.begun.wait(LONG_S)
+        last = change(database)  # the poll in progress does not see it
+        others = [pool.submit(holder.refresh) for _ in range(5)]
+        time.sleep(0.2)  # they wait
+        assembling.go.set()
+        assert first.result()
+        assert all(each.result() for each in others)
+    assert holder.engine.revision == last
+    assert holder._polls_begun == before + 2
+
+
+def test_a_poll_says_whether_anything_changed(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    assert not holder.refresh()
+    change(database)
+    assert holder.refresh()
+    assert not holder.refresh()
