@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -15,10 +18,22 @@ APP = Path(__file__).parent.parent
 BESIDE = Path(__file__).parent / "__pycache__"
 
 
+@cache
 def writable_base() -> Path:
     """Return a folder beside the sources if writable, else one among the user's temporary files."""
     writable = os.access(BESIDE if BESIDE.exists() else BESIDE.parent, os.W_OK)
-    return BESIDE if writable else Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}"
+    return BESIDE if writable else private_folder(Path(tempfile.gettempdir()) / f"gpucast-{os.getuid()}")
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder if nobody else can write to it, else a new one: what caches hold is executed."""
+    with suppress(OSError):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        state = folder.lstat()
+        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+            return Path(tempfile.mkdtemp(prefix="gpucast-"))
+    return folder
 
 
 def sources_digest(folders: Iterable[str]) -> str:
