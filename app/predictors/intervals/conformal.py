@@ -95,9 +95,10 @@ class Intervals:
 
         Each side is the split-conformal quantile of its tail, the ceil((k + 1) p)-th of k independent residuals
         (Vovk et al. 2005); the median always lies inside. Rows of a GPU err together: in groups for GPUs other than the
-        g of the residuals, each tail shrinks by the factor 1 - 1 / g, for siblings by SIBLINGS_PART of that, and with
-        at most FEW_GPUS both sides use the residuals of both signs. Coverages over (k - 1) / (k + 1), which k residuals
-        do not show, extend their extremes by the ratio of normal quantiles.
+        g of the residuals, each tail shrinks by the factor 1 - 1 / (g + 1), the chance that the next of g + 1 GPUs is
+        not the most extreme, for siblings by SIBLINGS_PART of that, and with at most FEW_GPUS both sides use the
+        residuals of both signs. Coverages over (k - 1) / (k + 1), which k residuals do not show, extend their extremes
+        by the ratio of normal quantiles.
         """
         offsets = prior_offsets(coverage)
         upper = 0.5 + coverage / 2.0
@@ -107,7 +108,7 @@ class Intervals:
                 level, either = min(np.ceil((units + 1) * upper) / units, 1.0), residual
                 if code in self.gpus:
                     part = SIBLINGS_PART if of_siblings(code) else 1.0
-                    level += part * (1.0 - level) / self.gpus[code]
+                    level += part * (1.0 - level) / (self.gpus[code] + 1)
                     if self.gpus[code] <= FEW_GPUS:
                         either = np.sort(np.concatenate([residual, -residual]))
                 m = len(either)
