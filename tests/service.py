@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Self
 
 import httpx
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
+from tests.forked import Running, start, start_fresh
 
 # Of every entry of an answer of POST /predict, in this order.
 PREDICTION_FIELDS = (
@@ -48,15 +48,21 @@ def wait_corrected(client: httpx.Client, timeout_s: float = 60) -> None:
 
 
 class Service:
-    """`gpucast serve` in a process group of its own; `client` speaks to it over HTTP."""
+    """`gpucast serve` in a process group of its own; `client` speaks to it over HTTP.
 
-    def __init__(self, settings: Settings, log: Path, extra: Mapping[str, str] | None = None) -> None:
+    It is forked (tests.forked), unless `fresh`: then an interpreter is started, as a user does.
+    """
+
+    def __init__(
+        self, settings: Settings, log: Path, extra: Mapping[str, str] | None = None, *, fresh: bool = False
+    ) -> None:
         self.settings = settings
         self.log = log
         self.port = free_port()
         self._extra = dict(extra or {})
+        self._start = start_fresh if fresh else start
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Running | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,16 +78,7 @@ class Service:
     def start(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         env = {**inherited, **self.settings.environment(), "PORT": str(self.port), **self._extra}
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "serve"],
-                cwd=CHECKOUT,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = self._start(["serve"], env=env, log=self.log)
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

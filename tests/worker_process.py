@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +13,11 @@ from typing import TypeVar
 import psutil
 import psycopg
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.store import jobs
 from app.store.jobs import Job
 from app.store.session import Database
+from tests.forked import start
 
 TIMEOUT_S = 60
 T = TypeVar("T")
@@ -29,15 +28,7 @@ class Worker:
 
     def __init__(self, settings: Settings, log: Path) -> None:
         self.log = log
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "worker"],
-                cwd=CHECKOUT,
-                env={**os.environ, **settings.environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-            )
+        self.process = start(["worker"], env=os.environ | settings.environment(), log=log)
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 from app.config import Settings
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ PROTOTYPE = {
 
 
 def _gpus(settings: Settings, *words: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **settings.environment()}
-    command = [sys.executable, "-m", "app.cli", "gpus", *words]
-    return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
+    return run_command("gpus", *words, env=os.environ | settings.environment(), stdin=text)
 
 
 def test_list_and_show(settings: Settings) -> None:

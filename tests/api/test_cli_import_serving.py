@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
+from tests.forked import run_command
 
 DATA = CHECKOUT / "tests" / "unit" / "services" / "data" / "serving"
 GPU = "h100-sxm5-80gb"
@@ -19,9 +19,7 @@ DEPLOYMENT = ("--gpu", GPU, "--image", "vllm/vllm-openai:v0.19.0", "--tensor", "
 
 
 def _import(settings: Settings, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **settings.environment()}
-    command = [sys.executable, "-m", "app.cli", "import", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_command("import", *words, env=os.environ | settings.environment())
 
 
 def _predicted(client: TestClient, concurrency: int, spread: float = 0.0) -> dict[str, Any]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 from app.config import Settings
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
 
 def _keys(settings: Settings, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", "keys", *words]
-    environment = {**os.environ, **settings.environment()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_command("keys", *words, env=os.environ | settings.environment())
 
 
 def test_a_key_is_made_rotated_and_revoked_and_the_events_say_so(settings: Settings) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -15,6 +14,7 @@ from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.questions import ask
 from app.store.session import Database
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ def _delete(settings: Settings, *words: str, typed: str = "") -> subprocess.Comp
 
 
 def _run(settings: Settings, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **settings.environment()}
-    command = [sys.executable, "-m", "app.cli", "measurements", *words]
-    return subprocess.run(command, env=environment, input=typed, capture_output=True, text=True, check=False)
+    return run_command("measurements", *words, env=os.environ | settings.environment(), stdin=typed)
 
 
 def test_deletion_asks_for_confirmation_with_the_row_count(settings: Settings, database: Database) -> None:

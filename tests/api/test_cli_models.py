@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,22 +12,15 @@ from xml.etree import ElementTree
 import pytest
 from fastapi.testclient import TestClient
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.wire.network_form import GPT2_LARGE
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
 
 def gpucast(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=CHECKOUT,
-        env=os.environ | settings.environment(),
-    )
+    return run_command(*arguments, env=os.environ | settings.environment())
 
 
 def test_a_name_and_a_configuration_equal_the_route(client: TestClient, settings: Settings, tmp_path: Path) -> None:

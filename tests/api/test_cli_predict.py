@@ -13,6 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT, Settings
+from tests.forked import run_command
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -26,16 +27,7 @@ atexit.register(lambda: print("numba" in sys.modules, file=sys.stderr))
 
 
 def gpucast(settings: Settings, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", "predict", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=CHECKOUT,
-        env=os.environ | settings.environment(),
-    )
+    return run_command("predict", *arguments, env=os.environ | settings.environment(), stdin=stdin)
 
 
 @pytest.fixture

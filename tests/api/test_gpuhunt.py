@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.config import CHECKOUT, Settings
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +56,7 @@ def published(tmp_path: Path) -> Iterator[str]:
 
 def prices(settings: Settings, *words: str, url: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess[str]:
     here = {"PYTHONPATH": str(CHECKOUT), "GPUHUNT_CATALOG_URL": url, "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-m", "app.cli", "prices", *words]
-    environment = os.environ | settings.environment() | here
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return run_command("prices", *words, env=os.environ | settings.environment() | here)
 
 
 def test_the_price_of_a_device_is_that_of_its_instance_divided(settings: Settings, published: str) -> None:

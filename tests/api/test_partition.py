@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.wire.partition_form import PARTITION_EXAMPLE
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -104,14 +103,6 @@ def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: flo
 def test_the_command_equals_the_route(client: TestClient, settings: Settings) -> None:
     options = ("--batch=8", "--sequence=512", "--link-gb-per-s=0.125", "--json")
     gpus = [f"--gpu={gpu}" for gpu in PM2LAT["gpus"]]  # type: ignore[union-attr]
-    run = subprocess.run(
-        [sys.executable, "-m", "app.cli", "partition", "qwen3-4b", *gpus, *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=CHECKOUT,
-        env=os.environ | settings.environment(),
-    )
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == client.post("/partition", json=PM2LAT | SLOW_LINK).json()
+    done = run_command("partition", "qwen3-4b", *gpus, *options, env=os.environ | settings.environment())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == client.post("/partition", json=PM2LAT | SLOW_LINK).json()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings
+from tests.forked import run_command
 from tests.slurm_cluster import slurm_cluster
 
 pytestmark = pytest.mark.slow
@@ -40,8 +40,7 @@ def slurm() -> Iterator[dict[str, str]]:
 
 
 def sbatch(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", "sbatch", *JOB, *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_command("sbatch", *JOB, *options, env=environment)
 
 
 def test_the_type_that_was_planned_is_requested(environment: dict[str, str], tmp_path: Path) -> None:

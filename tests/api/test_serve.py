@@ -51,7 +51,7 @@ def unseeded(folder: Path, database_url: str | None = None) -> Settings:
 
 def test_two_servers_share_one_data_folder_and_leave_nothing(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data", heartbeat_s=0.3, stalled_after_s=2.0)
-    first, second = (Service(settings, tmp_path / f"{name}.log") for name in ("first", "second"))
+    first, second = (Service(settings, tmp_path / f"{name}.log", fresh=True) for name in ("first", "second"))
     first.start()
     second.start()
     first.wait_ready()
@@ -78,7 +78,7 @@ def descendants(service: Service) -> list[psutil.Process]:
 
 def test_a_killed_server_takes_its_worker_and_the_next_start_cleans_up(tmp_path: Path) -> None:
     settings = unseeded(tmp_path)
-    with Service(settings, tmp_path / "log") as service:
+    with Service(settings, tmp_path / "log", fresh=True) as service:
         workers = descendants(service)
         service.stop(signal.SIGKILL)
         _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
@@ -96,7 +96,7 @@ def store(url: str) -> None:
 def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / "elsewhere") as server:
         settings = unseeded(tmp_path, database_url=server.url)
-        service = Service(settings, tmp_path / "log")
+        service = Service(settings, tmp_path / "log", fresh=True)
         service.start()
         service.wait_ready()
         store(server.url)

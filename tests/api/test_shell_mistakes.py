@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -50,15 +49,7 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 def test_each_mistake_gets_its_mend(
     settings: Settings, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | settings.environment() | {"PYTHONPATH": str(CHECKOUT)},
-    )
+    done = run_command(*arguments, cwd=tmp_path, env=os.environ | settings.environment())
     assert done.returncode in {1, 2} and not done.stdout, done.stdout
     assert all(word in done.stderr for word in words) and "Traceback" not in done.stderr, done.stderr
 
@@ -72,20 +63,15 @@ def test_each_mistake_gets_its_mend(
     ],
 )
 def test_each_wrong_setting_gets_its_mend(tmp_path: Path, name: str, value: str, words: tuple[str, ...]) -> None:
-    environment = os.environ | {"GPUCAST_DATA_DIR": str(tmp_path), "PYTHONPATH": str(CHECKOUT), name: value}
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "predictors"], capture_output=True, text=True, check=False, env=environment
-    )
+    done = run_command("predictors", env=os.environ | {"GPUCAST_DATA_DIR": str(tmp_path), name: value})
     assert done.returncode == 1 and all(word in done.stderr for word in words), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_doctor_names_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    environment = os.environ | {"GPUCAST_DATA_DIR": str(tmp_path / "file" / "data"), "PYTHONPATH": str(CHECKOUT)}
+    environment = os.environ | {"GPUCAST_DATA_DIR": str(tmp_path / "file" / "data")}
     environment.pop("DATABASE_URL", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "doctor"], capture_output=True, text=True, check=False, env=environment
-    )
+    done = run_command("doctor", env=environment)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "set GPUCAST_DATA_DIR to a folder of your own" in done.stdout

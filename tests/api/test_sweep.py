@@ -6,7 +6,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
@@ -20,13 +19,14 @@ from distributed import LocalCluster
 from fastapi.testclient import TestClient
 
 from app.bootstrap.assemble import installed_snapshot
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
 from app.services.models import builtin
 from app.services.sweep.model_groups import Table
 from app.services.sweep.models import FIGURES, SweepTarget, predict_models
 from app.services.sweep.sweep_rows import open_rows
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +35,8 @@ GPUS = ("a100-sxm4-80gb", "nvidia-l4")
 
 
 def sweep(settings: Settings, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", "sweep", *map(str, arguments), *(f"--gpu={gpu}" for gpu in GPUS)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        cwd=CHECKOUT,
-        env=os.environ | settings.environment(),
-    )
+    on = (f"--gpu={gpu}" for gpu in GPUS)
+    return run_command("sweep", *arguments, *on, env=os.environ | settings.environment(), timeout=200)
 
 
 def parts(folder: Path) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def upgraded(
     with new_database(postgres_url) as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(gzip.decompress((DATA / f"{request.param}.sql.gz").read_bytes()))
-        with Service(replace(settings, database_url=url), folder / "log") as service:
+        with Service(replace(settings, database_url=url), folder / "log", fresh=True) as service:
             yield service
 
 

@@ -6,26 +6,18 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.runtime.start_checks import folder_problem, port_problem
+from tests.forked import run_command
 
 
 def gpucast(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=CHECKOUT,
-        env=os.environ | environment,
-    )
+    return run_command(*arguments, env=os.environ | environment)
 
 
 @pytest.fixture

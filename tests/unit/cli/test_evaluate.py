@@ -1,8 +1,8 @@
 """`gpucast evaluate` from a terminal: output, files and errors."""
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from app.cli.evaluate import command as studies
 from tests.accuracy.test_cross_gpu_kernels import DATA
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
 
 def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app.cli", "evaluate", "cross-gpu-kernels", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    return run_command("evaluate", "cross-gpu-kernels", *arguments, env=os.environ, timeout=250)
 
 
 @pytest.mark.parametrize("study", [item.name for item in studies.registered_commands])

@@ -1,18 +1,17 @@
 """Import of a folder into a real database: rows, measured figures, and omitted rows."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.services.measurements.imports import find_importer, import_folder
 from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from tests.forked import run_command
 from tests.unit.services.test_importer import HOT, SAXPY, folder
 
 # 3 MB in a tenth of a microsecond: no TITAN V can.
@@ -68,8 +67,6 @@ def test_unknown_formats_list_the_known_ones() -> None:
 
 def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
     data = folder(tmp_path, SAXPY, IMPOSSIBLE)
-    command = [sys.executable, "-m", "app.cli", "import", "cuda-kernels", str(data), "--dry-run"]
-    environment = {**os.environ, **settings.environment()}
-    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    done = run_command("import", "cuda-kernels", data, "--dry-run", env=os.environ | settings.environment())
     assert "skipped runs_titanv_final.csv:3" in done.stdout
     assert "2 rows: " in done.stdout

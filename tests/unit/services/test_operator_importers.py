@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from app.services.measurements.listing import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from tests.forked import run_command
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 HOST_BOUND = "bound by the host, not by the device"
@@ -530,9 +529,7 @@ def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "app.cli", "import", "neusight", str(neusight(tmp_path)), "--dry-run"]
-    environment = {**os.environ, **settings.environment()}
-    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True)
+    done = run_command("import", "neusight", neusight(tmp_path), "--dry-run", env=os.environ | settings.environment())
     assert "add_scalar          fp32" in done.stdout
     assert "skipped 1 rows: relu on tesla-t4" in done.stdout
     assert "6 rows: " in done.stdout

@@ -1,14 +1,12 @@
 """Exports of Nsight Systems and Nsight Compute, written by hand in their documented format."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from app.cli import imports
-from app.config import CHECKOUT, Settings
+from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions, short_name
@@ -17,6 +15,7 @@ from app.services.measurements.listing import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from tests.forked import run_command
 
 SAXPY = "saxpy(float, const float *, float *, int)"
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
@@ -291,11 +290,8 @@ def test_a_work_file_without_work_is_rejected(database: Database, tmp_path: Path
 def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path: Path) -> None:
     trace, work = put(tmp_path / "nsys", trace=TRACE), put(tmp_path / "work", work=WORK) / "work.csv"
 
-    command = [sys.executable, "-m", "app.cli", "import", "nsys", str(trace / "trace.csv"), "--work", str(work)]
-    environment = {**os.environ, **settings.environment()}
-    done = subprocess.run(
-        [*command, "--dry-run"], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True
-    )
+    words = ("import", "nsys", trace / "trace.csv", "--work", work, "--dry-run")
+    done = run_command(*words, env=os.environ | settings.environment())
     assert "linear              bf16" in done.stdout
     assert "2.2% of the GPU time" in done.stdout
     with pytest.raises(BadInput, match="--gpu, --work and --software apply to"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from app.store import artifacts, backup, keys, measurements, queue, schema, shar
 from app.store.metadata import METADATA
 from app.store.roles import Role
 from app.store.session import Database
+from tests import forked
 from tests.conftest import new_database
 from tests.learning import kernel_rows
 
@@ -29,9 +29,7 @@ pytestmark = pytest.mark.slow
 
 def run(settings: Settings, *words: object) -> subprocess.CompletedProcess[str]:
     """`gpucast backup` or `gpucast restore`, as a process."""
-    command = [sys.executable, "-m", "app.cli", *map(str, words)]
-    environment = {**os.environ, **settings.environment()}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return forked.run_command(*words, env=os.environ | settings.environment())
 
 
 def rows(database: Database) -> dict[str, list[tuple[Any, ...]]]:
