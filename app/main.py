@@ -42,6 +42,7 @@ from app.api.predict import PredictRoute
 from app.api.query import check_parameters
 from app.api.service import Service
 from app.api.shared_counts import SharedCounts
+from app.api.work_queues import use_database
 from app.bootstrap import first_key
 from app.bootstrap.assemble import assemble_to_serve
 from app.bootstrap.correct import CorrectInProcess
@@ -109,7 +110,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 held.callback(app.rate.stop)
             app.state.tables = TableProcess()
             held.callback(app.state.tables.stop)
-            app.state.graphs = Graphs(app.state.runtime.database)
+            app.state.graphs = Graphs(app.state.runtime.database, use_database)
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests

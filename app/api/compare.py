@@ -9,6 +9,7 @@ from starlette.responses import Response
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
+from app.api.work_queues import use_database
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.answers import answer_compare
 from app.services.compare.request import read_compare
@@ -41,7 +42,10 @@ def compare_gpus(
 
     def answered(snapshot: Snapshot) -> CompareResponse | ServingCompareResponse:
         answer = answer_compare(snapshot, request, max_rows=most, graphs=graphs)
-        return save_answer(database, snapshot, "compare", request, answer) if request.save else answer
+        if not request.save:
+            return answer
+        use_database()
+        return save_answer(database, snapshot, "compare", request, answer)
 
     answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

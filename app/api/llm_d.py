@@ -6,14 +6,17 @@ import time
 
 import msgspec
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
 from app.api.listing import Id
 from app.api.openapi import json_answer, json_body, ref
+from app.api.work_queues import use_database
 from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
+from app.services.graphs.graph_store import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.store.session import Database
@@ -36,11 +39,11 @@ _BULK = json_answer("Their times, in the same order", ref("NextRequestsTimes"))
     responses={200: json_answer("The times of the request", ref("NextRequestTimes"))},
 )
 def predict_next(
-    prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+    call: Request, prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
 ) -> Response:
     """Predict the next request of an engine."""
     state = read_state(body)
-    return _json(_saved(prediction_id, database, holder, settings).times(state))
+    return _json(_saved(call, prediction_id, database, holder, settings).times(state))
 
 
 @router.post(
@@ -59,11 +62,11 @@ def predict_next(
     responses={200: _BULK},
 )
 def predict_next_of_several(
-    prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+    call: Request, prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
 ) -> Response:
     """Predict the next request of several engines."""
     began, states = time.perf_counter(), read_states(body).requests
-    engine = _saved(prediction_id, database, holder, settings)
+    engine = _saved(call, prediction_id, database, holder, settings)
     times = [engine.times(state) for state in states]
     answer = NextRequestsTimes(
         predictions=times,
@@ -79,17 +82,28 @@ def predict_next_of_several(
     response_class=Response,
     responses={200: json_answer("Ready", ref("PredictorStatus"))},
 )
-def get_status(prediction_id: Id, database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> Response:
+def get_status(
+    call: Request, prediction_id: Id, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+) -> Response:
     """State of the predictor, which the gateway asks for first."""
-    _saved(prediction_id, database, holder, settings)
+    _saved(call, prediction_id, database, holder, settings)
     return _json(status())
 
 
-def _saved(prediction_id: int, database: Database, holder: SnapshotHolder, settings: Settings) -> NextRequests:
-    with database.begin() as connection:
-        saved = quotes.get(connection, prediction_id)
-    most = settings.max_batch_rows
-    return current(holder, lambda snapshot: next_requests(snapshot, saved.kind, saved.request, max_rows=most))
+def _saved(
+    call: Request, prediction_id: int, database: Database, holder: SnapshotHolder, settings: Settings
+) -> NextRequests:
+    """Return the engine of a saved prediction. Saved ones never change, so each is read once and then kept."""
+    kept: SizedCache[tuple[str, str]] = call.app.saved
+    saved = kept.get(prediction_id)
+    if saved is None:
+        use_database()
+        with database.begin() as connection:
+            found = quotes.get(connection, prediction_id)
+        saved = found.kind, found.request
+        kept.put(prediction_id, saved, len(found.request))
+    most, (kind, request) = settings.max_batch_rows, saved
+    return current(holder, lambda snapshot: next_requests(snapshot, kind, request, max_rows=most))
 
 
 def _json(answer: object) -> Response:

@@ -13,6 +13,7 @@ from app.api.current import moved
 from app.api.receiving import in_thread
 from app.api.service import Service
 from app.api.work_estimate import INLINE_BYTES, is_short
+from app.api.work_queues import use_database
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
@@ -112,5 +113,6 @@ def _written(app: Service, request: Request) -> tuple[Response, bytes]:
     runtime, snapshot = app.state.runtime, app.state.holder.snapshot
     answer = predict_workload(snapshot, request, max_rows=runtime.settings.max_batch_rows, graphs=app.state.graphs)
     if request.save:
+        use_database()
         answer = save_answer(runtime.database, snapshot, "predict", request, answer)
     return answer, write_response(answer)

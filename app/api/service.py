@@ -19,6 +19,10 @@ from app.api.tracing import traced
 from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
+from app.services.graphs.graph_store import SizedCache
+
+# Bytes of saved predictions that gateways ask about.
+MOST_SAVED_BYTES = 16 * 2**20
 
 
 class Service(FastAPI):
@@ -28,6 +32,7 @@ class Service(FastAPI):
         super().__init__(**about)
         self.metrics = Metrics()
         self.readiness: SharedCall[tuple[Part, ...]] = SharedCall()
+        self.saved: SizedCache[tuple[str, str]] = SizedCache(MOST_SAVED_BYTES)  # route and request, by id
         self.bodies, self.queues = Bodies(), WorkQueues(settings.max_waiting)
         front: ASGIApp = BodyLimit(
             HotRoutes(WholeBody(super().__call__, self.bodies, self.queues), hot), BodyLimits.from_settings(settings)

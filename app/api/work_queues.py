@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
 
+from anyio import from_thread
 from starlette.types import Scope
 
 from app.errors import Cancelled, Unavailable
@@ -19,6 +21,8 @@ from app.runtime.cancellation import check_cancelled
 # Threads that work: under Python's lock more do not predict faster, and each delays the event loop by some
 # milliseconds. Of the database there are as many as connections; probes have the rest of Starlette's 40.
 _PREDICTING, _STORING = 4, 16
+# Of predictions that read or save something: those that wait hold threads.
+_SAVING, _SAVING_WAITING = 4, 8
 # Of large bodies: together they take less than a GiB.
 _PREDICTING_LARGE, _STORING_LARGE = 2, 1
 # Of bodies and listings that take milliseconds, among requests that store.
@@ -32,10 +36,25 @@ _PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand pr
 _PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
 
 
-class WorkQueue:
-    """A queue of at most `waiting` requests, `working` of which work at a time."""
+def use_database() -> None:
+    """Give the turn to another request if this one predicts: a hung database must not hold predictions.
 
-    def __init__(self, name: str, working: int, waiting: int) -> None:
+    Called in the thread that works for the request, before it reads or saves something. Raises Unavailable if too many
+    wait for that already.
+    """
+    turn = _TURN.get()
+    if turn is not None and turn.queue is not None and turn.queue.after is not None:
+        from_thread.run(turn.go_on_in, turn.queue.after)
+
+
+class WorkQueue:
+    """A queue of at most `waiting` requests, `working` of which work at a time.
+
+    `after` is the queue in which they go on when they need the database; None: this one.
+    """
+
+    def __init__(self, name: str, working: int, waiting: int, after: WorkQueue | None = None) -> None:
+        self.after = after
         self._name = name
         self._free = asyncio.Semaphore(working)
         self._waiting, self._most_waiting = 0, waiting
@@ -43,15 +62,25 @@ class WorkQueue:
     @asynccontextmanager
     async def turn(self, left: asyncio.Event) -> AsyncIterator[None]:
         """Wait for a turn, or until the caller left. Raises Unavailable if too many wait, Cancelled if nobody does."""
-        if self._free.locked():
-            await self._wait(left)
-        else:
-            await self._free.acquire()
+        await self.enter(left)
+        turn = Turn(self)
+        _TURN.set(turn)
         try:
             check_cancelled()
             yield
         finally:
-            self._free.release()
+            turn.end()
+
+    async def enter(self, left: asyncio.Event) -> None:
+        """Wait for a turn, or until the caller left. Raises Unavailable or Cancelled."""
+        if self._free.locked():
+            await self._wait(left)
+        else:
+            await self._free.acquire()
+
+    def leave(self) -> None:
+        """End a turn."""
+        self._free.release()
 
     async def _wait(self, left: asyncio.Event) -> None:
         if self._waiting >= self._most_waiting:
@@ -70,11 +99,34 @@ class WorkQueue:
             raise Cancelled
 
 
+class Turn:
+    """A request's turn in a queue, or in the one that it went on to; None between them and after."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.queue: WorkQueue | None = queue
+
+    async def go_on_in(self, queue: WorkQueue) -> None:
+        """Give the turn to the next in its queue, and wait for one in another. Raises Unavailable."""
+        self.end()
+        await queue.enter(asyncio.Event())
+        self.queue = queue
+
+    def end(self) -> None:
+        """Give the turn to the next."""
+        if self.queue is not None:
+            self.queue.leave()
+            self.queue = None
+
+
+_TURN: ContextVar[Turn | None] = ContextVar("turn", default=None)  # of the current request
+
+
 class WorkQueues:
     """The queues of one API process."""
 
     def __init__(self, waiting: int) -> None:
-        self.predicting = WorkQueue("predictions", _PREDICTING, waiting)
+        saving = WorkQueue("answers", _SAVING, _SAVING_WAITING)
+        self.predicting = WorkQueue("predictions", _PREDICTING, waiting, saving)
         self._storing = WorkQueue("requests", _STORING, waiting)
         self._large_predictions = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)
         self._large = WorkQueue("large requests", _STORING_LARGE, waiting)

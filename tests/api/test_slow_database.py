@@ -19,6 +19,7 @@ from app.config import Settings
 from app.errors import Unavailable
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database, TimeLimits
+from app.wire.llm_d_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.conftest import VOLATILE
 from tests.learning import workload
@@ -116,6 +117,32 @@ def test_predictions_go_on_while_changes_wait_for_a_hung_database(service: Servi
         return max(max(taken) / 0.5, longest / WITHIN_S, together / (2 * WITHIN_S))
 
     assert least(share_of_limit, 1.0) < 1.0
+
+
+def test_predictions_in_threads_and_for_gateways_go_on_while_answers_wait_to_be_saved(
+    service: Service, root: Path
+) -> None:
+    served = {"kind": "serving", "name": "llama-3-8b", "dtype": "bf16", "input_tokens": 512, "output_tokens": 64}
+    body = {"gpu": "h100-sxm5-80gb", "workload": served | {"load": {"concurrency": 4}}, "save": True}
+    model = {"kind": "model", "name": "gpt2-large", "mode": "inference", "batch": 4, "sequence": 512, "dtype": "fp16"}
+    asked = {"gpu": "nvidia-l4", "workload": model}
+    eventually_ready(service.client)
+    gateway = f"/llm-d/{service.client.post('/predict', json=body).raise_for_status().json()['id']}/predict/bulk"
+    service.client.post(gateway, json=STATES_EXAMPLE).raise_for_status()
+    service.client.post("/predict", json=asked).raise_for_status()
+
+    def order() -> float:
+        eventually_ready(service.client)
+        with hanging(root), ThreadPoolExecutor(8) as threads:
+            saves = [threads.submit(service.client.post, "/predict", json=asked | {"save": True}) for _ in range(8)]
+            time.sleep(0.3)  # they are computed
+            service.client.post("/predict", json=asked).raise_for_status()
+            service.client.post(gateway, json=STATES_EXAMPLE).raise_for_status()
+            done = sum(save.done() for save in saves)
+            assert {save.result().status_code for save in saves} == {503}
+        return done
+
+    assert least(order, 1) < 1
 
 
 def test_an_unknown_gpu_is_answered_while_the_database_hangs(service: Service, root: Path) -> None:

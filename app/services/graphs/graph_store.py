@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -75,8 +75,9 @@ class GraphFigures(NamedTuple):
 class Graphs:
     """Graphs of this process: those of the database by id, with recent results cached."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, before_reading: Callable[[], None] = lambda: None) -> None:
         self._database = database
+        self._before_reading = before_reading  # called in the thread of the request
         self._sources: SizedCache[Source] = SizedCache(CACHED_JSON_BYTES)
         self._workloads: SizedCache[Workload] = SizedCache(CACHED_ROWS)
 
@@ -89,6 +90,7 @@ class Graphs:
             return Source(JSON, check_graph(graph))
         source = self._sources.get(graph_id)
         if source is None:
+            self._before_reading()
             with self._database.begin() as connection:
                 form, text = store.body(connection, graph_id)
             source = from_database(form, text, graph_id)

@@ -6,10 +6,13 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from anyio import from_thread
+from starlette.concurrency import run_in_threadpool
 
-from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueues
+from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueues, use_database
 from app.errors import Unavailable
 
+COMPARING = {"path": "/compare", "method": "POST", "headers": []}
 JSON, PARQUET = b"application/json", b"Application/vnd.apache.Parquet"
 
 
@@ -78,3 +81,53 @@ def test_more_large_bodies_than_may_wait_are_refused() -> None:
                 await taken(queues, held, "/graphs", LARGE_BYTES + 1)
 
     asyncio.run(turns())
+
+
+def test_a_prediction_that_needs_the_database_lets_others_predict() -> None:
+    async def turns() -> tuple[bool, bool, bool]:
+        queues = WorkQueues(64)
+        hangs = asyncio.Event()
+
+        def work() -> None:
+            use_database()
+            use_database()  # it went on already
+            from_thread.run(hangs.wait)
+
+        async def saving() -> None:
+            async with queues.turn(COMPARING, 1, asyncio.Event()):
+                await run_in_threadpool(work)
+
+        async with AsyncExitStack() as held:
+            saved = [asyncio.create_task(saving()) for _ in range(12)]
+            await asyncio.sleep(0.3)
+            during = all([await taken(queues, held, "/compare", 1) for _ in range(4)])
+            hangs.set()
+            await asyncio.gather(*saved)
+            after = await taken(queues, held, "/compare", 1)
+        async with AsyncExitStack() as held:
+            return during, after, all([await taken(queues, held, "/compare", 1) for _ in range(4)])
+
+    assert asyncio.run(turns()) == (True, False, True)
+
+
+def test_few_predictions_wait_for_the_database_and_others_are_refused() -> None:
+    async def statuses() -> tuple[int, int]:
+        queues, hangs = WorkQueues(64), asyncio.Event()
+
+        def work() -> None:
+            use_database()
+            from_thread.run(hangs.wait)
+
+        async def saving() -> None:
+            async with queues.turn(COMPARING, 1, asyncio.Event()):
+                await run_in_threadpool(work)
+
+        saved = [asyncio.create_task(saving()) for _ in range(20)]
+        await asyncio.sleep(0.3)
+        hangs.set()
+        found = await asyncio.gather(*saved, return_exceptions=True)
+        async with AsyncExitStack() as held:
+            free = sum([await taken(queues, held, "/compare", 1) for _ in range(6)])
+        return sum(isinstance(each, Unavailable) for each in found), free
+
+    assert asyncio.run(statuses()) == (20 - 4 - 8, 4)
