@@ -27,8 +27,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.wire.llm_d_form import STATES_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from benchmarks.http_route import BOUNDED, ask, server
+from tests.onnx_bytes import function, model, node, of_domain
 
 GOAL_MS, GOAL_BYTES = 100.0, 2**30
 SMALL = json.dumps(PREDICT_EXAMPLE).encode()
@@ -44,7 +46,7 @@ BATCH, MEASURED = f"/predict/batch?gpu={GPU}", "/measurements?dry_run=true"
 
 
 class Hostile(NamedTuple):
-    """A request: its name, path, media type, a function that makes its body, and how many are sent at once."""
+    """A request: its name, path, media type (none: GET), a function that makes its body, how many are sent at once."""
 
     name: str
     path: str
@@ -146,7 +148,76 @@ def compare() -> bytes:
     return json.dumps({"workload": network, "search_parallelism": True, "max_devices": 64}).encode()
 
 
+def served(**load: Any) -> dict[str, Any]:
+    """A served model of many splits."""
+    lengths = {"input_tokens": 8192, "output_tokens": 1024, "length_spread": 0.5}
+    return {"kind": "serving", "name": "deepseek-v3", "dtype": "fp8", **lengths, "load": load}
+
+
+def served_compare(**load: Any) -> bytes:
+    """Every split of a served model on every GPU."""
+    return json.dumps({"workload": served(**load), "search_parallelism": True, "max_devices": 64}).encode()
+
+
+def served_plan() -> bytes:
+    """Every split of a served model in every format on every GPU, with limits that each engine comes close to."""
+    formats = {"dtypes": ["fp8", "bf16", "fp16", "int8"], "kv_dtypes": ["fp8", "bf16", "fp16"]}
+    goals = {"tpot_ms": 50.0, "ttft_ms": 5000.0, "e2e_ms": 60_000.0}
+    return json.dumps({"workload": served(rate_per_s=100.0), **formats, **goals, "max_devices": 64}).encode()
+
+
+def trained_plan() -> bytes:
+    """Every split of a large model's training on every GPU."""
+    about = {"mode": "training", "batch": 4096, "sequence": 8192, "dtype": "bf16"}
+    network = {"kind": "model", "name": "llama-3-405b", **about}
+    return json.dumps({"workload": network, "steps": 1e6, "deadline_s": 1e7, "max_devices": 64}).encode()
+
+
+def split_graph(nodes: int) -> bytes:
+    """Every split of a network in the request itself on every GPU."""
+    workload = {"kind": "graph", "graph": json.loads(graph(nodes)), "mode": "training"}
+    return json.dumps({"workload": workload, "search_parallelism": True, "max_devices": 64}).encode()
+
+
+def onnx_functions(deep: int) -> bytes:
+    """A small ONNX file whose functions call one another: 8 nodes of each, 8 to the power of `deep` in the end."""
+    calls = [
+        function(f"F{k}", ["a"], ["b"], [of_domain("own", node(f"F{k + 1}", ["a"], [name])) for name in "cdefghib"])
+        for k in range(deep)
+    ]
+    last = function(f"F{deep}", ["a"], ["b"], [node("Relu", ["a"], ["b"])])
+    first = of_domain("own", node("F0", ["x"], ["y"]))
+    return model([first], {"x": [8]}, functions=[*calls, last])
+
+
+def engine_states() -> bytes:
+    """As many states of engines as may be sent at once."""
+    (state,) = STATES_EXAMPLE["requests"]
+    return json.dumps({"requests": [{**state, "num_request_running": 1 + k % 500} for k in range(1000)]}).encode()
+
+
+ONNX = "application/x-onnx"
+PAGE = (
+    "/serving?model=deepseek-v3&dtype=fp8&input_tokens=8192&output_tokens=1024&load=rate_per_s&rate_per_s=100"
+    "&gpus=all&search_parallelism=on&max_devices=64"
+)
 ATTACKS = (
+    Hostile(
+        "every split of a served model, 100 requests/s", "/compare", JSON, lambda: served_compare(rate_per_s=100.0)
+    ),
+    Hostile(
+        "every split of a served model, 65,536 in flight", "/compare", JSON, lambda: served_compare(concurrency=65536)
+    ),
+    Hostile("every split and format of a served model", "/plan", JSON, served_plan),
+    Hostile("every split of a trained model", "/plan", JSON, trained_plan),
+    Hostile("every split of 2,000 nodes", "/compare", JSON, lambda: split_graph(2_000)),
+    Hostile("every split of 12,000 nodes", "/compare", JSON, lambda: split_graph(12_000)),
+    Hostile("every split of a served model", PAGE, "", lambda: b""),
+    Hostile("16 times 1,000 states of engines", "/llm-d/1/predict/bulk", JSON, engine_states, 16),
+    Hostile("functions that call one another", "/graphs", ONNX, lambda: onnx_functions(5)),
+    Hostile("functions that call one another without end", "/graphs", ONNX, lambda: onnx_functions(12)),
+    Hostile("8 times functions that call one another", "/graphs", ONNX, lambda: onnx_functions(5), 8),
+    Hostile("32 times the description of the routes", "/openapi.json", "", lambda: b"", 32),
     Hostile("10,000 operators, detail, all GPUs", "/predict", JSON, lambda: operators(10_000, gpus="all", detail=True)),
     Hostile(
         "2,000 operators, detail, 10 GPUs", "/predict", JSON, lambda: operators(2000, gpus=[GPU] * 10, detail=True)
@@ -227,7 +298,8 @@ def _see(port: int, attack: Hostile) -> Seen:
 
 def _status(port: int, attack: Hostile, body: bytes) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    connection.request("POST", attack.path, body, {"Content-Type": attack.media})
+    method, head = ("POST", {"Content-Type": attack.media}) if attack.media else ("GET", {})
+    connection.request(method, attack.path, body, head)
     answer = connection.getresponse()
     answer.read()
     return answer.status
