@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from app.wire.llm_d_form import STATES_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from app.wire.serving_form import SERVING_EXAMPLE
 from benchmarks.http_route import BOUNDED, ask, server
 from tests.onnx_bytes import function, model, node, of_domain
 
@@ -169,7 +170,7 @@ def served_plan() -> bytes:
 def trained_plan() -> bytes:
     """Every split of a large model's training on every GPU."""
     about = {"mode": "training", "batch": 4096, "sequence": 8192, "dtype": "bf16"}
-    network = {"kind": "model", "name": "llama-3-405b", **about}
+    network = {"kind": "model", "name": "llama-3.1-70b", **about}
     return json.dumps({"workload": network, "steps": 1e6, "deadline_s": 1e7, "max_devices": 64}).encode()
 
 
@@ -197,9 +198,11 @@ def engine_states() -> bytes:
 
 
 ONNX = "application/x-onnx"
+SAVED = json.dumps(SERVING_EXAMPLE | {"save": True}).encode()
+FIRST = Hostile("the first saved prediction", "/predict", JSON, lambda: SAVED)
 PAGE = (
-    "/serving?model=deepseek-v3&dtype=fp8&input_tokens=8192&output_tokens=1024&load=rate_per_s&rate_per_s=100"
-    "&gpus=all&search_parallelism=on&max_devices=64"
+    "/serving?name=deepseek-v3&dtype=fp8&input_tokens=8192&output_tokens=1024&load=rate_per_s&level=100"
+    "&gpu=all&search_parallelism=true&max_devices=64"
 )
 ATTACKS = (
     Hostile(
@@ -271,6 +274,8 @@ def main() -> None:
                 continue
             with server("app.main:create_app", "--factory", *BOUNDED, GPUCAST_DATA_DIR=folder) as port:
                 ask(port)
+                if attack.path.startswith("/llm-d/"):
+                    _status(port, FIRST, SAVED)
                 seen = _see(port, attack)
             good &= seen.longest_ms <= GOAL_MS and seen.grown <= GOAL_BYTES
             print(_line(attack, seen), flush=True)

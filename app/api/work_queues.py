@@ -21,6 +21,8 @@ from app.runtime.cancellation import check_cancelled
 # Threads that work: under Python's lock more do not predict faster, and each delays the event loop by some
 # milliseconds. Of the database there are as many as connections; probes have the rest of Starlette's 40.
 _PREDICTING, _STORING = 4, 16
+# Of those that search among GPUs and splits, some for minutes: the others predict meanwhile.
+_SEARCHING = 2
 # Of predictions that read or save something: those that wait hold threads.
 _SAVING, _SAVING_WAITING = 4, 8
 # Of large bodies: together they take less than a GiB.
@@ -31,6 +33,7 @@ _STORING_LONG = 3
 LARGE_BYTES, LONG_BYTES = 2**19, 2**13
 _FILES = (b"parquet", b"arrow")
 _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling", "/serving"))
+_SEARCHES = frozenset(("/", "/compare", "/partition", "/plan", "/scaling", "/serving"))
 _LISTINGS = ("/gpus", "/graphs", "/measurements", "/openapi.json", "/predictions", "/predictors", "/prices", "/uploads")
 _PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand predictions
 _PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
@@ -128,6 +131,7 @@ class WorkQueues:
         saving = WorkQueue("answers", _SAVING, _SAVING_WAITING)
         self.predicting = WorkQueue("predictions", _PREDICTING, waiting, saving)
         self._storing = WorkQueue("requests", _STORING, waiting)
+        self._searches = WorkQueue("searches", _SEARCHING, waiting)
         self._large_predictions = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)
         self._large = WorkQueue("large requests", _STORING_LARGE, waiting)
         self._long = WorkQueue("long requests", _STORING_LONG, waiting)
@@ -152,6 +156,8 @@ class WorkQueues:
 
     def _narrow(self, scope: Scope, path: str, size: int, *, predicts: bool) -> WorkQueue | None:
         """Return the queue that a request passes before that of all; None of short ones."""
+        if path in _SEARCHES:
+            return self._searches
         media = next((value for name, value in scope["headers"] if name == b"content-type"), b"").lower()
         if size > LARGE_BYTES or any(name in media for name in _FILES):
             return self._large_predictions if predicts else self._large

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueues, use_database
 from app.errors import Unavailable
 
-COMPARING = {"path": "/compare", "method": "POST", "headers": []}
+PREDICTING = {"path": "/predict/batch", "method": "POST", "headers": []}
 JSON, PARQUET = b"application/json", b"Application/vnd.apache.Parquet"
 
 
@@ -94,18 +94,18 @@ def test_a_prediction_that_needs_the_database_lets_others_predict() -> None:
             from_thread.run(hangs.wait)
 
         async def saving() -> None:
-            async with queues.turn(COMPARING, 1, asyncio.Event()):
+            async with queues.turn(PREDICTING, 1, asyncio.Event()):
                 await run_in_threadpool(work)
 
         async with AsyncExitStack() as held:
             saved = [asyncio.create_task(saving()) for _ in range(12)]
             await asyncio.sleep(0.3)
-            during = all([await taken(queues, held, "/compare", 1) for _ in range(4)])
+            during = all([await taken(queues, held, "/predict/batch", 1) for _ in range(4)])
             hangs.set()
             await asyncio.gather(*saved)
-            after = await taken(queues, held, "/compare", 1)
+            after = await taken(queues, held, "/predict/batch", 1)
         async with AsyncExitStack() as held:
-            return during, after, all([await taken(queues, held, "/compare", 1) for _ in range(4)])
+            return during, after, all([await taken(queues, held, "/predict/batch", 1) for _ in range(4)])
 
     assert asyncio.run(turns()) == (True, False, True)
 
@@ -119,7 +119,7 @@ def test_few_predictions_wait_for_the_database_and_others_are_refused() -> None:
             from_thread.run(hangs.wait)
 
         async def saving() -> None:
-            async with queues.turn(COMPARING, 1, asyncio.Event()):
+            async with queues.turn(PREDICTING, 1, asyncio.Event()):
                 await run_in_threadpool(work)
 
         saved = [asyncio.create_task(saving()) for _ in range(20)]
@@ -127,7 +127,18 @@ def test_few_predictions_wait_for_the_database_and_others_are_refused() -> None:
         hangs.set()
         found = await asyncio.gather(*saved, return_exceptions=True)
         async with AsyncExitStack() as held:
-            free = sum([await taken(queues, held, "/compare", 1) for _ in range(6)])
+            free = sum([await taken(queues, held, "/predict/batch", 1) for _ in range(6)])
         return sum(isinstance(each, Unavailable) for each in found), free
 
     assert asyncio.run(statuses()) == (20 - 4 - 8, 4)
+
+
+@pytest.mark.parametrize("path", ["/compare", "/plan", "/serving", "/"])
+def test_searches_leave_turns_to_predictions(path: str) -> None:
+    async def turns() -> tuple[int, int]:
+        queues = WorkQueues(64)
+        async with AsyncExitStack() as held:
+            searches = [await taken(queues, held, path, 1) for _ in range(6)]
+            return sum(searches), sum([await taken(queues, held, "/predict/batch", 1) for _ in range(6)])
+
+    assert asyncio.run(turns()) == (2, 2)
