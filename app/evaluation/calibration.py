@@ -12,7 +12,8 @@ import numpy as np
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
 from app.evaluation.operator_cells import read_cells
-from app.evaluation.operators import family_of
+from app.evaluation.operators import family_of, operators_of
+from app.ops import OP_CODE
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.training.calibration_trial import NONE, PLAN, RANDOM, Trial, trials
@@ -60,11 +61,7 @@ def evaluate_calibration(
     `families`: those to evaluate (empty: all). Raises BadInput for an unknown family or a GPU without measurements.
     """
     table = GpuTable.from_specs(load_seed_specs())
-    cells = list(read_cells(folder))
-    known = list(dict.fromkeys(map(family_of, cells)))
-    if unknown := [name for name in families if name not in known]:
-        raise BadInput(f"Unknown family {unknown[0]!r}: use one of {', '.join(known)}.")
-    selected = [cell for cell in cells if not families or family_of(cell) in families]
+    selected = list(_cells_of(folder, families))
     measured = sorted({int(gpu) for cell in selected for gpu in np.unique(cell.runs.rows.gpu)})
     if unmeasured := [name for name in gpus if name not in {table.ids[gpu] for gpu in measured}]:
         names = ", ".join(table.ids[gpu] for gpu in measured)
@@ -75,6 +72,18 @@ def evaluate_calibration(
             progress(f"{table.ids[target]} held out")
             all_trials += _trials_on(selected, table, target, most_train)
     return CalibrationStudy(tuple(_results(all_trials, table)), most_train)
+
+
+def _cells_of(folder: Path, families: Sequence[str]) -> Iterator[Cell]:
+    """Return the cells of `families` (empty: all), reading no others. Raises BadInput for one that was not measured."""
+    if not families:
+        return read_cells(folder)
+    cells = list(read_cells(folder, operators_of(families) or OP_CODE))
+    found = {family_of(cell) for cell in cells}
+    if unknown := [name for name in families if name not in found]:
+        known = dict.fromkeys(map(family_of, read_cells(folder)))
+        raise BadInput(f"Unknown family {unknown[0]!r}: use one of {', '.join(known)}.")
+    return (cell for cell in cells if family_of(cell) in families)
 
 
 def _trials_on(cells: Sequence[Cell], gpus: GpuTable, target: int, most: int) -> Iterator[Trial]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -95,6 +95,11 @@ def family_of(cell: Cell) -> str:
     return _family(cell.op)
 
 
+def operators_of(families: Collection[str]) -> set[str]:
+    """Return the names of the operators in these families."""
+    return {op.name for op in OPS if _family(op) in families}
+
+
 def _family(op: Op) -> str:
     return op.name if op.group == "attention" else op.group
 
@@ -123,7 +128,7 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
     chosen = _chosen("family", dict.fromkeys(map(_family, OPS)), families)
-    cells = sorted(read_cells(folder, {op.name for op in OPS if _family(op) in chosen}), key=family_of)
+    cells = sorted(read_cells(folder, operators_of(chosen)), key=family_of)
     cells = [cell for cell in cells if family_of(cell) in chosen]
     errors: dict[tuple[str, str, str], list[CellErrors]] = defaultdict(list)
     for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
