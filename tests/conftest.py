@@ -16,12 +16,9 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.store.postgres import EmbeddedPostgres
+from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import Database, conninfo
 from tests.service import Service
-
-# A power cut may lose a test's database; without a wait for the disk, copies of the template take a tenth of the time.
-VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -34,6 +34,7 @@ from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
+from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.versions import POOLED, Version
 
 MOST_BYTES = 40_000_000
@@ -150,9 +151,12 @@ def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImpor
 @contextmanager
 def _throw_away() -> Iterator[Runtime]:
     """Yield an empty installation in a temporary folder, with no shipped artefacts."""
-    with tempfile.TemporaryDirectory(prefix="gpucast-train-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpucast-train-") as folder,
+        EmbeddedPostgres(Path(folder) / "postgres", VOLATILE) as server,
+    ):
         settings = dataclasses.replace(
-            Settings.from_env(), database_url=None, data_dir=Path(folder), shipped_dir=Path(folder) / "nothing"
+            Settings.from_env(), database_url=server.url, data_dir=Path(folder), shipped_dir=Path(folder) / "nothing"
         )
         with open_runtime(settings) as runtime:
             yield runtime

@@ -46,6 +46,9 @@ SERVER_OPTIONS = (
     "logging_collector=off",
 )
 
+# Of a server whose rows a power cut may take: nothing waits for the disk.
+VOLATILE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
 # Of SQLSTATE 57P03, which libpq does not hand on for a connection that failed; the server speaks English.
 _IN_TRANSITION = re.compile("starting up|shutting down|not yet accepting connections|recovery mode")
 

@@ -16,9 +16,8 @@ from app.config import Settings
 from app.main import create_app
 from app.services.learning.retrain import queue_retrain
 from app.store import jobs, measurements, versions
-from app.store.postgres import EmbeddedPostgres
+from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import Database
-from tests.conftest import VOLATILE
 from tests.learning import kernel_rows, workload
 from tests.small_disk import fill, make_room, small_disk
 from tests.worker_process import eventually, over, worker

@@ -17,11 +17,10 @@ import pytest
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.errors import Unavailable
-from app.store.postgres import EmbeddedPostgres
+from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import Database, TimeLimits
 from app.wire.llm_d_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
-from tests.conftest import VOLATILE
 from tests.learning import workload
 from tests.server_processes import hanging, signal_server
 from tests.service import Service
