@@ -15,7 +15,7 @@ from app.engine.operator_blocks import to_runs
 from app.engine.unlearned import Group, GroupKey, Part, kept_groups, with_rows
 from app.ops import OPS
 from app.predictors.base import calibrated
-from app.store import operators
+from app.store import operators, stored_rows
 from app.store.revision import Part as Changed
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -42,7 +42,7 @@ def measured_operators(
         return _all(connection, catalog, gpus, served, learners, last)
     if "added" not in changed:
         return last.operators, dict(served)
-    parts = list(operators.load(connection, ops=_NAMES, since=last.revision))
+    parts = list(stored_rows.load(connection, ops=_NAMES, since=last.revision))
     index = last.operators.index.updated(to_runs(parts, gpus))
     grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in learners.items()}
     return MeasuredOperators(index, _counted(last.operators.counts, parts)), _with_unlearned(served, grown)
@@ -70,7 +70,7 @@ def _all(
 
     def runs() -> Iterator[OperatorRuns]:
         for name in _NAMES:
-            parts: list[Part] = list(operators.load(connection, ops=(name,)))
+            parts: list[Part] = list(stored_rows.load(connection, ops=(name,)))
             for key, item in learners.items():
                 groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
             yield from to_runs(parts, gpus)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from app.engine.operator_blocks import to_runs
-from app.store import operators
+from app.store import stored_rows
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 
@@ -23,4 +23,4 @@ def stored_operators(
 
     Tables are in the order of OPS and DTYPES, their rows in the order of their keys. `rows.gpu` are rows of `gpus`.
     """
-    return to_runs(operators.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)
+    return to_runs(stored_rows.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)

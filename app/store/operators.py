@@ -1,4 +1,4 @@
-"""Storage of measured operators: immutable, and read and written by the million with binary COPY."""
+"""Storage of measured operators: immutable, and written by the million with binary COPY."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection
 
 from app.store import revision
-from app.store.binary_copy import Cell, decode, encode, values_of
-from app.store.copying import copy_in, copy_out, run
+from app.store.binary_copy import Cell, encode
+from app.store.copying import copy_in, run
 from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.store.questions import Question, Rows, ask, scalars
@@ -119,7 +119,9 @@ def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[in
             yield from _encoded(_cells(len(block.dims)), block, of_block, stamp)
 
     copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", rows())
-    return {upload_id: int(new) for upload_id, new in connection.execute(_TAKE_NEW)}
+    (inserted,) = ask(connection, _TAKE_NEW)
+    new: dict[int | None, int] = inserted
+    return new
 
 
 # Empty at the start of each transaction. It stays with its connection: to create one costs more than to store a row.
@@ -135,13 +137,15 @@ _COUNT_NEW = sa.text(
     "SELECT count(DISTINCT given_ids.id) FROM given_ids"
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
-_TAKE_NEW = sa.text(
+_TAKE_NEW: Question[dict[int | None, int]] = Question(
     "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id"
     " ON CONFLICT (id) DO NOTHING RETURNING context_id, upload_id),"
     " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id),"
     " counted AS (UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
     " WHERE operator_contexts.id = grown.context_id)"
-    " SELECT upload_id, count(*) FROM new GROUP BY upload_id"
+    " SELECT upload_id, count(*) FROM new GROUP BY upload_id",
+    (),
+    dict,
 )
 
 
@@ -217,86 +221,6 @@ def _absent(block: OperatorBlock, name: str) -> NDArray[np.bool_]:
         return absent
     values: Floats = getattr(block, name)
     return np.isnan(values if values.ndim == 1 else values[0])
-
-
-def load(
-    connection: Connection,
-    *,
-    gpu_ids: Collection[str] | None = None,
-    ops: Collection[str] | None = None,
-    since: int | None = None,
-    powered: bool = False,
-) -> Iterator[tuple[OperatorBlock, Bytes]]:
-    """Yield stored rows of the given GPUs and operators (default: all), by operator, dtype and fields, with their ids.
-
-    With `since` only rows that were added after that revision; releases before 0.3 did not say when they added any.
-
-    Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
-    a power, and the power. Rows of a block are unordered.
-    """
-    statement = sa.select(_C.id, *(_C[name] for name in Context.__slots__)).where(_C.measurements > 0)
-    if gpu_ids is not None:
-        statement = statement.where(_C.gpu_id.in_(list(gpu_ids)))
-    if ops is not None:
-        statement = statement.where(_C.op.in_(list(ops)))
-    if since is not None:
-        statement = statement.where(_C.id.in_(sa.select(_M.context_id).where(_M.added > since)))
-    alike: dict[tuple[str, str, tuple[str, ...]], list[tuple[int, Context]]] = {}
-    for context_id, op, dtype, fields, *rest in connection.execute(statement.order_by(_C.id)):
-        item = Context(op, dtype, tuple(fields), *rest)
-        alike.setdefault((op, dtype, item.fields), []).append((context_id, item))
-    for key in sorted(alike):
-        ids, contexts = [number for number, _ in alike[key]], tuple(item for _, item in alike[key])
-        yield _load(connection, ids, contexts, since=since, powered=powered)
-
-
-def _load(
-    connection: Connection, ids: list[int], contexts: tuple[Context, ...], *, since: int | None, powered: bool
-) -> tuple[OperatorBlock, Bytes]:
-    cells = [
-        Cell("id", "uuid"),
-        Cell("context_id", "int4"),
-        Cell("latency_s", "float8"),
-        Cell("dims", "float8", len(contexts[0].fields)),
-        Cell("grid", "int4", 3),
-        Cell("block", "int4", 3),
-    ]
-    column, condition = "", ""
-    if powered:
-        cells.append(Cell("power_w", "float8"))
-        column, condition = ", power_w", " AND power_w > 0"
-    if since is not None:
-        condition += f" AND added > {since:d}"
-    unknown = "'{-1,-1,-1}'::int4[]"
-    statement = (
-        f"COPY (SELECT id, context_id, latency_s, dims, coalesce(grid, {unknown}), coalesce(block, {unknown}){column}"
-        f" FROM operator_measurements WHERE context_id = ANY(%s){condition}) TO STDOUT (FORMAT BINARY)"
-    )
-    rows = decode(cells, copy_out(connection, statement, [ids]))
-    row_ids, context_id, latency_s, dims, grid, block, *power_w = (values_of(rows, cell) for cell in cells)
-    code = np.full(max(ids) + 1, -1, dtype=np.intp)
-    code[ids] = np.arange(len(ids))
-    absent = np.full(len(rows), np.nan)
-    found = OperatorBlock(
-        contexts,
-        code[context_id],
-        np.ascontiguousarray(dims.T),
-        latency_s,
-        absent,
-        absent,
-        absent,
-        power_w[0] if powered else absent,
-        np.full(len(rows), NO_TIME),
-        _launched(grid),
-        _launched(block),
-    )
-    return found, row_ids
-
-
-def _launched(extents: NDArray[Any]) -> NDArray[np.float64]:
-    values = np.ascontiguousarray(extents.T, dtype=np.float64)
-    values[values < 0] = np.nan
-    return values
 
 
 def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dict[str, int]:

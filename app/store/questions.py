@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,12 +27,10 @@ class Question(Generic[T]):
 def ask(connection: Connection, *questions: Question[Any]) -> list[Any]:
     """Return the answers to the questions, which are asked in this order."""
     driver = driver_of(connection)
-    if len(questions) == 1:
-        (question,) = questions
-        return [question.answer(driver.execute(question.statement.encode(), question.given).fetchall())]
-    with driver.pipeline() as pipeline:
+    with nullcontext() if len(questions) == 1 else driver.pipeline() as pipeline:
         cursors = [driver.execute(each.statement.encode(), each.given) for each in questions]
-        pipeline.sync()
+        if pipeline is not None:
+            pipeline.sync()
         rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return [each.answer(found) for each, found in zip(questions, rows, strict=True)]
 

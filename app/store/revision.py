@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from app.store.questions import Question, ask
-from app.store.sql_tables import REVISION, REVISION_PARTS
+from app.store.sql_tables import REVISION
 
 # What a process loads by itself. `added` and `removed` are rows of operators.
 Part = Literal["gpus", "keys", "measurements", "added", "removed", "prices", "versions"]
@@ -37,22 +37,25 @@ def bump(connection: Connection, part: Part) -> int:
 
     The transaction holds `lock`; otherwise the statement could miss the part of a revision that it waits for.
     """
-    return int(connection.execute(_BUMP, {"part": part, "any": _ANY}).scalar_one())
+    (value,) = ask(connection, Question(_BUMP, (part, _ANY), lambda rows: rows[0][0]))
+    return int(value)
 
 
 # A revision that no part has was made by an older release: whatever it changed, all is loaded again.
-_BUMP = sa.text(
+_BUMP = (
     "WITH new AS (UPDATE revision SET value = value + 1 RETURNING value),"
     " latest AS (SELECT coalesce(max(revision), 0) AS revision FROM revision_parts),"
-    " changed AS (SELECT :part AS part, value FROM new"
-    " UNION ALL SELECT :any, value - 1 FROM new, latest WHERE value - 1 > latest.revision),"
+    " changed AS (SELECT %s AS part, value FROM new"
+    " UNION ALL SELECT %s, value - 1 FROM new, latest WHERE value - 1 > latest.revision),"
     " noted AS (INSERT INTO revision_parts (part, revision) SELECT part, value FROM changed"
     " ON CONFLICT (part) DO UPDATE SET revision = excluded.revision)"
     " SELECT value FROM new"
 )
 
 
-_REVISIONS = sa.select(REVISION_PARTS).union_all(sa.select(sa.literal(_NOW), REVISION.c.value))
+_REVISIONS: Question[dict[str, int]] = Question(
+    f"SELECT part, revision FROM revision_parts UNION ALL SELECT '{_NOW}', value FROM revision", (), dict
+)
 
 
 def current(connection: Connection) -> int:
@@ -62,7 +65,8 @@ def current(connection: Connection) -> int:
 
 def changed(connection: Connection, since: int | None) -> tuple[int, frozenset[Part]]:
     """Return the revision, and the parts that changed after the revision `since`; all of them if it is None."""
-    revisions = {part: int(value) for part, value in connection.execute(_REVISIONS)}
+    revisions: dict[str, int]
+    (revisions,) = ask(connection, _REVISIONS)
     now = revisions.pop(_NOW)
     if since is None:
         return now, PARTS

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
 from app.store.measurement_filters import Filters
-from app.store.questions import Question, scalars
+from app.store.questions import Question, ask, scalars
 from app.store.upload_tables import UPLOADS
 
 
@@ -33,10 +33,13 @@ def new_ids(uploads: int) -> Question[list[int]]:
 
 def record(connection: Connection, uploads: Sequence[tuple[int, int | None, int]]) -> None:
     """Record uploads: the id, the id of the key, and the number of new rows; those without any are forgotten."""
-    names = ("id", "key_id", "rows")
-    found = [dict(zip(names, each, strict=True)) for each in uploads if each[2]]
-    if found:
-        connection.execute(sa.insert(UPLOADS), found)
+    made = [each for each in uploads if each[2]]
+    if made:
+        columns = [list(column) for column in zip(*made, strict=True)]
+        ask(connection, Question(_RECORD, columns, len))
+
+
+_RECORD = "INSERT INTO uploads (id, key_id, rows) SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::bigint[])"
 
 
 def listed(connection: Connection, *, most: int = 1000) -> list[Upload]:

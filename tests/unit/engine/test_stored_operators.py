@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app.engine.stored_operators import stored_operators
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.saving import save
-from app.store import gpus, measurements, operator_removal, operators
+from app.store import gpus, measurements, operator_removal, operators, revision, stored_rows
 from app.store.measurement_filters import Filters
 from app.store.session import Database
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
@@ -174,3 +174,32 @@ def test_rows_added_during_a_deletion_are_kept(database: Database) -> None:
         contexts = sa.select(OPERATOR_CONTEXTS.c.id)
         orphans = sa.select(sa.func.count()).where(OPERATOR_MEASUREMENTS.c.context_id.not_in(contexts))
         assert connection.execute(orphans).scalar_one() == 0
+
+
+def test_rows_added_since_a_revision_are_read_at_once_as_one_by_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def softmax(rows: int) -> dict[str, Any]:
+        workload = {"kind": "operator", "op": "softmax", "b": rows, "h": 64, "dtype": "fp16"}
+        return linear(1, 9.0) | {"workload": workload}
+
+    with database.begin() as connection:
+        save(connection, check(Catalog(SPECS), Objects.of([linear(901, 9.0), softmax(901)])))
+    with database.begin() as connection:
+        before = revision.current(connection)
+        rows = [linear(902, 9.0), linear(903, 9.5, gpu="other"), softmax(902), softmax(903)]
+        assert save(connection, check(Catalog(SPECS), Objects.of(rows))) == 4
+    with database.begin() as connection:
+        at_once = list(stored_rows.load(connection, since=before))
+        monkeypatch.setattr(stored_rows, "FEW", 0)
+        one_by_one = list(stored_rows.load(connection, since=before))
+    assert sum(len(ids) for _, ids in at_once) == 4
+    assert len(at_once) == len(one_by_one) == 2
+    for (block, ids), (other, other_ids) in zip(at_once, one_by_one, strict=True):
+        order, theirs = np.lexsort(ids.T), np.lexsort(other_ids.T)
+        assert block.contexts == other.contexts
+        np.testing.assert_array_equal(ids[order], other_ids[theirs])
+        for name in ("context", "latency_s", "measured_at"):
+            np.testing.assert_array_equal(getattr(block, name)[order], getattr(other, name)[theirs])
+        for name in ("dims", "grid", "block"):
+            np.testing.assert_array_equal(getattr(block, name)[:, order], getattr(other, name)[:, theirs])
