@@ -29,7 +29,12 @@ def job_of(steps: float | None, deadline_s: float | None, probability: float | N
 
 
 def times_on(
-    gpus: Sequence[str], request: dict[str, Any], job: Job, settings: Settings, snapshot: Snapshot, graphs: Graphs
+    gpus: Sequence[str],
+    request: dict[str, Any],
+    job: Job,
+    settings: Settings,
+    snapshot: Snapshot,
+    graphs: Graphs | None,
 ) -> tuple[dict[str, JobTime], dict[str, str]]:
     """Return the job's time by GPU, and why the other GPUs cannot run the workload; `request` as in POST /compare."""
     from functools import partial

@@ -193,15 +193,19 @@ def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
 
 
 @contextmanager
-def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tuple[Snapshot, Graphs]]:
+def snapshot_of(
+    settings: Settings, predictor: str | None = None, *, stored_graphs: bool = True
+) -> Iterator[tuple[Snapshot, Graphs | None]]:
     """Yield this installation's snapshot and graphs; warns on standard error about refused versions.
 
-    Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all.
+    Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all. Without
+    `stored_graphs` there are no graphs, and an embedded database stops meanwhile.
     """
     from app.store.postgres import EmbeddedPostgres, started_beside
 
     embedded = settings.database_url is None
-    with started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext():
+    server = started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext(lambda: None)
+    with server as leave:
         # These take longer than the server's start.
         from app.bootstrap.assemble import assemble_for
         from app.bootstrap.runtime import open_runtime
@@ -214,7 +218,11 @@ def snapshot_of(settings: Settings, predictor: str | None = None) -> Iterator[tu
             engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
             for problem in refused:
                 print(f"gpucast: {problem}", file=sys.stderr)
-            yield Snapshot.of(engine), Graphs(runtime.database)
+            if stored_graphs:
+                yield Snapshot.of(engine), Graphs(runtime.database)
+                return
+        leave()
+        yield Snapshot.of(engine), None
 
 
 def _of_file(file: Path | None, how: Mapping[str, Any], fields: list[str], measured: list[str]) -> dict[str, Any]:

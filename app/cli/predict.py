@@ -58,10 +58,12 @@ def command(
 
 def _computed(settings: Settings, body: bytes) -> bytes:
     """Return the answer of POST /predict, without a running service."""
+    from app.wire.network_form import GraphRequest
     from app.wire.predict_body import read_request, write_response
 
     request = read_request(body)
-    with snapshot_of(settings, request.predictor) as (snapshot, graphs):
+    stored_graphs = isinstance(request, GraphRequest)
+    with snapshot_of(settings, request.predictor, stored_graphs=stored_graphs) as (snapshot, graphs):
         from app.services.dispatch import predict_workload
 
         return write_response(predict_workload(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs))

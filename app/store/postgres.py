@@ -13,9 +13,10 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -203,18 +204,24 @@ class EmbeddedPostgres:
 
 
 @contextmanager
-def started_beside(server: EmbeddedPostgres) -> Iterator[None]:
+def started_beside(server: EmbeddedPostgres) -> Iterator[Callable[[], object]]:
     """Start the server in a thread, and use it until the block ends. If it cannot start, whoever joins it learns why.
 
-    The block joins it as another user: what comes before that, such as imports, need not wait for the start.
+    The block joins it as another user: what comes before that, such as imports, need not wait for the start. It is
+    given what it may call once it needs the server no more, which then stops beside the rest of the block.
     """
     with ThreadPoolExecutor(1, "postgres") as thread:
         started = thread.submit(server.__enter__)
-        try:
-            yield
-        finally:
+
+        def left() -> None:
             if started.exception() is None:
                 server.__exit__(None, None, None)
+
+        leave = cache(lambda: thread.submit(left))
+        try:
+            yield leave
+        finally:
+            leave().result()
 
 
 def binary(name: str) -> Path:

@@ -17,6 +17,7 @@ from app.config import CHECKOUT
 from app.store.postgres import EmbeddedPostgres, binary, started_beside
 from app.store.unprivileged import account_for, run_as
 from tests.busy_machine import PATIENCE_S
+from tests.worker_process import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +119,15 @@ def test_a_server_started_beside_is_joined_and_stops_with_the_block(tmp_path: Pa
         with EmbeddedPostgres(tmp_path) as joined:
             psycopg.connect(joined.url).close()
         assert running(tmp_path)
+    assert not running(tmp_path)
+
+
+def test_a_server_started_beside_may_stop_before_the_block_ends(tmp_path: Path) -> None:
+    with started_beside(EmbeddedPostgres(tmp_path)) as leave:
+        with EmbeddedPostgres(tmp_path):
+            pass
+        leave()
+        eventually(lambda: None if running(tmp_path) else True)
     assert not running(tmp_path)
 
 
