@@ -1,7 +1,7 @@
 """Mechanisms of `auto` for operators, and how each is switched off for benchmarks.ablation.
 
-A mechanism is off while some names below app.predictors.auto.operators have other values. Compiled code keeps its
-constants, so what it does is switched off by what it is given.
+A mechanism is off while some names of its modules and of app.predictors.physics have other values. Compiled code keeps
+its constants, so what it does is switched off by what it is given.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRODUCTS = ("linear fp32", "bmm fp32", "linear bf16", "linear fp8", "linear fp8_
 MOST = (*FP32, *MODERN)
 MANY = (*PRODUCTS, PREFILL, DECODE, "moe")
 SEEN, UNSEEN, SIBLINGS, FEW = ("seen",), ("left out", "32 rows"), ("stand-in",), ("32 rows",)
-# (`module:name` below ROOT, its value while a mechanism is off)
+# (`module:name` relative to ROOT, its value while a mechanism is off)
 Names = Sequence[tuple[str, Any]]
 
 
@@ -60,7 +60,7 @@ class Mechanism:
             for path, value in self.names():
                 module, _, name = path.partition(":")
                 *owners, last = name.split(".")
-                owner: Any = import_module(f"{ROOT}.{module}")
+                owner: Any = import_module(f".{module}", ROOT)
                 for part in owners:
                     owner = getattr(owner, part)
                 stack.enter_context(patch.object(owner, last, value))
@@ -120,7 +120,7 @@ def _nothing(kind: Any) -> Any:
     return np.zeros(len(kind.table))
 
 
-_FEATURES, _CLOCK, _FIT = "physics.operator_features", "physics.clock_model", "learning.fitting"
+_FEATURES, _CLOCK, _FIT = "..physics.operator_features", "..physics.clock_model", "learning.fitting"
 PHYSICS = (
     Mechanism(
         "physics constants fitted",
@@ -196,7 +196,7 @@ LEARNED = (
         "DRAM's constant drawn to its prior",
         8,
         (DECODE, "moe", "softmax fp32"),
-        _are(("physics.physics_fit:_DRAM_PRIOR", 0.0)),
+        _are(("..physics.physics_fit:_DRAM_PRIOR", 0.0)),
     ),
     Mechanism("streaming operators told apart", 14, ("elementwise fp32",), _fitted(streams=False)),
     Mechanism("absolute error from 0.1", 12, MODERN, _graphs_trees(clear=np.inf), SEEN),
