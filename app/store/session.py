@@ -52,6 +52,7 @@ class TimeLimits:
 
 # Of commands, workers and trainings, which wait until a pause of the server is over.
 PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=86_400)
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 _BEGIN, _BEGIN_ONE_STATE = b"BEGIN", b"BEGIN ISOLATION LEVEL REPEATABLE READ"
 
 
@@ -99,7 +100,7 @@ class Database:
                 self._breaker.answered()
                 with self._limited(connection, long=long), connection.begin():
                     yield connection
-        except (psycopg.OperationalError, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        except (*_LOST, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
             raise self._failure(error) from error
         except exc.DBAPIError as error:
             if not error.connection_invalidated:

@@ -346,7 +346,7 @@ def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> N
             return Counter(callers.map(status, range(12)))
 
     with Service(tight, tmp_path / "log") as crowded:
-        assert leaving_others_alone(crowded, many)[503] == 12 - 4 - 2
+        assert leaving_others_alone(crowded, many)[503] == 12 - 2 - 2
         assert crowded.client.get("/readyz").status_code == 200
         until(few)
 
