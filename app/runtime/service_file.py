@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from http.client import HTTPConnection, HTTPException
 from typing import IO
 
 from app import __version__
@@ -48,6 +47,8 @@ def answer_of_service(settings: Settings, path: str, body: bytes, *, media: str 
     place = running_service(settings)
     if place is None:
         return None
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - most have no service, and it takes 0.01 s
+
     # Nothing older than the request: what a command stored just before counts.
     headers = {"content-type": media, "cache-control": "no-cache"}
     connection = HTTPConnection(*place, timeout=settings.request_timeout_s)
