@@ -6,19 +6,17 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from app.store.binary_copy import Cell, decode, values_of
 from app.store.copying import copy_out
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock
-from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.questions import Question, Rows, ask
 from app.tables.arrays import Bytes
 
 # Rows of all operators that are read at once.
 FEW = 10_000
-_C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 
 
 def load(
@@ -36,16 +34,8 @@ def load(
     Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
     a power, and the power. Rows of a block are unordered.
     """
-    alike: dict[tuple[str, str, tuple[str, ...]], _Alike] = {}
-    added = 0
-    for context_id, rows, op, dtype, fields, *rest in connection.execute(_contexts(gpu_ids, ops, since)):
-        item = Context(op, dtype, tuple(fields), *rest)
-        ids, contexts = alike.setdefault((op, dtype, item.fields), _Alike([], []))
-        ids.append(context_id)
-        contexts.append(item)
-        added += rows
-    groups = [alike[key] for key in sorted(alike)]
-    if since is None or powered or added > FEW:
+    groups, rows = _groups(connection, _contexts(gpu_ids, ops, since))
+    if since is None or powered or rows > FEW:
         for group in groups:
             found = _columns(connection, group.ids, group.width, since=since, powered=powered)
             yield _block(group, found), found["id"]
@@ -70,20 +60,43 @@ class _Alike(NamedTuple):
         return len(self.contexts[0].fields)
 
 
-def _contexts(gpu_ids: Collection[str] | None, ops: Collection[str] | None, since: int | None) -> sa.Select[Any]:
-    """Return the statement that reads the contexts of the wanted rows, with their numbers."""
-    columns = [_C[name] for name in Context.__slots__]
-    if since is None:
-        statement = sa.select(_C.id, _C.measurements, *columns).where(_C.measurements > 0)
-    else:
-        mine = sa.select(_M.context_id, sa.func.count().label("rows")).where(_M.added > since).group_by(_M.context_id)
-        new = mine.subquery()
-        statement = sa.select(_C.id, new.c.rows, *columns).join(new, new.c.context_id == _C.id)
-    if gpu_ids is not None:
-        statement = statement.where(_C.gpu_id.in_(list(gpu_ids)))
-    if ops is not None:
-        statement = statement.where(_C.op.in_(list(ops)))
-    return statement.order_by(_C.id)
+def _groups(connection: Connection, wanted: Question[Rows]) -> tuple[list[_Alike], int]:
+    """Return the contexts by operator, dtype and fields, and the number of their rows."""
+    alike: dict[tuple[str, str, tuple[str, ...]], _Alike] = {}
+    added = 0
+    (found,) = ask(connection, wanted)
+    for context_id, rows, op, dtype, fields, *rest in found:
+        item = Context(op, dtype, tuple(fields), *rest)
+        group = alike.setdefault((op, dtype, item.fields), _Alike([], []))
+        group.ids.append(context_id)
+        group.contexts.append(item)
+        added += rows
+    return [alike[key] for key in sorted(alike)], added
+
+
+def _contexts(gpu_ids: Collection[str] | None, ops: Collection[str] | None, since: int | None) -> Question[Rows]:
+    """Ask for the contexts of the wanted rows: id, number of rows, and what they share.
+
+    SQLAlchemy would take longer to write the statement than PostgreSQL takes to answer it.
+    """
+    shared = ", ".join(f"contexts.{name}" for name in Context.__slots__)
+    rows, source, given = "contexts.measurements", "operator_contexts AS contexts", list[Any]()
+    if since is not None:
+        rows, source, given = "new.rows", f"operator_contexts AS contexts JOIN {_NEW}", [since]
+    conditions = [f"{rows} > 0"]
+    for name, wanted in (("gpu_id", gpu_ids), ("op", ops)):
+        if wanted is not None:
+            conditions.append(f"contexts.{name} = ANY(%s)")
+            given.append(list(wanted))
+    where = " AND ".join(conditions)
+    statement = f"SELECT contexts.id, {rows}, {shared} FROM {source} WHERE {where} ORDER BY contexts.id"
+    return Question(statement, given, list)
+
+
+_NEW = (
+    "(SELECT context_id, count(*) AS rows FROM operator_measurements WHERE added > %s GROUP BY context_id) AS new"
+    " ON new.context_id = contexts.id"
+)
 
 
 def _columns(
