@@ -83,6 +83,13 @@ def test_more_large_bodies_than_may_wait_are_refused() -> None:
     asyncio.run(turns())
 
 
+async def eight_wait(queues: WorkQueues) -> None:
+    """Until eight predictions wait for a turn to use the database, and none for a turn to predict."""
+    assert queues.predicting.after is not None
+    while queues.predicting.after._waiting < 8 or queues.predicting._waiting:
+        await asyncio.sleep(0.01)
+
+
 def test_a_prediction_that_needs_the_database_lets_others_predict() -> None:
     async def turns() -> tuple[bool, bool, bool]:
         queues = WorkQueues(64)
@@ -99,7 +106,7 @@ def test_a_prediction_that_needs_the_database_lets_others_predict() -> None:
 
         async with AsyncExitStack() as held:
             saved = [asyncio.create_task(saving()) for _ in range(12)]
-            await asyncio.sleep(0.3)
+            await eight_wait(queues)
             during = all([await taken(queues, held, "/predict/batch", 1) for _ in range(4)])
             hangs.set()
             await asyncio.gather(*saved)
@@ -123,7 +130,9 @@ def test_few_predictions_wait_for_the_database_and_others_are_refused() -> None:
                 await run_in_threadpool(work)
 
         saved = [asyncio.create_task(saving()) for _ in range(20)]
-        await asyncio.sleep(0.3)
+        await eight_wait(queues)
+        while sum(each.done() for each in saved) < 8:
+            await asyncio.sleep(0.01)
         hangs.set()
         found = await asyncio.gather(*saved, return_exceptions=True)
         async with AsyncExitStack() as held:

@@ -1,7 +1,6 @@
 """The snapshot follows the database."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +15,7 @@ from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
 from app.store import revision
 from app.store.session import Database
+from tests.busy_machine import until
 
 LONG_S = 60.0
 
@@ -46,6 +46,21 @@ class Assembling:
         return engine
 
 
+class Counted:
+    """A lock that counts who asked for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *about: object) -> None:
+        self._lock.release()
+
+
 @pytest.fixture
 def assembling(settings: Settings) -> Assembling:
     return Assembling(settings)
@@ -70,13 +85,15 @@ def test_callers_that_wait_for_a_poll_share_the_next_and_see_what_was_stored_bef
     database: Database, holder: SnapshotHolder, assembling: Assembling
 ) -> None:
     before = holder._polls_begun
+    loading = Counted(holder._loading)
+    holder._loading = loading  # type: ignore[assignment]  # only entered and left
     change(database)
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(holder.refresh)
         assert assembling.begun.wait(LONG_S)
         last = change(database)  # the poll in progress does not see it
         others = [pool.submit(holder.refresh) for _ in range(5)]
-        time.sleep(0.2)  # they wait
+        until(lambda: loading.asked == 6)
         assembling.go.set()
         assert first.result()
         assert all(each.result() for each in others)
