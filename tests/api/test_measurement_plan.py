@@ -51,7 +51,8 @@ def test_a_workload_is_measured_where_it_spends_its_time(client: TestClient) -> 
     found = client.post(f"/gpus/{GPU}/plan", json=body).raise_for_status().json()
     assert {row["workload"]["op"] for row in found["measurements"]} == {"linear", "softmax"}
     model = plan(client, count=6, model="resnet50", batch=16)
-    assert {row["workload"]["op"] for row in model["measurements"]} == {"conv2d", "batch_norm"}
+    planned = [row["workload"]["op"] for row in model["measurements"]]
+    assert planned.count("conv2d") + planned.count("batch_norm") >= 5
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 

@@ -140,3 +140,15 @@ def test_rows_near_an_algorithm_switch_have_less_weight() -> None:
     rows = Rows(terms_of(features), target, features, FIRST)
     least, most = (calibrate(rows._replace(chosen=chosen), NEUTRAL, Kernels.of(NO_TREES)) for chosen in (True, False))
     assert abs(least.mean) < 0.8 * abs(most.mean)
+
+
+def test_a_correction_that_fails_on_rows_left_out_is_served_in_part() -> None:
+    """Neighbours that contradict one another tell nothing of other rows; a common factor does."""
+    features = np.zeros((FEATURES, 32), dtype=np.float32)
+    features[0] = np.linspace(0.0, 8.0, 32)
+    for off, least, most in ((np.tile([0.4, -0.4], 16), 0.0, 0.01), (np.full(32, 0.4), 0.35, 0.45)):
+        rows = Rows(terms_of(features), np.log(1e-3) + off, features, FIRST, judged=True)
+        found = calibrate(rows, NEUTRAL, Kernels.of(NO_TREES))
+        physics = np.empty(32)
+        fill_scaled(rows.terms, found.factors, physics)
+        assert least <= np.abs(found.mean + found.smooth.sum(features) + np.log(physics / 1e-3)).mean() <= most

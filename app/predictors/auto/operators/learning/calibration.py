@@ -43,6 +43,9 @@ _ENOUGH = 1e-3
 _SURPRISE, _LEAST_SURPRISE, _CLIPPINGS = 2.0, 0.3, 2
 # The same where a library chooses among algorithms: many rows ran another than the quickest.
 _SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = 1.0, 0.1
+# Parts of the correction that may be served. The standard deviations are those between any two GPUs, so that the rows
+# of one which others predict well would change its answers too much.
+_PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Rows(NamedTuple):
@@ -53,6 +56,7 @@ class Rows(NamedTuple):
     features  float32 [FEATURES, n]
     places    coordinates of the Gaussian process
     chosen    whether a library chooses among algorithms for them
+    judged    whether other GPUs' models predict them already, so that less than the whole correction may be better
     """
 
     terms: Floats
@@ -60,6 +64,7 @@ class Rows(NamedTuple):
     features: Singles
     places: Places
     chosen: bool = False
+    judged: bool = False
 
 
 class Calibration(NamedTuple):
@@ -90,8 +95,10 @@ def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
     for _ in range(_CLIPPINGS):
         rows = rows._replace(target=_clipped(measured, rows, mode, prior))
         rest, prior, mode = _likeliest(rows, view, start, known)
-    mean = OFFSET**2 * float(mode.weight.sum())
-    return Calibration(mode.factors, mean, _trees(view, kernels, mode.weight), _smooth(rows, view, rest, mode.weight))
+    part = _served_part(measured, rows, start, mode, prior) if rows.judged else 1.0
+    factors, weight = start * (mode.factors / start) ** part, part * mode.weight
+    mean = OFFSET**2 * float(weight.sum())
+    return Calibration(factors, mean, _trees(view, kernels, weight), _smooth(rows, view, rest, weight))
 
 
 def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Rest, Floats, _Mode]:
@@ -113,14 +120,35 @@ def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Re
     return best
 
 
-def _clipped(measured: Floats, rows: Rows, mode: _Mode, prior: Floats) -> Floats:
-    """`measured` targets [n], clipped near their leave-one-out predictions (Rasmussen and Williams 2006, 5.4.2)."""
+def _left_out(rows: Rows, mode: _Mode, prior: Floats) -> tuple[Floats, Floats]:
+    """Leave-one-out predictions [n], and their standard deviations (Rasmussen and Williams 2006, section 5.4.2)."""
     slope = dependence_of(rows.terms, mode.factors) * CONSTANTS
     precision = np.diag(np.linalg.inv(prior + slope @ slope.T))
-    predicted = rows.target - mode.weight / precision
+    return rows.target - mode.weight / precision, 1.0 / np.sqrt(precision)
+
+
+def _clipped(measured: Floats, rows: Rows, mode: _Mode, prior: Floats) -> Floats:
+    """`measured` targets [n], clipped near their leave-one-out predictions."""
+    predicted, deviation = _left_out(rows, mode, prior)
     deviations, least = (_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE) if rows.chosen else (_SURPRISE, _LEAST_SURPRISE)
-    most = np.maximum(deviations / np.sqrt(precision), least)
+    most = np.maximum(deviations * deviation, least)
     return np.clip(measured, predicted - most, predicted + most)
+
+
+def _served_part(measured: Floats, rows: Rows, start: Floats, mode: _Mode, prior: Floats) -> float:
+    """The part of the correction whose leave-one-out predictions err least.
+
+    Less than all is served only where it errs less by more than a standard error: rows far from one another, as a plan
+    chooses them, predict each other worse than they predict what is between them.
+    """
+    physics = np.empty(len(measured))
+    fill_scaled(rows.terms, start, physics)
+    uncorrected = np.log(physics)
+    correction = _left_out(rows, mode, prior)[0] - uncorrected
+    errors = np.abs(np.expm1(uncorrected + np.array(_PARTS)[:, None] * correction - measured))
+    more = errors - errors[-1]
+    surely = more.mean(axis=1) + more.std(axis=1) / np.sqrt(len(measured))
+    return _PARTS[int(np.argmin(surely))]
 
 
 def _solved(rows: Rows, start: Floats, prior: Floats) -> _Mode:
