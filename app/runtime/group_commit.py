@@ -67,8 +67,8 @@ class GroupCommit(Generic[T, R]):
         with self._queueing:
             group, self._queue = self._queue[: self._most], self._queue[self._most :]
         try:
-            results = handle([each.item for each in group])
+            answered = list(zip(group, handle([each.item for each in group]), strict=True))
         except Exception as error:
-            results = [error] * len(group)
-        for each, result in zip(group, results, strict=True):
+            answered = [(each, error) for each in group]
+        for each, result in answered:
             each.results.append(result)

@@ -82,3 +82,9 @@ def test_an_item_whose_turn_does_not_come_is_not_handled_later() -> None:
         first.result()
     assert group.result(3, handler, LONG_S) == 9
     assert handler.calls == [[1], [3]]
+
+
+def test_a_call_with_too_few_results_fails_for_all_of_its_items() -> None:
+    """Those without a result would wait for one for ever."""
+    with pytest.raises(ValueError, match="shorter"):
+        GroupCommit[int, int](64).result(1, lambda items: [], LONG_S)
