@@ -9,11 +9,10 @@ from starlette.responses import Response
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
-from app.api.work_queues import use_database
+from app.api.saving import saved_on_request
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.answers import answer_compare
 from app.services.compare.request import read_compare
-from app.services.quotes.save import save_answer
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse
 from app.wire.served_choice_form import ServingCompareResponse
 
@@ -42,10 +41,7 @@ def compare_gpus(
 
     def answered(snapshot: Snapshot) -> CompareResponse | ServingCompareResponse:
         answer = answer_compare(snapshot, request, max_rows=most, graphs=graphs)
-        if not request.save:
-            return answer
-        use_database()
-        return save_answer(database, snapshot, "compare", request, answer)
+        return saved_on_request(database, snapshot, "compare", request, answer)
 
     answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -9,10 +9,9 @@ from starlette.responses import Response
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, SettingsDep
 from app.api.openapi import json_answer, json_body, ref
-from app.api.work_queues import use_database
+from app.api.saving import saved_on_request
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.answers import answer_plan
-from app.services.quotes.save import save_answer
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, read_plan
 from app.wire.served_choice_form import ServingPlanResponse
 
@@ -40,10 +39,7 @@ def plan_job(
 
     def answered(snapshot: Snapshot) -> PlanResponse | ServingPlanResponse:
         answer = answer_plan(snapshot, request, max_rows=most, graphs=graphs)
-        if not request.save:
-            return answer
-        use_database()
-        return save_answer(database, snapshot, "plan", request, answer)
+        return saved_on_request(database, snapshot, "plan", request, answer)
 
     answer = current(holder, answered)
     return Response(msgspec.json.encode(answer), media_type="application/json")

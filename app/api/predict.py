@@ -11,14 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.current import moved
 from app.api.receiving import in_thread
+from app.api.saving import saved_on_request
 from app.api.service import Service
 from app.api.work_estimate import INLINE_BYTES, is_short
-from app.api.work_queues import use_database
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
 from app.services.kernels.predict_kernels import predict_kernels
-from app.services.quotes.save import save_answer
 from app.wire.predict_body import Request, Response, read_request, write_response
 from app.wire.prediction_form import PredictRequest, PredictResponse
 
@@ -112,7 +111,5 @@ def _written(app: Service, request: Request) -> tuple[Response, bytes]:
     """Return the answer, and as JSON; it is saved if the request says so."""
     runtime, snapshot = app.state.runtime, app.state.holder.snapshot
     answer = predict_workload(snapshot, request, max_rows=runtime.settings.max_batch_rows, graphs=app.state.graphs)
-    if request.save:
-        use_database()
-        answer = save_answer(runtime.database, snapshot, "predict", request, answer)
+    answer = saved_on_request(runtime.database, snapshot, "predict", request, answer)
     return answer, write_response(answer)
