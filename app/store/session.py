@@ -16,6 +16,7 @@ from sqlalchemy import Connection, exc
 
 from app.errors import StorageFull, Unavailable
 from app.runtime.group_commit import GroupCommit, Handle
+from app.store.copying import driver_of
 from app.store.impatient import Breaker, HungError, ImpatientConnection
 
 T = TypeVar("T")
@@ -191,7 +192,7 @@ def _connect(url: str, limits: TimeLimits, breaker: Breaker) -> ImpatientConnect
 
 
 def _driver(connection: Connection) -> ImpatientConnection:
-    driver = connection.connection.driver_connection
+    driver = driver_of(connection)
     assert isinstance(driver, ImpatientConnection)
     return driver
 
