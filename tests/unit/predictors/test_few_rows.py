@@ -147,7 +147,7 @@ def test_a_correction_that_fails_on_rows_left_out_is_served_in_part() -> None:
     features = np.zeros((FEATURES, 32), dtype=np.float32)
     features[0] = np.linspace(0.0, 8.0, 32)
     for off, least, most in ((np.tile([0.4, -0.4], 16), 0.0, 0.01), (np.full(32, 0.4), 0.35, 0.45)):
-        rows = Rows(terms_of(features), np.log(1e-3) + off, features, FIRST, judged=True)
+        rows = Rows(terms_of(features), np.log(1e-3) + off, features, FIRST, predicted=True)
         found = calibrate(rows, NEUTRAL, Kernels.of(NO_TREES))
         physics = np.empty(32)
         fill_scaled(rows.terms, found.factors, physics)

@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     features  float32 [FEATURES, n]
     places    coordinates of the Gaussian process
     chosen    whether a library chooses among algorithms for them
-    judged    whether other GPUs' models predict them already, so that less than the whole correction may be better
+    predicted  whether other GPUs' models predict them already, so that less than the whole correction may be better
     """
 
     terms: Floats
@@ -64,7 +64,7 @@ class Rows(NamedTuple):
     features: Singles
     places: Places
     chosen: bool = False
-    judged: bool = False
+    predicted: bool = False
 
 
 class Calibration(NamedTuple):
@@ -95,7 +95,7 @@ def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
     for _ in range(_CLIPPINGS):
         rows = rows._replace(target=_clipped(measured, rows, mode, prior))
         rest, prior, mode = _likeliest(rows, view, start, known)
-    part = _served_part(measured, rows, start, mode, prior) if rows.judged else 1.0
+    part = _served_part(measured, rows, start, mode, prior) if rows.predicted else 1.0
     factors, weight = start * (mode.factors / start) ** part, part * mode.weight
     mean = OFFSET**2 * float(weight.sum())
     return Calibration(factors, mean, _trees(view, kernels, weight), _smooth(rows, view, rest, weight))

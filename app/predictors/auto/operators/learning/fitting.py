@@ -168,7 +168,7 @@ def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
     target = np.log(samples.latency_s) - log_correction(others, samples.features)
     places = samples.own_places if alone else samples.places
-    rows = Rows(samples.terms, target, samples.features, places, samples.chosen, judged=bool(others.members))
+    rows = Rows(samples.terms, target, samples.features, places, samples.chosen, predicted=bool(others.members))
     return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
 
 
