@@ -41,7 +41,7 @@ def load(
             yield _block(group, found), found["id"]
     elif groups:  # one by one, they would take more time on the way than in the database
         every = [context_id for group in groups for context_id in group.ids]
-        found = _columns(connection, every, max(group.width for group in groups), since=since)
+        found = _columns(connection, every, max(group.width for group in groups), since=since, filled=True)
         for group in groups:
             mine = np.isin(found["context_id"], group.ids)
             part = {name: values[mine] for name, values in found.items()}
@@ -100,9 +100,15 @@ _NEW = (
 
 
 def _columns(
-    connection: Connection, ids: list[int], width: int, *, since: int | None, powered: bool = False
+    connection: Connection,
+    ids: list[int],
+    width: int,
+    *,
+    since: int | None,
+    powered: bool = False,
+    filled: bool = False,
 ) -> dict[str, NDArray[Any]]:
-    """Return the rows of the contexts in columns; their dimensions are filled up to `width` with NaN."""
+    """Return the rows of the contexts in columns: each has `width` dimensions, or is `filled` up to them with NaN."""
     cells = [
         Cell("id", "uuid"),
         Cell("context_id", "int4"),
@@ -118,9 +124,9 @@ def _columns(
     if since is not None:
         condition += f" AND added > {since:d}"
     unknown = "'{-1,-1,-1}'::int4[]"
-    filled = f"dims || array_fill('NaN'::float8, ARRAY[{width:d} - cardinality(dims)])"
+    dims = f"dims || array_fill('NaN'::float8, ARRAY[{width:d} - cardinality(dims)])" if filled else "dims"
     statement = (
-        f"COPY (SELECT id, context_id, latency_s, {filled}, coalesce(grid, {unknown}), coalesce(block, {unknown})"
+        f"COPY (SELECT id, context_id, latency_s, {dims}, coalesce(grid, {unknown}), coalesce(block, {unknown})"
         f"{column} FROM operator_measurements WHERE context_id = ANY(%s){condition}) TO STDOUT (FORMAT BINARY)"
     )
     rows = decode(cells, copy_out(connection, statement, [ids]))
