@@ -9,8 +9,9 @@ import subprocess
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Nothing of the browser's own may ask anything of the network.
+# Nothing of the browser's own may ask anything of the network. Pages of a context share a process.
 FLAGS = (
+    "--process-per-site",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",

@@ -1,4 +1,4 @@
-"""One Chromium for all browser tests, beside the running service."""
+"""One Chromium and one context for the browser tests of a module, beside the running service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def screenshots() -> Path:
 
 
 class Seen:
-    """What a page asked for and complained about."""
+    """What the pages of a context asked for and complained about."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.asked: list[str] = []
@@ -45,30 +45,42 @@ class Seen:
         if kind in ("error", "warning") and "status of 4" not in text:  # Chromium repeats the status of a refusal
             self.complained.append(text)
 
+    def clear(self) -> None:
+        self.asked.clear()
+        self.complained.clear()
 
-@pytest.fixture
+
+@pytest.fixture(scope="module")
 def context(browser: Browser, service: Service) -> Iterator[BrowserContext]:
+    """The context of the module's pages. Its first page stays open: the others then share a process, which starts in a
+    second."""
     opened = browser.new_context(
         base_url=str(service.client.base_url),
         viewport=WIDE,
         color_scheme="light",
         accept_downloads=True,  # type: ignore[arg-type]
     )
+    opened.new_page().goto("/static/icon.svg")
     yield opened
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def seen(context: BrowserContext) -> Seen:
+    return Seen(context)
+
+
 @pytest.fixture
-def seen(context: BrowserContext, service: Service) -> Iterator[Seen]:
-    """Checked after every test: nothing left this machine, and no script failed or was refused."""
-    watched = Seen(context)
-    yield watched
+def page(context: BrowserContext, seen: Seen, service: Service) -> Iterator[Page]:
+    """A page that finds nothing stored by others. After the test: nothing left this machine, and no script failed."""
+    seen.clear()
+    yield context.new_page()
+    first, *others = context.pages
+    for other in others:
+        other.close()
+    context.clear_cookies()
+    first.evaluate("localStorage.clear()")
     origin = str(service.client.base_url).rstrip("/")
-    away = [url for url in watched.asked if not url.startswith((origin, "blob:", "data:"))]
+    away = [url for url in seen.asked if not url.startswith((origin, "blob:", "data:"))]
     assert not away, away
-    assert not watched.complained, watched.complained
-
-
-@pytest.fixture
-def page(context: BrowserContext, seen: Seen) -> Page:
-    return context.new_page()
+    assert not seen.complained, seen.complained

@@ -39,8 +39,8 @@ BROKEN = """() => [...document.querySelectorAll("#ranking tr.gpu th a")].filter(
 
 
 def test_the_first_view_keeps_its_budget(browser: Browser, service: Service) -> None:
-    scripts = []
-    for _ in range(3):
+    scripts: list[float] = []
+    while len(scripts) < 3 and min(scripts, default=SCRIPT_S) >= SCRIPT_S:
         sent, script_s = first_view(browser, str(service.client.base_url))
         assert 20_000 < sent < FIRST_VIEW_BYTES
         scripts.append(script_s)
