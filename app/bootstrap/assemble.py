@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.engine.catalogue import load_catalog
-from app.engine.corrections import Corrected, Fit, amended, corrected, fit_here
+from app.engine.corrections import Corrected, FitHere, Fitter, amended, corrected
 from app.engine.engine import Engine, KernelIndex, Refusal
 from app.engine.gpu_rows import Snapshot
 from app.engine.measured_networks import MeasuredModels
@@ -119,8 +119,8 @@ def _measured(
     return KernelIndex.build(launched), networks, points
 
 
-def corrections(database: Database, fit: Fit, engine: Engine) -> Corrected:
-    """Return the corrections of an engine by all measured rows, fitted by `fit`, and its power model.
+def corrections(database: Database, fitter: Fitter, engine: Engine) -> Corrected:
+    """Return the corrections of an engine by all measured rows, fitted by `fitter`, and its power model.
 
     Takes seconds where many rows are new. Raises Unavailable without the database.
     """
@@ -128,7 +128,7 @@ def corrections(database: Database, fit: Fit, engine: Engine) -> Corrected:
         power = measured_power(connection, engine.gpus, engine.power)
     served, problems = {}, list[str]()
     for key, item in engine.served.items():
-        served[key], failed = corrected(key[0], item, engine.gpus, fit)
+        served[key], failed = corrected(key[0], item, engine.gpus, fitter)
         problems += failed
     return Corrected(engine.revision, served, power, tuple(problems))
 
@@ -162,7 +162,7 @@ def installed_engine(settings: Settings, database: Database) -> Engine:
 def _installed(settings: Settings, database: Database, only: Collection[str]) -> tuple[Engine, tuple[str, ...]]:
     with database.begin(long=True, one_state=True) as connection:
         engine = assemble(Stores.of(settings), connection, None, only=only)
-    found = corrections(database, fit_here, engine)
+    found = corrections(database, FitHere(), engine)
     return amended(engine, found), (*engine.messages, *found.problems)
 
 

@@ -18,7 +18,7 @@ class CorrectInProcess:
 
     def __call__(self, engine: Engine) -> Corrected:
         """Return what corrects an engine; raises Unavailable without database, EOFError or OSError if it is ended."""
-        return corrections(self._database, self._process.fit, engine)
+        return corrections(self._database, self._process, engine)
 
     def rest(self) -> None:
         """End the process until it is needed again."""

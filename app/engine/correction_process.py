@@ -1,4 +1,4 @@
-"""A child process that fits corrections: a fit would hold the interpreter's lock, and delay predictions, for seconds.
+"""A child process that fits and tries corrections: here both would hold the interpreter's lock, for seconds.
 
 `python -m app.engine.correction_process` reads pickled requests from its input and writes pickled answers. It ends with
 its input, so with the process that started it.
@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
-from app.engine.corrections import Failure, fitted, plain_of
+from app.engine.corrections import Failure, Trial, fitted, plain_of, prepared_by
 from app.engine.engine import Served
 from app.engine.unlearned import Group
 from app.predictors import BY_NAME
+from app.store.artifacts import ArtifactRefused
 from app.tables.gpus import GpuTable
 
 # Predictions come first.
@@ -25,12 +26,22 @@ _NICE = 19
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
+class Preparation(NamedTuple):
+    """Corrections to prepare and to try."""
+
+    found: Sequence[Any]
+    trials: Sequence[Trial]
+
+
 class Task(NamedTuple):
-    """Groups to fit; `plain`, name and state of the predictor, and `gpus` are None where the process has them."""
+    """Groups to fit, with an answer each, or what to prepare, with one answer.
+
+    `plain`, name and state of the predictor, and `gpus` are None where the process has them.
+    """
 
     plain: tuple[str, dict[str, Any]] | None
     gpus: GpuTable | None
-    groups: Sequence[Group]
+    work: Sequence[Group] | Preparation
 
 
 class CorrectionProcess:
@@ -47,15 +58,30 @@ class CorrectionProcess:
         """Yield what `fitted` gives for each group. Raises OSError or EOFError if the process ends."""
         if not groups:
             return
+        answers = self._sent(version, gpus, groups)
+        for _ in groups:
+            yield pickle.load(answers)
+
+    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+        """Return what the version derives from `found`.
+
+        Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends.
+        """
+        answer = pickle.load(self._sent(version, gpus, Preparation(found, trials)))
+        if isinstance(answer, Failure):
+            raise ArtifactRefused(answer.reason)
+        return answer
+
+    def _sent(self, version: Served, gpus: GpuTable, work: Sequence[Group] | Preparation) -> IO[bytes]:
+        """Send a task; return the stream of its answers."""
         plain, process = plain_of(version), self._started()
         sent = (plain.name, plain.state()) if plain is not self._plain else None
         assert process.stdin is not None
         assert process.stdout is not None
-        pickle.dump(Task(sent, gpus if gpus is not self._gpus else None, groups), process.stdin)
+        pickle.dump(Task(sent, gpus if gpus is not self._gpus else None, work), process.stdin)
         process.stdin.flush()
         self._plain, self._gpus = plain, gpus
-        for _ in groups:
-            yield pickle.load(process.stdout)
+        return process.stdout
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._changing:
@@ -85,7 +111,7 @@ class CorrectionProcess:
 
 
 def answers(requests: BinaryIO) -> Iterator[Any | Failure]:
-    """Yield what each group of each task gives, until the input ends."""
+    """Yield the answers of each task, until the input ends."""
     plain: Any = None
     gpus: GpuTable | None = None
     while True:
@@ -98,8 +124,17 @@ def answers(requests: BinaryIO) -> Iterator[Any | Failure]:
             plain = BY_NAME[name].from_state(state)  # type: ignore[attr-defined]
         gpus = gpus if task.gpus is None else task.gpus
         assert gpus is not None
-        for group in task.groups:
-            yield fitted(plain, group, gpus)
+        if isinstance(task.work, Preparation):
+            yield _prepared(plain, gpus, task.work)
+        else:
+            yield from (fitted(plain, group, gpus) for group in task.work)
+
+
+def _prepared(plain: Any, gpus: GpuTable, work: Preparation) -> Any | Failure:
+    try:
+        return prepared_by(plain, work.found, gpus, work.trials)
+    except Exception as error:
+        return Failure(error.detail if isinstance(error, ArtifactRefused) else repr(error))
 
 
 def main() -> None:
@@ -113,4 +148,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from app.engine.correction_process import main as run  # its classes are those that requests name
+
+    run()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from app.engine.engine import Engine, Served
 from app.engine.power_model import PowerModel
@@ -22,8 +22,26 @@ class Failure(NamedTuple):
     reason: str
 
 
-# Fits groups of a version, without its corrections; yields the predictor's corrections for each.
-Fit = Callable[[Served, Sequence[Group], GpuTable], Iterable[Any | Failure]]
+class Trial(NamedTuple):
+    """Operators in dtypes, and rows of the GPU table, that a corrected version must answer for."""
+
+    cells: Sequence[tuple[str, str]]
+    on: Sequence[int]
+
+
+class Fitter(Protocol):
+    """Fits corrections, and tries versions that have them."""
+
+    def fit(self, version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
+        """Yield the corrections of a version, as it was trained, by each group."""
+        ...
+
+    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any | None:
+        """Return what the version with the corrections `found` derives from them; None: it derives it itself.
+
+        Raises ArtifactRefused unless it passes the trials.
+        """
+        ...
 
 
 class Corrected(NamedTuple):
@@ -35,9 +53,24 @@ class Corrected(NamedTuple):
     problems: tuple[str, ...]
 
 
-def fit_here(version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
-    """Fit in this process: takes up to a second for each group."""
-    return (fitted(plain_of(version), group, gpus) for group in groups)
+class FitHere:
+    """A Fitter that works in this process: takes up to a second for each group."""
+
+    def fit(self, version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
+        """Yield the corrections of a version by each group."""
+        return (fitted(plain_of(version), group, gpus) for group in groups)
+
+    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any | None:
+        """Return what the version derives from `found`; raises ArtifactRefused unless it passes the trials."""
+        return prepared_by(plain_of(version), found, gpus, trials)
+
+
+def prepared_by(plain: Any, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+    """Return what a predictor derives from corrections; raises ArtifactRefused unless it then passes the trials."""
+    predictor = plain.with_corrections(found, gpus)
+    for trial in trials:
+        tried_on(predictor, gpus, trial.cells, trial.on)
+    return predictor.prepared(gpus)
 
 
 def fitted(plain: Any, group: Group, gpus: GpuTable) -> Any | Failure:
@@ -62,39 +95,42 @@ def outdated(version: Served) -> dict[GroupKey, Group]:
     }
 
 
-def corrected(name: str, version: Served, gpus: GpuTable, fit: Fit) -> tuple[Served, list[str]]:
+def corrected(name: str, version: Served, gpus: GpuTable, fitter: Fitter) -> tuple[Served, list[str]]:
     """Return the version corrected by all of its groups, of which the outdated ones are fitted, and messages."""
     new, problems = outdated(version), list[str]()
     corrections = {key: item for key, item in version.corrections.items() if key in version.unlearned}
     if not new and len(corrections) == len(version.corrections):
         return version, []
-    for (key, group), models in zip(new.items(), fit(version, list(new.values()), gpus), strict=True):
+    for (key, group), models in zip(new.items(), fitter.fit(version, list(new.values()), gpus), strict=True):
         if isinstance(models, Failure):
             problems.append(f"{name} {version.version} is not corrected by {key[0]} on {key[1]}: {models.reason}")
         corrections[key] = Correction(group, None if isinstance(models, Failure) else models)
     try:
-        return _with(version, corrections, new, gpus), problems
+        return _with(version, corrections, new, gpus, fitter), problems
     except ArtifactRefused as error:
         problems.append(f"{name} {version.version} is not corrected: {error.detail}")
         refused = {key: Correction(group, None) for key, group in new.items()}
-        return _with(version, {**corrections, **refused}, {}, gpus), problems
+        return _with(version, {**corrections, **refused}, {}, gpus, fitter), problems
 
 
 def _with(
-    version: Served, corrections: Mapping[GroupKey, Correction], new: Mapping[GroupKey, Group], gpus: GpuTable
+    version: Served,
+    corrections: Mapping[GroupKey, Correction],
+    new: Mapping[GroupKey, Group],
+    gpus: GpuTable,
+    fitter: Fitter,
 ) -> Served:
     """The version with these corrections, tried where they are new."""
     plain = plain_of(version)
     found = [item.models for item in corrections.values() if item.models is not None]
-    ready = replace(
-        version,
-        predictor=plain.with_corrections(found, gpus) if found else plain,
-        uncalibrated=plain if found else None,
-        corrections=corrections,
-    )
-    for (op, gpu), group in new.items():
-        tried_on(ready, gpus, [(op, dtype) for dtype in group.dtypes()], [gpus.ids.index(gpu)])
-    return ready
+    if not found:
+        return replace(version, predictor=plain, uncalibrated=None, corrections=corrections)
+    trials = [
+        Trial([(op, dtype) for dtype in group.dtypes()], [gpus.ids.index(gpu)]) for (op, gpu), group in new.items()
+    ]
+    prepared = fitter.prepared(version, found, gpus, trials)
+    predictor = plain.with_corrections(found, gpus, prepared)
+    return replace(version, predictor=predictor, uncalibrated=plain, corrections=corrections)
 
 
 def amended(engine: Engine, found: Corrected) -> Engine:

@@ -246,8 +246,10 @@ class SnapshotHolder:
             self._stop.wait(QUIET_S)
 
     def _correct_now(self) -> None:
-        found = self._corrected(self.engine)
-        self._warm(Snapshot.of(amended(self.engine, found)))  # so that nobody waits for it below
+        corrected = self.engine
+        found = self._corrected(corrected)
+        if self.engine.gpus is not corrected.gpus:  # what the corrections are prepared for: nobody waits for it below
+            self._warm(Snapshot.of(amended(self.engine, found)))
         with self._loading:
             engine = amended(self.engine, found)
             self._snapshot = Snapshot(engine, self._snapshot.row_of)

@@ -15,6 +15,7 @@ import numpy as np
 from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.ops.base import Dim
+from app.predictors.base import Predictor
 from app.store.artifacts import ArtifactRefused
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
@@ -38,18 +39,18 @@ def tried(served: Served, gpus: GpuTable) -> Served:
     return served
 
 
-def tried_on(served: Served, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Sequence[int]) -> None:
-    """Raise ArtifactRefused unless the version answers for operators in these dtypes on these rows of `gpus`."""
+def tried_on(predictor: Predictor, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Sequence[int]) -> None:
+    """Raise ArtifactRefused unless a predictor answers for operators in these dtypes on these rows of `gpus`."""
     try:
-        _ask_operators(served, gpus, cells, np.array(on, dtype=np.intp))
+        _ask_operators(predictor, gpus, cells, np.array(on, dtype=np.intp))
     except Exception as error:
         raise ArtifactRefused(f"It cannot answer: {error!r}.") from error
 
 
-def _ask_operators(served: Served, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Ints) -> None:
+def _ask_operators(predictor: Predictor, gpus: GpuTable, cells: Sequence[tuple[str, str]], on: Ints) -> None:
     ops = operator_rows(cells)
     i, j = np.tile(np.arange(len(ops)), len(on)), np.repeat(on, len(ops))
-    served.predictor.predict(ops, gpus, i, j, evidence=_NONE)
+    predictor.predict(ops, gpus, i, j, evidence=_NONE)
 
 
 def _ask(served: Served, gpus: GpuTable) -> None:
@@ -63,7 +64,7 @@ def _ask(served: Served, gpus: GpuTable) -> None:
         for evidence in (Evidence(rows.take(first), np.arange(len(on))), _NONE):
             served.predictor.predict(ops, gpus, first, on, evidence=evidence)
     if served.cells:
-        _ask_operators(served, gpus, served.cells, on)
+        _ask_operators(served.predictor, gpus, served.cells, on)
 
 
 def operator_rows(cells: Sequence[tuple[str, str]]) -> OpTable:

@@ -112,8 +112,16 @@ class Calibrated(OperatorLearner, Protocol):
         """What `with_measured` fits, for `with_corrections`; those of one operator on one GPU depend on no others."""
         ...
 
-    def with_corrections(self, found: Iterable[Any], gpus: GpuTable) -> Self:
-        """Itself with the corrections of distinct operators or GPUs: takes milliseconds."""
+    def with_corrections(self, found: Iterable[Any], gpus: GpuTable, prepared: Any | None = None) -> Self:
+        """Itself with the corrections of distinct operators or GPUs: takes milliseconds.
+
+        `prepared`: what `prepared` returned for the same corrections, perhaps in another process; None: the first
+        answer derives it.
+        """
+        ...
+
+    def prepared(self, gpus: GpuTable) -> Any:
+        """What a predictor with corrections derives from them to answer on these GPUs, for `with_corrections`."""
         ...
 
     def ran_on(self, gpu: str) -> NDArray[np.bool_]:

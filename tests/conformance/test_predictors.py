@@ -138,7 +138,7 @@ def test_predictors_have_the_capabilities_they_declare(predictor: Any) -> None:
         "fit": can.learns_launches,
         "fit_operators": can.learns_operators,
         **dict.fromkeys(("state", "from_state"), can.trainable),
-        **dict.fromkeys(("with_measured", "corrections", "with_corrections"), can.takes_measured),
+        **dict.fromkeys(("with_measured", "corrections", "with_corrections", "prepared"), can.takes_measured),
         **dict.fromkeys(("ran_on", "expected_errors"), can.takes_measured),
         "explained": can.explains,
     }

@@ -33,6 +33,7 @@ from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned, with_hits
+from app.predictors.auto.operators.models.packed import Prepared
 from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
 from app.predictors.shapes import check_shape
@@ -135,9 +136,18 @@ class Auto:
         """Return the calibration to the measured rows of `runs`, which `with_corrections` takes."""
         return learning.corrections(self.operators_, runs, gpus)
 
-    def with_corrections(self, found: Iterable[learning.Corrections], gpus: GpuTable) -> Auto:
+    def with_corrections(
+        self, found: Iterable[learning.Corrections], gpus: GpuTable, prepared: Prepared | None = None
+    ) -> Auto:
         """Return `auto` calibrated, in milliseconds; `found` were fitted to distinct operators or GPUs."""
-        return replace(self, operators_=learning.corrected(self.operators_, found, gpus))
+        operators = learning.corrected(self.operators_, found, gpus)
+        if prepared is not None:
+            operators = operators.with_prepared(prepared, self.operators_.trees, gpus)
+        return replace(self, operators_=operators)
+
+    def prepared(self, gpus: GpuTable) -> Prepared:
+        """Return what `with_corrections` derives from the same corrections otherwise, at the first answer: 0.2 s."""
+        return self.operators_.prepared(gpus)
 
     layout = staticmethod(layout)
     learned_cells = staticmethod(learned_cells)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from app import __version__
 from app.engine.catalogue import catalog_of
-from app.engine.corrections import corrected, fit_here
+from app.engine.corrections import FitHere, corrected
 from app.engine.engine import POOLED, Engine, Served
 from app.engine.gpu_rows import Snapshot
 from app.engine.measured_operators import measured_operators
@@ -125,7 +125,7 @@ def _load_versions(
         if not versions:
             return {}
         _, with_rows = measured_operators(connection, engine.catalog, gpus, versions, None, PARTS)
-        return {key: corrected(key[0], item, gpus, fit_here)[0] for key, item in with_rows.items()}
+        return {key: corrected(key[0], item, gpus, FitHere())[0] for key, item in with_rows.items()}
 
 
 def _load(connection: Connection, stores: Stores, gpus: GpuTable, key: tuple[str, str], version: str) -> Served:

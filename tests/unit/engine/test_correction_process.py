@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 
 from app.engine.correction_process import CorrectionProcess
-from app.engine.corrections import Failure, fit_here
+from app.engine.corrections import Failure, FitHere, Trial
 from app.engine.engine import Served
 from app.engine.unlearned import Group
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
+from app.store.artifacts import ArtifactRefused
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.tables.gpus import GpuTable
+from app.tables.measurements import Evidence
+from app.wire.kernel_tables import NO_MEASUREMENTS
 from tests.unit.training.test_candidate import GPUS, made
 
 V100 = "tesla-v100-pcie-32gb"
+NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
 VERSION = Served(Auto(), Intervals.prior(), "1")
 
 
@@ -46,7 +50,7 @@ def factors(models: object) -> list[float]:
 
 
 def test_it_fits_what_this_process_fits(process: CorrectionProcess) -> None:
-    (here,), (there,) = (fit(VERSION, [group()], GPUS) for fit in (fit_here, process.fit))
+    (here,), (there,) = (fitter.fit(VERSION, [group()], GPUS) for fitter in (FitHere(), process))
     assert factors(there) == factors(here)
 
 
@@ -54,6 +58,36 @@ def test_a_group_that_cannot_be_fitted_spoils_no_other(process: CorrectionProces
     failed, fitted = process.fit(VERSION, [group(dims=2), group()], GPUS)
     assert isinstance(failed, Failure)
     assert factors(fitted)
+
+
+def test_what_it_prepares_answers_as_if_prepared_here(process: CorrectionProcess) -> None:
+    """And nothing is derived from the models here, which would hold this interpreter's lock."""
+    found, plain = [*process.fit(VERSION, [group()], GPUS)], Auto()
+    (trial,) = [Trial([("linear", "fp32")], [GPUS.ids.index(V100)])]
+    here, there = (
+        plain.with_corrections(found, GPUS, prepared)
+        for prepared in (None, process.prepared(VERSION, found, GPUS, [trial]))
+    )
+    assert there.operators_ in GPUS.memo_of
+    assert here.operators_ not in GPUS.memo_of
+    rows = made(V100).rows
+    i, on = np.arange(len(rows)), rows.gpu
+    slots = GpuTable((*GPUS.ids, "x"), np.column_stack([GPUS.values, GPUS.values[:, 0]]), (*GPUS.architectures, ""))
+    for gpus in (GPUS, slots):  # a GPU of the request alone makes another table
+        answers = [one.predict(rows.ops, gpus, i, on, evidence=NO_EVIDENCE).latency_s for one in (here, there, plain)]
+        np.testing.assert_array_equal(answers[0], answers[1])
+        assert (answers[0] != answers[2]).any()
+
+
+def test_corrections_that_cannot_answer_are_refused_and_spoil_no_others(process: CorrectionProcess) -> None:
+    (models,) = process.fit(VERSION, [group()], GPUS)
+    ((key, ((gpu, (model, architecture)),)),) = ((key, [*of.items()]) for key, of in models.items())
+    broken = {key: {gpu: (model._replace(factors=model.factors[:2]), architecture)}}
+    trial = Trial([key], [GPUS.ids.index(V100)])
+    for fitter in (process, FitHere()):
+        with pytest.raises(ArtifactRefused, match="cannot answer"):
+            fitter.prepared(VERSION, [broken], GPUS, [trial])
+        assert fitter.prepared(VERSION, [models], GPUS, [trial]) is not None
 
 
 def test_it_learns_of_another_version_and_of_other_gpus(process: CorrectionProcess) -> None:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from app.bootstrap.assemble import assemble, corrections
 from app.config import Settings
-from app.engine.corrections import amended, fit_here, outdated
+from app.engine.corrections import FitHere, amended, outdated
 from app.engine.engine import Engine
 from app.engine.unlearned import MOST_ROWS
 from app.engine.versions import Stores
@@ -45,7 +45,7 @@ def look(settings: Settings, database: Database, last: Engine | None = None) -> 
 
 def correct(database: Database, engine: Engine) -> Engine:
     """The engine corrected by the rows that it has."""
-    found = corrections(database, fit_here, engine)
+    found = corrections(database, FitHere(), engine)
     assert found.problems == ()
     return amended(engine, found)
 

@@ -403,11 +403,14 @@ def test_loaded_trees_are_in_memory_once() -> None:
     again = Auto.from_state(trained_auto().state()).operators_
     read = again._packed  # what compiled code reads
     trees = [model.trees for model in again._models]
-    assert all(np.shares_memory(part.value, read.value) for part in trees)
+    assert all(np.shares_memory(part.value, read.trees.half) for part in trees)
     told = corrected(again, [corrections(again, [runs("linear", "mnk", 40, (UNSEEN,))], GPUS)], GPUS)
-    for model, first, stop in zip(told._models, told._packed.first, told._packed.stop, strict=True):
-        halves = told._packed.value[first:stop].view(np.float16)
-        np.testing.assert_array_equal(halves, model.trees.value.astype(np.float16))
+    packed = told._packed
+    assert np.shares_memory(packed.trees.half, read.trees.half)
+    halves = np.concatenate([packed.trees.half, packed.added.half]).view(np.float16)
+    assert len(packed.added.half)
+    for model, first, stop in zip(told._models, packed.first, packed.stop, strict=True):
+        np.testing.assert_array_equal(halves[first:stop], model.trees.value.astype(np.float16))
 
 
 def test_products_in_a_cuda_graph_have_no_host_overhead() -> None:

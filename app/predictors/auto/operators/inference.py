@@ -34,7 +34,7 @@ from app.predictors.physics.analytic_model import (
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
 from app.predictors.priors import IS_COLLECTIVE
-from app.predictors.trees.sums import BLOCK, Thresholds, TreeArrays, add_trees
+from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
 
@@ -214,9 +214,12 @@ def _add_models(
         if len(single):
             single[k] = -total[:count] / weight
         total[:count] += weight * packed.mean[model]
-        trees = TreeArrays(packed.feature, packed.level_threshold, packed.value)
         thresholds = Thresholds(packed.threshold, packed.threshold_begin[model])
-        add_trees(features, trees, thresholds, (packed.first[model], packed.stop[model]), weight, total[:count])
+        trees, behind = packed.trees, 0
+        if packed.first[model] >= len(trees.half):
+            trees, behind = packed.added, len(trees.half)
+        span = packed.first[model] - behind, packed.stop[model] - behind
+        add_trees(features, trees, thresholds, span, weight, total[:count])
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])

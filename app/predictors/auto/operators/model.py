@@ -18,7 +18,16 @@ from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.collectives.extrapolation import fallback_rows, with_fallback
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, shape_features
-from app.predictors.auto.operators.models.packed import EMPTY, MOST_NUMBERS, GpuModels, Packed, TreeArena, packed
+from app.predictors.auto.operators.models.packed import (
+    EMPTY,
+    MOST_NUMBERS,
+    NO_TREE_ARRAYS,
+    GpuModels,
+    Packed,
+    Prepared,
+    TreeArena,
+    packed,
+)
 from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Model
 from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
@@ -30,6 +39,7 @@ from app.predictors.physics.operator_features import operator_features, products
 from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import hardware_limit, peaks
+from app.predictors.trees.sums import TreeArrays
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -37,6 +47,10 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Estimate
 
 CellKey = tuple[str, str]
+# A GPU, its architecture keys for operators and for collectives, the slowed and the emulating GPUs (_gpu_model_row).
+RowKey = tuple[str, tuple[str, str], frozenset[str], frozenset[str]]
+# Factors [rows, FACTORS], models and weights [rows, MEMBERS], situation, tile, devices and library [rows, ...].
+GpuModelRow = tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
 
 # Formats of the same pipe: a dtype without a cell of its own borrows that of the other.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
@@ -63,10 +77,14 @@ class Traced(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Cells by operator and dtype; `tree_arena` holds the trees of loaded models."""
+    """Cells by operator and dtype; `tree_arena` holds the trees of loaded models.
+
+    `ready`: rows of `_gpu_model_row` that another process computed.
+    """
 
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
     tree_arena: TreeArena = EMPTY
+    ready: dict[RowKey, GpuModelRow] = field(default_factory=dict, repr=False)
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Times and their support, [n], of operator row `i[q]` on GPU row `j[q]`."""
@@ -207,14 +225,37 @@ class Learned:
             known = gpus.memo_of[self] = self._stacked(gpus)
         return known
 
-    def _stacked(self, gpus: GpuTable) -> GpuModels:
+    def prepared(self, gpus: GpuTable) -> Prepared:
+        """Return what answers on these GPUs need, for `with_prepared`: takes 0.2 s."""
+        return Prepared(self._packed._replace(trees=NO_TREE_ARRAYS), self._gpu_models(gpus))
+
+    def with_prepared(self, prepared: Prepared, trees: TreeArrays, gpus: GpuTable) -> Self:
+        """Return itself with what `prepared` returned for the same cells and GPUs; `trees`: those of the arena."""
+        models = prepared.gpu_models
+        columns = (models.factors, models.member, models.weight, models.situation, models.tile)
+        parts = [np.moveaxis(part, 1, 0) for part in (*columns, models.devices, models.library)]
+        self.ready.update(zip(self._row_keys(gpus), zip(*parts, strict=True), strict=True))
+        self.__dict__["_packed"] = prepared.packed._replace(trees=trees)  # a cached property
+        gpus.memo_of[self] = models
+        return self
+
+    @property
+    def trees(self) -> TreeArrays:
+        """The trees of the arena, as compiled code reads them."""
+        return self._packed.trees
+
+    def _row_keys(self, gpus: GpuTable) -> list[RowKey]:
+        """Return the arguments of `_gpu_model_row` for every GPU of a table."""
         architectures = zip(*(architecture_keys(gpus, collective=sends) for sends in (False, True)), strict=True)
         trained = {name for cell in self.cells.values() for name in cell.own}
         emulating, slowed = self.emulating(gpus) & trained, unsteady(gpus)
-        rows = [
-            self._gpu_model_row(gpu, architecture, slowed & {gpu, *trained}, emulating)
+        return [
+            (gpu, architecture, slowed & {gpu, *trained}, emulating)
             for gpu, architecture in zip(gpus.ids, architectures, strict=True)
         ]
+
+    def _stacked(self, gpus: GpuTable) -> GpuModels:
+        rows = [self._gpu_model_row(*key) for key in self._row_keys(gpus)]
         factors, member, weight, situation, tile, devices, library = (
             np.stack(part, axis=1) for part in zip(*rows, strict=True)
         )
@@ -224,21 +265,19 @@ class Learned:
         return GpuModels(*per_gpu, self.cell_of, self._borrowed, dtype, devices, library)
 
     @cached_property
-    def _gpu_model_row(
-        self,
-    ) -> Callable[
-        [str, tuple[str, str], frozenset[str], frozenset[str]], tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
-    ]:
+    def _gpu_model_row(self) -> Callable[[str, tuple[str, str], frozenset[str], frozenset[str]], GpuModelRow]:
         """`_gpu_model_row_of`, cached for the last GPUs."""
         return lru_cache(maxsize=1024)(self._gpu_model_row_of)
 
     def _gpu_model_row_of(
         self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
-    ) -> tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]:
-        """Factors [rows, FACTORS], models and weights [rows, MEMBERS], the rest of GpuModels [rows, ...], of one GPU.
+    ) -> GpuModelRow:
+        """The row of GpuModels of one GPU.
 
         `architectures`: its architecture keys, for operators and for collectives.
         """
+        if (ready := self.ready.get((gpu, architectures, slowed, emulating))) is not None:
+            return ready
         n = len(self.cell_rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))

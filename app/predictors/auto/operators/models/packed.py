@@ -14,7 +14,7 @@ from app.predictors.auto.operators.models.features import FEATURES, SHAPE_FEATUR
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.trees.boosted import NO_TREES, Trees
-from app.predictors.trees.sums import Questions, questions_of
+from app.predictors.trees.sums import Questions, TreeArrays, questions_of
 from app.tables.arrays import Bools, Floats, Ints, Singles
 
 # Most device counts that are stored per collective and GPU.
@@ -26,9 +26,8 @@ SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 class Packed(NamedTuple):
     """All models of all cells (operator and dtype), packed into few arrays.
 
-    feature          int16 [trees, DEPTH], the feature that each level of a tree compares
-    level_threshold  uint8 [trees, DEPTH], index of the compared threshold among the feature's (trees.sums)
-    value            uint16 [trees, LEAVES], bits of the leaves in half precision
+    trees            those of the arena
+    added            those of models outside it; they follow the arena's in the spans of models
     threshold        float32, thresholds of all models
     threshold_begin  int [models, FEATURES + 1], where in `threshold` those of each feature of a model begin
     first, stop      int [models], span of each model's trees
@@ -39,9 +38,8 @@ class Packed(NamedTuple):
     low, high        float64 [cells, SHAPE_FEATURES], training range of the shape features
     """
 
-    feature: NDArray[np.int16]
-    level_threshold: NDArray[np.uint8]
-    value: NDArray[np.uint16]
+    trees: TreeArrays
+    added: TreeArrays
     threshold: Singles
     threshold_begin: Ints
     first: Ints
@@ -89,6 +87,16 @@ class GpuModels(NamedTuple):
     library: Floats
 
 
+class Prepared(NamedTuple):
+    """What a corrected version derives from its models to answer on the GPUs of a table.
+
+    `packed` lacks the trees of the arena, which the version before the corrections has.
+    """
+
+    packed: Packed
+    gpu_models: GpuModels
+
+
 class TreeArena(NamedTuple):
     """Trees of many models in contiguous arrays, which the models' own trees are views of: one copy in memory.
 
@@ -117,49 +125,46 @@ class TreeArena(NamedTuple):
 
 
 EMPTY = TreeArena(NO_TREES)
+_NO_QUESTIONS = questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
+NO_TREE_ARRAYS = TreeArrays(
+    NO_TREES.feature, _NO_QUESTIONS.level_threshold, NO_TREES.value.astype(np.float16).view(np.uint16)
+)
 
 
 def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> Packed:
-    """Return `models` and the training ranges of `cells`, packed; trees outside the arena are appended to it."""
+    """Return `models` and the training ranges of `cells`, packed; trees outside the arena are copied."""
     standing = {id(part) for part in arena.parts}
     new = [model.trees for model in models if id(model.trees) not in standing and len(model.trees.feature)]
-    every = [*arena.parts, *new]
-    if new:
-        arena = arena.joined(new)
-    place = {id(part): at for at, part in enumerate(every)}
+    added, behind = EMPTY.joined(new), len(arena.trees.feature)
+    place = {id(part): at for at, part in enumerate((*arena.parts, *new))}
     at = [place.get(id(model.trees), -1) for model in models]
-    first = np.array([*arena.first, 0], dtype=np.intp)[at]
+    first = np.array([*arena.first, *(behind + of for of in added.first), 0], dtype=np.intp)[at]
     stop = first + np.array([len(model.trees.feature) for model in models], dtype=np.intp)
     ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
     low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
     mean = np.array([model.mean for model in models], dtype=np.float64)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
-    level_threshold, threshold, threshold_begin = _packed_questions(arena.questions)
-    trees: list[Any] = [
-        arena.trees.feature,
-        level_threshold,
-        arena.trees.value.view(np.uint16),
-        threshold,
-        threshold_begin[at],
-    ]
+    threshold, threshold_begin = _packed_thresholds((*arena.questions, *added.questions))
+    trees: list[Any] = [*(_tree_arrays(part) for part in (arena, added)), threshold, threshold_begin[at]]
     parts: list[Any] = [*trees, first, stop, mean, *smooth, low, high]
     return Packed(*parts)
 
 
-def _packed_questions(parts: Sequence[Questions]) -> tuple[NDArray[np.uint8], Singles, Ints]:
-    """Return level thresholds, thresholds, and where each feature's begin, int [parts + 1, FEATURES + 1].
+def _tree_arrays(arena: TreeArena) -> TreeArrays:
+    levels = [NO_TREE_ARRAYS.level_threshold, *(part.level_threshold for part in arena.questions)]
+    halves = arena.trees.value.astype(np.float16, copy=False)  # without trees they are singles
+    return TreeArrays(arena.trees.feature, np.concatenate(levels), halves.view(np.uint16))
+
+
+def _packed_thresholds(parts: Sequence[Questions]) -> tuple[Singles, Ints]:
+    """Return the thresholds, and where each feature's begin, int [parts + 1, FEATURES + 1].
 
     The last part stands for models without trees.
     """
-    nothing = questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
-    every = [*parts, nothing]
+    every = [*parts, _NO_QUESTIONS]
     starts = np.cumsum([0, *(len(part.threshold) for part in parts)])
     threshold_begin = np.stack([part.begin for part in every]) + starts[:, None]
-    return (
-        np.concatenate([part.level_threshold for part in every]),
-        np.concatenate([part.threshold for part in every]),
-        threshold_begin,
-    )
+    return np.concatenate([part.threshold for part in every]), threshold_begin
 
 
 def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:
