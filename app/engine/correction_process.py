@@ -17,12 +17,13 @@ from typing import IO, Any, BinaryIO, NamedTuple
 from app.engine.corrections import Failure, Trial, fitted, plain_of, prepared_by
 from app.engine.engine import Served
 from app.engine.unlearned import Group
-from app.predictors import BY_NAME
 from app.store.artifacts import ArtifactRefused
+from app.store.mapped_file import from_bytes, to_bytes
+from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 
-# Predictions come first.
-_NICE = 19
+# Predictions come first. At 19 it would wait for minutes on a machine whose processors are all busy.
+_NICE = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -36,10 +37,10 @@ class Preparation(NamedTuple):
 class Task(NamedTuple):
     """Groups to fit, with an answer each, or what to prepare, with one answer.
 
-    `plain`, name and state of the predictor, and `gpus` are None where the process has them.
+    `plain`, the bytes of the predictor (mapped_file.to_bytes), and `gpus` are None where the process has them.
     """
 
-    plain: tuple[str, dict[str, Any]] | None
+    plain: Bytes | None
     gpus: GpuTable | None
     work: Sequence[Group] | Preparation
 
@@ -75,7 +76,7 @@ class CorrectionProcess:
     def _sent(self, version: Served, gpus: GpuTable, work: Sequence[Group] | Preparation) -> IO[bytes]:
         """Send a task; return the stream of its answers."""
         plain, process = plain_of(version), self._started()
-        sent = (plain.name, plain.state()) if plain is not self._plain else None
+        sent = to_bytes(plain) if plain is not self._plain else None
         assert process.stdin is not None
         assert process.stdout is not None
         pickle.dump(Task(sent, gpus if gpus is not self._gpus else None, work), process.stdin)
@@ -120,8 +121,7 @@ def answers(requests: BinaryIO) -> Iterator[Any | Failure]:
         except EOFError:
             return
         if task.plain is not None:
-            name, state = task.plain
-            plain = BY_NAME[name].from_state(state)  # type: ignore[attr-defined]
+            plain = from_bytes(task.plain.data)
         gpus = gpus if task.gpus is None else task.gpus
         assert gpus is not None
         if isinstance(task.work, Preparation):

@@ -24,7 +24,12 @@ _mapped: WeakSet[mmap.mmap] = WeakSet()
 
 
 def save(path: Path, item: object) -> None:
-    """Write a file of an object. Arrays that share memory share it in the file. Raises OSError.
+    """Write a file of an object. Raises OSError."""
+    write_whole(path, to_bytes(item).data)
+
+
+def to_bytes(item: object) -> Bytes:
+    """Return the bytes of an object, for `from_bytes`. Arrays that share memory share it there.
 
     Three parts: the number of arrays, the bytes of the pickle, and where each array begins and ends, int64; the pickle;
     the arrays.
@@ -40,7 +45,7 @@ def save(path: Path, item: object) -> None:
     whole[: len(head)] = np.frombuffer(head, dtype=np.uint8)
     for part, (first, stop) in zip(parts, spans.tolist(), strict=True):
         whole[first:stop] = part
-    write_whole(path, whole.data)
+    return whole
 
 
 def load(path: Path) -> Any | None:
@@ -53,13 +58,17 @@ def load(path: Path) -> Any | None:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         _mapped.add(mapped)
-        whole = memoryview(mapped)
-        count, size = np.frombuffer(whole, dtype=np.int64, count=2).tolist()
-        spans = np.frombuffer(whole, dtype=np.int64, count=2 * count, offset=16).reshape(-1, 2).tolist()
-        pickled_at = 8 * (2 + 2 * count)
-        return pickle.loads(whole[pickled_at : pickled_at + size], buffers=(whole[first:stop] for first, stop in spans))
+        return from_bytes(memoryview(mapped))
     except Exception:  # a cache that cannot be read, for whatever reason, is none
         return None
+
+
+def from_bytes(whole: memoryview) -> Any:
+    """Return the object of such bytes, whose arrays stay where they are."""
+    count, size = np.frombuffer(whole, dtype=np.int64, count=2).tolist()
+    spans = np.frombuffer(whole, dtype=np.int64, count=2 * count, offset=16).reshape(-1, 2).tolist()
+    pickled_at = 8 * (2 + 2 * count)
+    return pickle.loads(whole[pickled_at : pickled_at + size], buffers=(whole[first:stop] for first, stop in spans))
 
 
 def release_pages() -> None:

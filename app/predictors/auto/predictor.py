@@ -37,6 +37,7 @@ from app.predictors.auto.operators.models.packed import Prepared
 from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import SUPPORT_OF_GROUP
 from app.predictors.shapes import check_shape
+from app.runtime.fields_only import fields_only
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -65,6 +66,8 @@ class Auto:
     prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
     kernels_: KernelCosts = field(default_factory=KernelCosts.none)
     operators_: Learned = field(default_factory=Learned)
+
+    __getstate__ = fields_only
 
     def devices(self, gpus: GpuTable) -> Devices:
         """Return the GPUs of the table for compiled code, with fitted launch floors; computed once per table.

@@ -15,26 +15,24 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
-from app.runtime.cancellation import check_cancelled
 from app.services.compare.pareto import pareto
-from app.services.compare.request import Candidate, resolve_candidates
-from app.services.compare.served_options import cost_of, deployments, in_formats, split_of, with_engines
-from app.services.compare.served_search import BUDGETS, Limits, Option, option_of, with_best_budget, with_capped_batch
+from app.services.compare.request import resolve_candidates
+from app.services.compare.served_options import cost_of, in_formats, split_of, with_engines
+from app.services.compare.served_search import Limits, Option, with_best_budget, with_capped_batch
+from app.services.compare.served_splits import Splits
 from app.services.compare.time_distribution import probability_within
-from app.services.operators.common import require_predictor
-from app.services.serving.engines import engines_on, shape_of, with_limits
+from app.services.serving.engines import shape_of
 from app.services.serving.figures import LoadFigures, Times
 from app.services.serving.load_figures import load_figures
-from app.services.serving.predict_serving import Steps, predict_served, runnable
-from app.services.serving.step_tables import TableQuery
+from app.services.serving.predict_serving import Steps, predict_served
 from app.serving.engine_limits import most_sequences
 from app.serving.steady_state import closed_loop
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import PlanRequest
-from app.wire.prediction_form import Interval, Skipped
+from app.wire.prediction_form import Interval
 from app.wire.served_choice_form import ChosenSettings, ParetoPoint, ServedChoice, ServingPlanResponse
 from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
 
@@ -58,12 +56,10 @@ def plan_served(
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)
     candidates = resolve_candidates(snapshot, compare, asked, today)
-    options, skipped = _options(snapshot, asked, candidates, request, limits)
-    by_gpu: dict[str, list[Option]] = {}
-    for option in options:
-        by_gpu.setdefault(option.candidate.spec.id, []).append(option)
+    splits = Splits(snapshot, asked, candidates, limits)
+    splits.add(in_formats(asked.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
     ready = _Asked(snapshot, request, asked, limits)
-    found = [_choice(ready, each) for each in by_gpu.values()]
+    found = [_choice(ready, splits, gpu) for gpu in splits.gpus]
     found.sort(key=_order)
     choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(found)]
     return ServingPlanResponse(
@@ -71,8 +67,8 @@ def plan_served(
         percentile=request.percentile,
         best=choices[0].gpu if choices and choices[0].meets else None,
         choices=choices,
-        pareto=_pareto(options),
-        skipped=skipped,
+        pareto=_pareto(splits.options),
+        skipped=splits.skipped,
         notes=power_notes(choice.cost.power_source for choice in choices),
     )
 
@@ -84,35 +80,6 @@ def refuse_given(request: PlanRequest, fields: Sequence[str], why: str) -> None:
         raise BadInput(f"{errors[0].loc[0]}: {why}", errors=errors)
 
 
-def _options(
-    snapshot: Snapshot, asked: ServingRequest, candidates: Sequence[Candidate], request: PlanRequest, limits: Limits
-) -> tuple[list[Option], list[Skipped]]:
-    """Return every split of an engine in every format on every GPU type that computes in it, and the other types."""
-    rows, options = GpuRows(snapshot), list[Option]()
-    skipped: dict[str, Skipped] = {}
-    of = {rows.row(candidate.ref, ("gpus",)): candidate for candidate in candidates}
-    require_predictor(snapshot.engine, rows, asked.predictor, [*of])
-    workloads = [*in_formats(asked.workload, request.dtypes, request.kv_dtypes)]
-    for workload in workloads:
-        for deployment in deployments(workload, int(request.max_devices)):
-            check_cancelled()
-            every = asked.gpus == "all" or len(workloads) > 1
-            targets, left_out = runnable(snapshot, rows, deployment, [*of], every=every)
-            skipped |= {one.gpu: one for one in left_out}
-            if not targets:
-                continue
-            query = TableQuery(snapshot.engine, rows.table(), targets, asked.predictor)
-            engines = engines_on(query, deployment, [of[target].spec for target in targets], room=max(BUDGETS))
-            options += [
-                option_of(deployment, with_limits(engine, deployment, of[target].spec), of[target], limits)
-                for target, engine in zip(targets, engines, strict=True)
-            ]
-    if not options:
-        raise BadInput("workload: no split of the model over max_devices devices can run", errors=[])
-    able = {option.candidate.spec.id for option in options}
-    return options, [one for one in skipped.values() if one.gpu not in able]
-
-
 class _Asked(NamedTuple):
     """A plan's request, its engines' predictor and GPUs, and its limits."""
 
@@ -122,11 +89,11 @@ class _Asked(NamedTuple):
     limits: Limits
 
 
-def _choice(asked: _Asked, options: Sequence[Option]) -> ServedChoice:
+def _choice(asked: _Asked, splits: Splits, gpu: str) -> ServedChoice:
     """Return the best deployment of one GPU type."""
-    able = sorted((option for option in options if option.able), key=lambda option: option.price)
+    able = sorted((option for option in splits.of(gpu) if option.able), key=lambda option: option.price)
     # Where no split keeps the limits, the quickest comes closest.
-    tried = able[:_FINALISTS] or [max(options, key=lambda option: option.deployment.run.parallelism.devices)]
+    tried = able[:_FINALISTS] or [splits.largest(gpu)]
     best: ServedChoice | None = None
     for option in sorted((with_best_budget(one, asked.limits) for one in tried), key=lambda option: option.price):
         if best is not None and best.meets and option.price >= (best.cost.usd_per_hour or best.devices):

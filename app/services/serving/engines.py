@@ -61,17 +61,25 @@ class Engine(NamedTuple):
 
 
 def engines_on(
-    query: TableQuery, deployment: Deployment, specs: Sequence[GpuSpec], *, room: float = 1.0
+    query: TableQuery,
+    deployment: Deployment,
+    specs: Sequence[GpuSpec],
+    *,
+    room: float = 1.0,
+    among: Sequence[GpuSpec] = (),
 ) -> list[Engine]:
     """Return the deployment's engine on each target of the query, whose specifications are `specs`.
 
-    `room`: their tables hold steps of so many times their budgets (with_limits).
+    `room`: their tables hold steps of so many times their budgets (with_limits). `among`: GPU types whose steps they
+    hold too.
     """
     settings = [settings_of(deployment, spec) for spec in specs]
-    tables = step_tables(query, deployment, _axes(deployment, settings, room))
+    others = [settings_of(deployment, spec) for spec in among]
+    tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
     software, latent = deployment.workload.software, deployment.architecture.latent
     host = query.engine.hosts.of(deployment.stack_name, software, latent=latent)
-    engines = [_engine(deployment, host, spec, settings[k], tables, k) for k, spec in enumerate(specs)]
+    memories = _memories(deployment, specs, settings)
+    engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
     if deployment.pool is None:
         return engines
     pools = engines_on(query, deployment.pool, specs)
@@ -117,19 +125,43 @@ def _axes(deployment: Deployment, settings: list[Settings], room: float) -> Axes
     return axes_of(budget, verified * sequences, lengths.prompt, lengths.output, float(positions))
 
 
-def _memory(deployment: Deployment, spec: GpuSpec, settings: Settings) -> tuple[Memory, float]:
+def have_room(deployment: Deployment, specs: Sequence[GpuSpec]) -> list[bool]:
+    """Return, for each GPU type, whether the engine's memory holds more than weights and activations.
+
+    Without room for keys and values an engine bears no request.
+    """
+    settings = [settings_of(deployment, spec) for spec in specs]
+    return [capacity > 0.0 for _, capacity in _memories(deployment, specs, settings)]
+
+
+def _memories(
+    deployment: Deployment, specs: Sequence[GpuSpec], settings: Sequence[Settings]
+) -> list[tuple[Memory, float]]:
     """Return the memory of a device while it computes a step's prompts, and the bytes left for keys and values."""
-    sequence = int(max(min(settings.budget_tokens, deployment.lengths.prompt), 1))
+    sequences = [int(max(min(each.budget_tokens, deployment.lengths.prompt), 1)) for each in settings]
+    needed = {sequence: _memory_of_step(deployment, sequence) for sequence in dict.fromkeys(sequences)}
+    found = [needed[sequence] for sequence in sequences]
+    return [
+        (memory, max(each.memory_share * spec.memory_bytes - memory.required_bytes, 0.0))
+        for memory, each, spec in zip(found, settings, specs, strict=True)
+    ]
+
+
+def _memory_of_step(deployment: Deployment, sequence: int) -> Memory:
     run = run_of(deployment, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
-    memory = prepare(deployment.network, run).memory._replace(kv_cache=0.0)
-    return memory, max(settings.memory_share * spec.memory_bytes - memory.required_bytes, 0.0)
+    return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
 
 
 def _engine(
-    deployment: Deployment, host: HostTimes, spec: GpuSpec, settings: Settings, tables: Tables, k: int
+    deployment: Deployment,
+    host: HostTimes,
+    settings: Settings,
+    room: tuple[Memory, float],
+    tables: Tables,
+    k: int,
 ) -> Engine:
-    """Return the engine on the k-th GPU type of the tables."""
-    memory, capacity = _memory(deployment, spec, settings)
+    """Return the engine on the k-th GPU type of the tables; `room` as in `_memories`."""
+    memory, capacity = room
     replicas, stack = deployment.attention_replicas, deployment.stack
     limits = EngineLimits(
         budget_tokens=float(settings.budget_tokens * replicas),
@@ -163,7 +195,7 @@ def with_host(engine: Engine, host: HostTimes) -> Engine:
 def with_limits(engine: Engine, deployment: Deployment, spec: GpuSpec) -> Engine:
     """Return the engine with the token budget and sequences of the deployment's workload, and the memory they leave."""
     settings, replicas = settings_of(deployment, spec), deployment.attention_replicas
-    memory, capacity = _memory(deployment, spec, settings)
+    ((memory, capacity),) = _memories(deployment, [spec], [settings])
     limits = engine.limits._replace(
         budget_tokens=float(settings.budget_tokens * replicas),
         sequences=float(settings.sequences * replicas),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -397,6 +398,16 @@ def test_a_row_is_predicted_equally_alone_and_in_a_batch() -> None:
 def test_stored_states_predict_equally() -> None:
     again = Auto.from_state(trained_auto().state())
     assert error(again, SEEN) == pytest.approx(error(trained_auto(), SEEN), abs=2e-3)  # leaves in half precision
+
+
+def test_a_predictor_that_answered_is_pickled_without_what_it_derived() -> None:
+    """Its caches name models by their identities in this process."""
+    told = trained_auto()
+    error(told, SEEN)
+    again = pickle.loads(pickle.dumps(told))
+    assert "_packed" in vars(told.operators_)
+    assert "_packed" not in vars(again.operators_)
+    assert error(again, SEEN) == error(told, SEEN)
 
 
 def test_loaded_trees_are_in_memory_once() -> None:

@@ -40,6 +40,7 @@ from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import hardware_limit, peaks
 from app.predictors.trees.sums import TreeArrays
+from app.runtime.fields_only import fields_only
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
@@ -85,6 +86,8 @@ class Learned:
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
     tree_arena: TreeArena = EMPTY
     ready: dict[RowKey, GpuModelRow] = field(default_factory=dict, repr=False)
+
+    __getstate__ = fields_only
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Times and their support, [n], of operator row `i[q]` on GPU row `j[q]`."""
