@@ -32,7 +32,8 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of one engine; there are
     as many engines as the rate needs, and their token budget and most sequences are chosen where the workload leaves
     them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to choose among, in
-    place of the workload's.
+    place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused (413): send fewer
+    gpus, dtypes or kv_dtypes, or less max_devices.
     """
 
     workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]

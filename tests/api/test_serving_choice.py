@@ -47,6 +47,33 @@ def test_simulations_of_a_search_are_limited(
     assert "over 500 steps" in answer.json()["detail"]
 
 
+def test_a_plan_of_too_many_engines_names_what_to_narrow(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.services.compare.served_splits.MOST_ENGINES", 23)
+    body = {
+        "gpus": GPUS,
+        "workload": RATE,
+        "dtypes": ["fp8", "bf16"],
+        "max_devices": 8,
+    }  # 3 x 2 x splits over 1, 2, 4, 8
+    answer = client.post("/plan", json=body)
+    assert answer.status_code == 413, answer.text
+    assert "over 23 engines: send fewer gpus" in answer.json()["detail"]
+    assert [error["loc"] for error in answer.json()["errors"]] == [["gpus"], ["dtypes"], ["kv_dtypes"], ["max_devices"]]
+    for narrowed in ({"dtypes": ["fp8"]}, {"max_devices": 4}, {"gpus": GPUS[:2]}):
+        assert client.post("/plan", json=body | narrowed).status_code == 200
+
+
+def test_a_gpu_on_which_no_split_fits_is_answered_by_its_largest(client: TestClient) -> None:
+    """Its steps are predicted although engines without room for keys and values are not."""
+    found = ask(client, "/plan", workload=RATE | {"dtype": "bf16"}, gpus=["l40s", "h200-sxm-141gb"], max_devices=2)
+    best, other = found["choices"]
+    assert (best["gpu"], best["meets"], best["memory"]["fits"]) == ("h200-sxm-141gb", True, True)
+    assert (other["gpu"], other["meets"], other["memory"]["fits"]) == ("l40s", False, False)
+    assert other["parallelism"]["tensor"] == 2
+    assert other["missing"] == ["the rate is more than 0 a second, limited by kv_cache"]
+    assert {point["gpu"] for point in found["pareto"]} == {"h200-sxm-141gb"}
+
+
 def test_gpus_are_ranked_by_the_cost_of_tokens(client: TestClient) -> None:
     found = ask(client, "/compare", workload=LOOP, rank_by="cost_per_million_tokens")
     costs = [row["cost_per_million_tokens"] for row in found["ranking"]]
