@@ -16,7 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
 from app.errors import TooMany, Unavailable
+from app.store.clock import now_s
 from app.store.rate_counts import NONE, Requests, Slot, exchange
 from app.store.session import Database
 
@@ -48,21 +51,31 @@ class Others(NamedTuple):
 
 
 class RateLimit:
-    """At most so many requests of one caller per window; windows are the same in all processes."""
+    """At most so many requests of one caller per window.
 
-    def __init__(self, text: str, now: Callable[[], float] = time.time) -> None:
+    Windows are the same in all processes: they follow the database's clock, once it is known.
+    """
+
+    def __init__(
+        self, text: str, now: Callable[[], float] = time.time, shared: Callable[[Connection], float] = now_s
+    ) -> None:
+        """`now` and `shared`: seconds by the clocks of this process and of the database."""
         from limits import parse  # noqa: PLC0415 - 0.2 s that a start without a rate limit need not spend
 
         self._item = parse(text)
         self._window_s = self._item.get_expiry()
         self._is_short = self._window_s < LEAST_EXCHANGES * EXCHANGE_S
-        self._now = now
+        self._own_now, self._shared = now, shared
+        self._ahead = 0.0  # of the database's clock
         self._mine: Counter[Slot] = Counter()
         self._others = Others(0.0, {})
         self._process = uuid.uuid4().hex
         self._counting = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def _now(self) -> float:
+        return self._own_now() + self._ahead
 
     def hit(self, caller: str) -> None:
         """Count one request. Raises TooMany with the seconds until the next window; such a request does not count."""
@@ -103,14 +116,22 @@ class RateLimit:
 
     def exchange(self, database: Database) -> None:
         """Tell the other processes of this one's requests, and learn of theirs."""
-        first = int(self._now() // self._window_s) - WINDOWS + 1
-        with self._counting:
-            self._mine = Counter({slot: count for slot, count in self._mine.items() if slot[0] >= first})
-            mine = dict(self._mine)
-        if not mine:
+        if not self._recent():
             return  # nobody asks here, so nobody needs a limit
         with database.begin() as connection:
-            self._others = Others(self._now(), exchange(connection, self._process, mine))
+            self._ahead = self._shared(connection) - self._own_now()
+            # Of a process whose clock was wrong, none may be left: it must not forget the windows of the others.
+            if mine := self._recent():
+                self._others = Others(self._now(), exchange(connection, self._process, mine))
+
+    def _recent(self) -> dict[Slot, int]:
+        """Forget requests of other windows than the last ones; return those that are left."""
+        last = int(self._now() // self._window_s)
+        with self._counting:
+            self._mine = Counter(
+                {slot: count for slot, count in self._mine.items() if last - WINDOWS < slot[0] <= last}
+            )
+            return dict(self._mine)
 
 
 def _digest(caller: str) -> str:

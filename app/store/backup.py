@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import psycopg
 import sqlalchemy as sa
-from psycopg import DataError, sql
+from psycopg import sql
 from sqlalchemy import Connection
 
 from app import __version__
@@ -25,6 +26,12 @@ from app.store.copying import read_copy, write_copy
 from app.store.metadata import METADATA
 from app.store.sql_tables import ARTIFACTS, REVISION
 
+# What a file that is no backup, or was changed, raises: the archive's, the contents', and the database's errors.
+_OF_ARCHIVE = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError)
+_OF_DATABASE = tuple(
+    kind for of in (psycopg, sa.exc) for kind in (of.DataError, of.IntegrityError, of.ProgrammingError)
+)
+_DAMAGED = (*_OF_ARCHIVE, msgspec.MsgspecError, *_OF_DATABASE)
 FORMAT = 1
 CONTENTS = "contents.json"
 _READ_BYTES = 1 << 20
@@ -92,10 +99,13 @@ def restore(connection: Connection, source: Path, *, replace: bool) -> Contents:
             contents = msgspec.json.decode(archive.read(CONTENTS), type=Contents)
             if contents.format != FORMAT:
                 raise BadInput(f"{source} has format {contents.format}; this release reads format {FORMAT}.")
+            if not contents.schema:
+                raise BadInput(f"{source} names no schema: it is no backup of gpucast, or is damaged.")
             _restore(connection, archive, contents, replace=replace)
             return contents
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, DataError, msgspec.MsgspecError) as error:
-        raise BadInput(f"{source} is no backup of gpucast, or is damaged: {error}") from error
+    except _DAMAGED as error:
+        cause = str(getattr(error, "orig", error)).partition("\n")[0]  # SQLAlchemy's names the statement
+        raise BadInput(f"{source} is no backup of gpucast, or is damaged: {cause}") from error
     except OSError as error:
         raise BadInput(f"{source} cannot be read: {error.strerror}") from error
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +27,7 @@ LOCK = 0x6B657973  # "keys": serialises the creation of the first key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key, without its secret."""
+    """One key, without its secret; `ends`: when it expires on this machine's `_running_s`, infinity: never."""
 
     id: int
     name: str
@@ -33,10 +35,16 @@ class Key:
     created_at: datetime
     revoked_at: datetime | None
     expires_at: datetime | None
+    ends: float
 
     def is_expired(self) -> bool:
-        """Return whether its time is over, by this process's clock."""
-        return self.expires_at is not None and self.expires_at <= datetime.now(UTC)
+        """Return whether its time is over, by the database's clock: a replica's own may be wrong."""
+        return self.ends <= _running_s()
+
+
+def _running_s() -> float:
+    """Return seconds since some time in the past, those in which the machine slept included where that is known."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +142,16 @@ def _is_active() -> ColumnElement[bool]:
     return KEYS.c.revoked_at.is_(None) & (KEYS.c.expires_at.is_(None) | (KEYS.c.expires_at > sa.func.now()))
 
 
-def _columns() -> list[sa.Column[Any]]:
-    return [KEYS.c[item.name] for item in fields(Key)]
+_STORED = [item.name for item in fields(Key) if item.name != "ends"]
+_LEFT_S = sa.extract("epoch", KEYS.c.expires_at - sa.func.clock_timestamp())
+
+
+def _columns() -> list[ColumnElement[Any]]:
+    return [*(KEYS.c[name] for name in _STORED), _LEFT_S]
 
 
 def _key(row: Sequence[Any]) -> Key:
-    values = dict(zip((item.name for item in fields(Key)), row, strict=True))
-    return Key(**values | {"role": Role[values["role"].upper()]})
+    *stored, left_s = row
+    values = dict(zip(_STORED, stored, strict=True))
+    ends = math.inf if left_s is None else _running_s() + float(left_s)
+    return Key(**values | {"role": Role[values["role"].upper()], "ends": ends})

@@ -20,6 +20,11 @@ class Clock:
         return self.now
 
 
+def limited(text: str, clock: Clock, database: Clock | None = None) -> RateLimit:
+    """A limit of a process with this clock, and of a database with another one, if it is given."""
+    return RateLimit(text, clock, lambda _: (database or clock).now)
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -37,7 +42,7 @@ def admitted(limit: RateLimit, requests: int, caller: str = "one") -> int:
 
 
 def test_a_caller_gets_its_limit_in_each_window(clock: Clock) -> None:
-    limit = RateLimit("3/minute", clock)
+    limit = limited("3/minute", clock)
     assert (admitted(limit, 5), admitted(limit, 5, "other")) == (3, 3)
     clock.now += 59.5
     with pytest.raises(TooMany) as refused:
@@ -48,7 +53,7 @@ def test_a_caller_gets_its_limit_in_each_window(clock: Clock) -> None:
 
 
 def test_two_processes_share_the_limit(clock: Clock, database: Database) -> None:
-    limits = [RateLimit("100/minute", clock) for _ in range(2)]
+    limits = [limited("100/minute", clock) for _ in range(2)]
     assert [admitted(limit, 50) for limit in limits] == [50, 50]
     for limit in (*limits, limits[0]):
         limit.exchange(database)
@@ -67,7 +72,7 @@ def test_two_processes_share_the_limit(clock: Clock, database: Database) -> None
 
 def test_a_steady_caller_gets_its_limit_over_both_in_short_windows(clock: Clock, database: Database) -> None:
     """Four times the limit is asked for, half of it of each process, in windows as short as two exchanges."""
-    limits, steps = [RateLimit("100/second", clock) for _ in range(2)], 20
+    limits, steps = [limited("100/second", clock) for _ in range(2)], 20
     passed = []
     for step in range(1, 10 * 2 * steps + 1):
         passed.append(sum(admitted(limit, 5) for limit in limits))
@@ -81,7 +86,7 @@ def test_a_steady_caller_gets_its_limit_over_both_in_short_windows(clock: Clock,
 
 
 def test_a_lost_database_leaves_each_process_its_own_count(clock: Clock, database: Database) -> None:
-    limits = [RateLimit("10/hour", clock) for _ in range(2)]
+    limits = [limited("10/hour", clock) for _ in range(2)]
     assert admitted(limits[0], 10) == 10
     assert admitted(limits[1], 1) == 1
     for limit in limits:
@@ -89,3 +94,26 @@ def test_a_lost_database_leaves_each_process_its_own_count(clock: Clock, databas
     assert admitted(limits[1], 1) == 0
     clock.now += STALE_S + 0.1
     assert admitted(limits[1], 20) == 9
+
+
+@pytest.mark.parametrize("off_s", [-7200.0, 7200.0])
+def test_a_process_whose_clock_is_wrong_shares_the_limit(clock: Clock, database: Database, off_s: float) -> None:
+    """It had windows of its own, and forgot those of the others, so that each caller got the limit of each process."""
+    wrong = Clock()
+    wrong.now += off_s
+    limits, caller = [limited("100/hour", clock), limited("100/hour", wrong, clock)], f"off by {off_s}"
+    assert [admitted(limit, 1, caller) for limit in limits] == [1, 1]
+    for limit in limits:
+        limit.exchange(database)
+    assert [admitted(limit, 49, caller) for limit in limits] == [49, 49]
+    for limit in (*limits, limits[0]):
+        limit.exchange(database)
+    assert sum(admitted(limit, 100, caller) for limit in limits) <= 2  # of which one process knew nothing yet
+
+
+def test_the_databases_clock_is_read_in_seconds_since_1970(database: Database) -> None:
+    """On this machine both have one clock."""
+    limit = RateLimit("10/hour")
+    assert admitted(limit, 20) == 10
+    limit.exchange(database)
+    assert admitted(limit, 20) in (0, 10)  # unless an hour ended

@@ -119,8 +119,19 @@ def test_a_backup_is_not_overwritten_and_is_of_something(filled: Settings, saved
     assert not saved.with_name("other").exists()
 
 
+# Changes of what the contents say.
+CHANGED = {
+    "newer schema": (b'"schema": "', b'"schema": "9'),
+    "no schema": (b'"schema": "', b'"schema": "", "of": "'),
+    "other tables": (b'"name": "api_keys"', b'"name": "pg_class"'),
+    "fewer rows": (b'"rows": ', b'"rows": 7'),
+    "another sequence": (b'"sequences": {', b'"sequences": {"pg_class": 1,'),
+    "a huge sequence": (b'_id_seq": ', b'_id_seq": 9999999999999999999'),
+}
+
+
 @pytest.mark.parametrize(
-    "harm", ["cut", "flipped", "text", "newer schema", "other tables", "fewer rows", "other artefact"]
+    "harm", ["cut", "flipped", "text", "encrypted", "packed otherwise", "other artefact", "rows twice", *CHANGED]
 )
 def test_a_damaged_or_foreign_file_changes_nothing(
     filled: Settings, saved: Path, empty: Settings, tmp_path: Path, harm: str
@@ -135,17 +146,20 @@ def test_a_damaged_or_foreign_file_changes_nothing(
         broken.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
     elif harm == "text":
         broken.write_text("not a backup")
+    elif harm in ("encrypted", "packed otherwise"):  # as an entry of the directory says
+        at = data.index(b"PK\x01\x02") + (8 if harm == "encrypted" else 10)
+        broken.write_bytes(data[:at] + bytes([data[at] | 1]) + data[at + 1 :])
+    elif harm == "rows twice":
+        with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(broken, "w") as written:
+            for name in archive.namelist():
+                written.writestr(name, archive.read(name) * (2 if name == "tables/measurements" else 1))
     elif harm == "other artefact":
         with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(broken, "w") as written:
             for name in archive.namelist():
                 content = archive.read(name)
                 written.writestr(name, content[:-2] + b"0\n" if name == "tables/artifact_chunks" else content)
     else:
-        old, new = {
-            "newer schema": (b'"schema": "', b'"schema": "9'),
-            "other tables": (b'"name": "api_keys"', b'"name": "pg_class"'),
-            "fewer rows": (b'"rows": ', b'"rows": 7'),
-        }[harm]
+        old, new = CHANGED[harm]
         with zipfile.ZipFile(saved) as archive, zipfile.ZipFile(broken, "w") as written:
             for name in archive.namelist():
                 content = archive.read(name)
