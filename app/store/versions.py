@@ -79,6 +79,13 @@ def served(connection: Connection) -> list[Version]:
     return [_version(row) for row in connection.execute(statement)]
 
 
+def served_for(connection: Connection, predictor: str, gpu_id: str) -> Version | None:
+    """Return the served version of a predictor for a GPU, or POOLED."""
+    mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id) & (VERSIONS.c.state == "served")
+    row = connection.execute(_select().where(mine)).one_or_none()
+    return None if row is None else _version(row)
+
+
 def history(connection: Connection, predictor: str | None = None) -> list[Version]:
     """Return the versions of one predictor or of all, newest first."""
     statement = _select().order_by(VERSIONS.c.id.desc())

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from app.config import Settings
 from app.services.learning.retrain import queue_retrain
-from app.store import artifacts, measurements, queue, versions
+from app.store import artifacts, measurements, queue, revision, versions
 from app.store.session import Database
 from tests.learning import kernel_rows
-from tests.worker_process import TIMEOUT_S, job_when, over, training_held, worker
+from tests.worker_process import TIMEOUT_S, eventually, job_when, over, training_held, worker
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +62,31 @@ def test_kill_9_of_the_worker_loses_nothing(settings: Settings, database: Databa
         assert over(database, first).state == "succeeded"
         job = over(database, queue_retrain(database, "linear", None))
         assert job.state == "succeeded", job.reason
+
+
+def test_a_rollback_while_a_training_ends_is_what_it_is_compared_with(
+    settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    """A version was served that is worse than the one which an operator had gone back to meanwhile."""
+    with worker(settings, tmp_path):
+        first = over(database, queue_retrain(database, "lasso", None))
+        with database.begin() as connection:
+            measurements.insert(connection, kernel_rows("a busy machine", slower=3.0))
+            unreadable = versions.add(
+                connection, predictor="lasso", gpu_id="*", artifact_sha256="f" * 64, training_set_sha256="0", card={}
+            )
+            versions.serve(connection, unreadable.id)
+        job_id = queue_retrain(database, "lasso", None)
+        with database.begin() as connection:
+            revision.lock(connection)
+            publishing = {"progress": "lasso: publishing"}
+            eventually(lambda: job_when(database, job_id, "running").result == publishing or None)
+            versions.rollback(connection, "lasso", "*")
+        job = over(database, job_id)
+    assert job.reason is not None and "kept back" in job.reason
+    with database.begin() as connection:
+        now = versions.served_for(connection, "lasso", "*")
+    assert now is not None and (now.version, first.state) == (first.version, "succeeded")
 
 
 def test_a_follow_up_takes_over_from_a_killed_worker(settings: Settings, database: Database, tmp_path: Path) -> None:

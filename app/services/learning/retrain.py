@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
@@ -20,10 +20,10 @@ from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.predictors import BY_NAME
 from app.services.learning.fit_hosts import fit_hosts
 from app.services.learning.training_data import load_training_data
-from app.store import artifacts, jobs, queue, shared_artifacts, versions
+from app.store import artifacts, jobs, queue, revision, shared_artifacts, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
-from app.store.versions import POOLED
+from app.store.versions import POOLED, Version
 from app.training.candidate import TrainingData, candidate, kept_back
 from app.training.fit import Trained
 from app.training.operator_start import Start
@@ -133,24 +133,31 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     start = Start.on(job.predictor, None if shipped is None else shipped.payload())
     card = [] if shipped is None else shipped.card["validation"]
     trained = candidate(start, data, card, target_gpu=target, report=report)
-    report("comparing with the served version")
-    stored = patiently(lambda: _served_payload(settings, database, job))
-    served = stored or (start.payload if target is None else None)
-    reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
-    report("publishing")
-    patiently(lambda: _publish(settings, database, job, trained.trained, rows_hash, reason))
+    while True:
+        report("comparing with the served version")
+        now = patiently(partial(_served, database, job))
+        stored = patiently(partial(_payload, settings, database, now))
+        served = stored or (start.payload if target is None else None)
+        reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
+        report("publishing")
+        outcome = _Outcome(trained.trained, rows_hash, reason, now)
+        if patiently(partial(_publish, settings, database, job, outcome)):
+            return
 
 
 def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, assemble: Assemble) -> None:
     """Fit the times of serving stacks' hosts to the stored loads."""
     report = partial(_report, database, job)
     patiently = partial(_patiently, settings, report=report)
-    report("reading measurements")
-    engine = patiently(lambda: assemble(settings, database))
-    found = fit_hosts(engine, report)
-    report("publishing")
-    rows_hash = engine.served_points.fingerprint
-    patiently(lambda: _publish(settings, database, job, found.trained, rows_hash, found.reason))
+    while True:
+        report("reading measurements")
+        now = patiently(partial(_served, database, job))
+        engine = patiently(partial(assemble, settings, database))
+        found = fit_hosts(engine, report)
+        report("publishing")
+        outcome = _Outcome(found.trained, engine.served_points.fingerprint, found.reason, now)
+        if patiently(partial(_publish, settings, database, job, outcome)):
+            return
 
 
 def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str]:
@@ -165,27 +172,47 @@ def _report(database: Database, job: jobs.Job, what: str) -> None:
         jobs.report_progress(connection, job, f"{job.predictor}: {what}")
 
 
-def _served_payload(settings: Settings, database: Database, job: jobs.Job) -> dict[str, Any] | None:
-    """Return the payload of the served version; None if there is none that can be read."""
+def _served(database: Database, job: jobs.Job) -> Version | None:
+    """Return the version that is served now."""
     with database.begin() as connection:
-        served = [v for v in versions.served(connection) if (v.predictor, v.gpu_id) == (job.predictor, job.gpu_id)]
-        if not served:
-            return None
+        return versions.served_for(connection, job.predictor, job.gpu_id)
+
+
+def _payload(settings: Settings, database: Database, version: Version | None) -> dict[str, Any] | None:
+    """Return the payload of a version; None if there is none that can be read."""
+    if version is None:
+        return None
+    with database.begin() as connection:
         try:
-            return stored_payload(connection, settings.models_dir, served[0].artifact_sha256)
+            return stored_payload(connection, settings.models_dir, version.artifact_sha256)
         except ArtifactRefused as error:
-            LOG.warning("the served version of %s cannot be loaded for comparison: %s", job.predictor, error.detail)
+            LOG.warning("version %s of %s cannot be compared: %s", version.version, version.predictor, error.detail)
             return None
 
 
-def _publish(
-    settings: Settings, database: Database, job: jobs.Job, trained: Trained, rows_hash: str, reason: str | None
-) -> None:
-    """Write the artefact to disk; then its copy, version, pointer and the job's end in one transaction."""
+class _Outcome(NamedTuple):
+    """What a training found; `reason`: why it must not replace the version `compared`, None if it may."""
+
+    trained: Trained
+    rows_hash: str
+    reason: str | None
+    compared: Version | None
+
+
+def _publish(settings: Settings, database: Database, job: jobs.Job, outcome: _Outcome) -> bool:
+    """Write the artefact to disk; then its copy, version, pointer and the job's end in one transaction.
+
+    False if the compared version is served no more, as after a rollback: `reason` is of another one.
+    """
+    trained, rows_hash, reason, compared = outcome
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
     sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:
         shared_artifacts.share(connection, settings.models_dir, sha256)
+        revision.lock(connection)  # which a rollback takes too
+        now = versions.served_for(connection, job.predictor, job.gpu_id)
+        if (now and now.id) != (compared and compared.id):
+            return False
         version = versions.add(
             connection,
             predictor=job.predictor,
@@ -200,3 +227,4 @@ def _publish(
         result = {"served": reason is None, **trained.card}
         if not jobs.finish(connection, job, version=version.version, result=result, reason=reason):
             raise _OvertakenError
+    return True
