@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from app.engine.gpu_rows import Snapshot
-from app.services.serving.predict_serving import predict_loads
+from app.services.serving.predict_serving import Steps, predict_loads
 from app.wire.kernel_workload import GpuRef
 from app.wire.prediction_form import Interval
 from app.wire.served_choice_form import ComparedServing, ServedSplit
@@ -84,9 +84,10 @@ def served_curves(
     workload = structs.replace(asked.workload, parallelism=ServingParallelism(**split))
     request = structs.replace(asked, gpu=gpu, gpus=None, workload=workload)
     hourly, highest = row.cost.usd_per_hour, row.serving.highest_rate_per_s
+    steps: Steps = {}
 
     def points(loads: Iterable[ServingLoad]) -> list[LoadPoint]:
-        answers = predict_loads(snapshot, request, [*loads], max_rows=max_rows)
+        answers = predict_loads(snapshot, request, [*loads], max_rows=max_rows, steps=steps)
         return [_point(load, one, hourly, limits) for load, one in zip(loads, answers, strict=True) if one.latency_ms]
 
     if not row.memory.fits or highest <= 0.0:

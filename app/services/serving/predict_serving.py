@@ -59,10 +59,12 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
 
 
 def predict_loads(
-    snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int
+    snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int, steps: Steps
 ) -> list[ServingPrediction]:
-    """Return the answers of a request for one GPU to these loads in place of its own."""
-    steps: Steps = {}
+    """Return the answers of a request for one GPU to these loads in place of its own.
+
+    `steps`: steps of the request that are predicted already; more are added.
+    """
     asked = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
     return [_predict(snapshot, one, max_rows, steps).predictions[0] for one in asked]
 
