@@ -67,8 +67,6 @@ def settings(postgres_url: str, template: str, tmp_path_factory: pytest.TempPath
             database_url=url,
             data_dir=folder,
             seed_measurements_dir=folder / "none",
-            heartbeat_s=0.3,
-            stalled_after_s=2.0,
             doubtful_factor=0.0,  # most tests make their times up
         )
 

@@ -21,6 +21,12 @@ from tests.worker_process import TIMEOUT_S, eventually, job_when, over, training
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def settings(settings: Settings) -> Settings:
+    """Those of the module, with workers that are soon known to be dead."""
+    return replace(settings, heartbeat_s=0.3, stalled_after_s=2.0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def rows(database: Database) -> None:
     with database.begin() as connection:
