@@ -274,6 +274,8 @@ def _check(reader: Reader, known: Architecture) -> None:
         reader.refuse("is above max_threads_per_sm; send at most that", "max_threads_per_block")
     if values.get("slot_bandwidth_bytes_per_s", 0.0) > values.get("link_bandwidth_bytes_per_s", inf):
         reader.refuse("is above link_bandwidth_bytes_per_s; send at most that", "slot_bandwidth_bytes_per_s")
+    if values["l2_bytes"] > values["memory_bytes"] and values["provenance"].get("l2_bytes") != "inferred":
+        reader.refuse("is above memory_bytes; send the size of the last cache before the memory", "l2_bytes")
     _check_order(reader)
     rates = architectures.rates_of(known, values["name"])
     rates["fp32"] = 2.0 * values["fp32_lanes_per_sm"]

@@ -169,6 +169,7 @@ BAD = [
         "above link_bandwidth_bytes_per_s",
     ),
     ({"base_clock_hz": 3e9}, ("base_clock_hz",), "above boost_clock_hz"),
+    ({"l2_bytes": 1e9, "memory_bytes": 1e8}, ("l2_bytes",), "above memory_bytes"),
     ({"shared_memory_per_block_bytes": 2e5}, ("shared_memory_per_block_bytes",), "above"),
     ({"max_threads_per_block": 2048}, ("max_threads_per_block",), "above"),
     # One noisy probe once registered an L2 of 2 GB/s, under which no true measurement was possible.
