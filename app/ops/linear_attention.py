@@ -21,6 +21,8 @@ Convolution: 2 taps FLOPs a token and channel; bytes = x in, y out, and taps - 1
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from app.ops.attention import BACKWARD_FLOPS
@@ -177,6 +179,11 @@ LINEAR_ATTENTION_OPS = (
                 default=SCAN,
                 choices=FORMS,
                 feature="class",
+            ),
+            replace(
+                _KIND,
+                help="kind of the layer that it is part of; kda convolves queries, keys and values apart",
+                feature="code",
             ),
             *COMMON,
         ),

@@ -1936,6 +1936,7 @@ class ShortConvolutionOperator(TypedDict):
     channels: float
     taps: NotRequired[float | None]
     form: NotRequired[Literal["scan", "step"] | None]
+    variant: NotRequired[Literal["gdn", "kda", "mamba2"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]

@@ -91,6 +91,7 @@ def _filtered(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: S
         channels=dealt.channels,
         taps=spec.taps,
         form=STEP if rows.run.mode == "decode" else SCAN,
+        variant=float(KINDS.index(spec.kind)),
     )
     return (row,)
 

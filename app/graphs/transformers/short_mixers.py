@@ -7,7 +7,7 @@ from typing import Any
 from app.graphs.transformers.architecture import Recurrence
 from app.graphs.transformers.attention import Span
 from app.graphs.transformers.row_writer import Flow, RowWriter
-from app.ops.linear_attention import KINDS, SCAN, STATE_BYTES, STEP
+from app.ops.linear_attention import GDN, MAMBA2, SCAN, STATE_BYTES, STEP
 
 
 def gated_convolution(rows: RowWriter, x: Flow, spec: Recurrence, span: Span, width: float) -> Flow:
@@ -50,6 +50,7 @@ def _convolved(rows: RowWriter, x: Flow, spec: Recurrence, channels: float, span
         channels=channels,
         taps=spec.taps,
         form=STEP if rows.run.mode == "decode" else SCAN,
+        variant=MAMBA2 if spec.kind == "mamba" else GDN,
     )
     return (row,)
 
@@ -70,7 +71,7 @@ def _scanned(rows: RowWriter, x: Flow, spec: Recurrence, inner: float, span: Spa
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
         query_length=span.queries,
-        variant=float(KINDS.index("mamba2")),
+        variant=MAMBA2,
         **chunk,
     )
     return (row,)

@@ -20,7 +20,9 @@ from app.errors import BadInput
 from app.graphs.importers.hf import formats_of, lower, read
 from app.graphs.run import Mode, Parallelism, Run
 from app.ops import OPS
+from app.ops.linear_attention import GDN, KDA, MAMBA2
 from app.tables.workload import Workload
+from tests.unit.transformers import PUBLISHED
 
 MODELS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("served_models.json").read_text("utf-8"))
 WITHIN = 0.005
@@ -149,6 +151,15 @@ def test_short_convolutions_keep_two_tokens_and_scans_a_state_whatever_the_conte
         run = Run(mode="decode", batch=2, sequence=1000, dtype="bf16", attention="flash")
         workload = lower(MODELS[name]["config"], run)
         assert float(workload.kv_bytes @ workload.repeats[workload.block]) == kept
+
+
+def test_short_convolutions_are_those_of_their_layer() -> None:
+    """Each kind of layer runs kernels of its own; LFM2's convolution has no state and runs those of Qwen3-Next."""
+    run = Run(mode="decode", batch=2, sequence=1000, dtype="bf16", attention="flash")
+    served = {name: MODELS[name]["config"] for name in ("lfm2-1.2b", "mamba-2.8b")}
+    served |= {name: PUBLISHED[name][0] for name in ("qwen3-next-80b", "kimi-linear-48b", "nemotron-3-nano")}
+    rules = [column(lower(config, run), "mixer.convolution", "variant") for config in served.values()]
+    assert rules == [GDN, MAMBA2, GDN, KDA, MAMBA2]
 
 
 def test_deberta_compares_contents_with_distances_both_ways() -> None:
