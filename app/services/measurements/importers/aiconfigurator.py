@@ -111,8 +111,8 @@ def _part(file: str, table: pa.Table, meaning: Table, notes: tuple[str, ...], *,
     skipped: Counter[str] = Counter()
     if meaning.rows is not None:
         table = table.filter(pa.array(meaning.rows(table)))
-    if meaning.known is not None:
-        table = _without(table, ~meaning.known(table), meaning.lacking, skipped)
+    for why, known in meaning.known.items():
+        table = _without(table, ~known(table), why, skipped)
     table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
     if by_stack and meaning.floors:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)

@@ -156,6 +156,14 @@ def is_scan(table: pa.Table) -> Bools:
     return np.array([name == "context" for name in phases.words])[phases.codes]
 
 
+def _runs_so(table: pa.Table) -> Bools:
+    """Return the rows of phases as stacks run them, bool [n]: one new token of a sequence is a decode."""
+    names = text_column(table, "op_name")
+    decodes = np.array(["generation" in name for name in names.words])[names.codes]
+    return decodes | (values_of(table, "new_tokens") > 1.0)
+
+
+_KNOWN = {"models whose sizes are not known": known_models, "prefills of one token, which stacks decode": _runs_so}
 _STATE = Table(
     "linear_attention",
     _SEQUENCES,
@@ -177,7 +185,8 @@ MODULES: dict[str, tuple[Table, ...]] = {
             dtype="gemm_type",
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
-            known=known_models,
+            known=_KNOWN,
+            floors=("framework", "op_name", "kernel_source"),
         ),
     ),
     "sparse_attention_module.parquet": (
@@ -190,7 +199,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             dtype="gemm_type",
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
-            known=known_models,
+            known=_KNOWN,
         ),
     ),
     "linear_attention.parquet": (
@@ -203,10 +212,12 @@ MODULES: dict[str, tuple[Table, ...]] = {
         _STATE._replace(
             op="short_convolution",
             numbers={**_SEQUENCES, "taps": "d_conv"},
-            words={"form": ("phase", {"context": "scan", "generation": "step", "verify": "step"})},
+            words={
+                "variant": ("op_name", {}),
+                "form": ("phase", {"context": "scan", "generation": "step", "verify": "step"}),
+            },
             derived=_filter_fields,
             inputs=(*_STATES, "chunk_size"),
-            labels=("op_name",),
             rows=is_convolution,
             floors=("framework", "kernel_source"),
         ),

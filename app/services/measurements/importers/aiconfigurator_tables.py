@@ -37,7 +37,7 @@ class Table(NamedTuple):
     derived  our fields computed from columns, each float64 [n]
     inputs   columns of numbers that `derived` reads; `labels`: of text
     rows     which rows it is of; None: all
-    known    which of these can be read; None: all. `lacking`: why others cannot
+    known    which of these are read, by the reason why others are not
     time     column of the time, and `unit_s`, the seconds of its unit
     added_ms what to add to that time, float64 [n], milliseconds; None: nothing
     shares   column of how many times a row's time holds the operator
@@ -56,8 +56,7 @@ class Table(NamedTuple):
     inputs: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     rows: Callable[[pa.Table], Bools] | None = None
-    known: Callable[[pa.Table], Bools] | None = None
-    lacking: str = "models whose sizes are not known"
+    known: Mapping[str, Callable[[pa.Table], Bools]] = {}
     time: str = "latency_ms"
     unit_s: float = 1e-3
     added_ms: Callable[[pa.Table], Floats] | None = None
