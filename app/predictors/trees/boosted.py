@@ -8,7 +8,7 @@ al. 2018): squared error, absolute beyond `Growth.clear` (Huber 1964), each tree
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +31,8 @@ from app.tables.arrays import Floats, Halves, Singles
 Bins = NDArray[np.uint8]
 
 BINS = 64
+# Places between two values where thresholds of different trees lie, so that their sum interpolates between the values.
+PLACES = 3
 # Regularisation of leaves: this many rows of residual zero are added to each.
 SHRINKAGE = 2.0
 # Bound of the residual, in log space, in the gradient of a relative error.
@@ -65,6 +67,13 @@ class Growth:
         fallen = np.maximum(2.0 * np.arange(self.trees) / self.trees - 1.0, 0.0)
         clears: Floats = self.clear * self.settles**fallen
         return clears
+
+
+class Gaps(NamedTuple):
+    """Gaps between neighbouring values of a feature: the values below and above, float64 [gaps] each."""
+
+    low: Floats
+    high: Floats
 
 
 # Leaves of a tree are stored as whole numbers of steps up to this.
@@ -138,10 +147,8 @@ NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32
 
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
     """Return trees whose sum fits `target` [n] given `features` float32 [columns, n] and sample weights [n]."""
-    thresholds = [_thresholds(column) for column in features]
-    bins = np.stack(
-        [np.searchsorted(threshold, column) for threshold, column in zip(thresholds, features, strict=True)], axis=1
-    )
+    gaps = [_gaps(column) for column in features]
+    bins = np.stack([np.searchsorted(gap.low, column) for gap, column in zip(gaps, features, strict=True)], axis=1)
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
@@ -150,18 +157,28 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (bins.astype(np.uint8), target.astype(np.float32), relative)
     _grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
-    padded = np.stack(
-        [np.append(threshold, np.full(BINS - len(threshold), np.inf)) for threshold in thresholds]
-    ).astype(np.float32)
-    return Trees(feature, padded[feature, bin_index], value)
+    return Trees(feature, _placed(gaps, feature, bin_index, growth.seed), value)
 
 
-def _thresholds(column: Singles) -> Singles:
-    """Return at most BINS - 1 thresholds: midpoints between the values if these are few, else quantiles."""
-    values = np.unique(column)
-    if len(values) < BINS:
-        return ((values[1:] + values[:-1]) / 2.0).astype(np.float32)
-    return np.unique(np.quantile(column, np.arange(1, BINS) / BINS).astype(np.float32))
+def _placed(gaps: Sequence[Gaps], feature: NDArray[np.int16], bin_index: Bins, seed: int) -> Singles:
+    """Return a threshold in the gap above each bin, [trees, DEPTH]; infinite where a feature has no such gap."""
+    ends = np.full((2, len(gaps), BINS), np.inf)
+    for row, gap in enumerate(gaps):
+        ends[:, row, : len(gap.low)] = gap
+    low, high = ends[:, feature, bin_index]
+    place = (np.random.default_rng(seed).integers(PLACES, size=low.shape) + 0.5) / PLACES
+    threshold: Singles = ((1.0 - place) * low + place * high).astype(np.float32)
+    return threshold
+
+
+def _gaps(column: Singles) -> Gaps:
+    """Return at most BINS - 1 gaps between values: all if they are few, else those at quantiles."""
+    values = np.unique(column).astype(np.float64)
+    below = np.arange(len(values) - 1)
+    if len(values) > BINS:
+        at = np.quantile(column, np.arange(1, BINS) / BINS)
+        below = np.unique(np.clip(np.searchsorted(values, at, side="right") - 1, 0, len(values) - 2))
+    return Gaps(values[below], values[below + 1])
 
 
 @compiled

@@ -21,6 +21,16 @@ def test_trees_fit_a_function_deterministically() -> None:
     np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
 
 
+def test_trees_interpolate_between_the_values_that_they_learned() -> None:
+    heads = np.log2([1, 2, 4, 8, 32, 64, 128]).astype(np.float32)  # few values; 16 is not among them
+    many = np.linspace(0.0, 7.0, 200, dtype=np.float32)
+    for values, between, low, high in ((heads, 4.0, 3.0, 5.0), (np.delete(many, range(90, 110)), 3.5, 3.13, 3.87)):
+        column = np.repeat(values, 20)
+        trees = boosted(column[None], column.astype(np.float64), np.ones(len(column)), Growth(400, features=1.0))
+        place = trees.sum(np.array([[between]], dtype=np.float32))[0]
+        assert low + 0.2 * (high - low) < place < high - 0.2 * (high - low)
+
+
 def test_the_last_trees_follow_the_majority_of_bimodal_rows() -> None:
     features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
     target = np.where(np.arange(4000) % 10 < 7, 0.0, 0.08)
