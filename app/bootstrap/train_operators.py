@@ -53,10 +53,11 @@ def train_operators(start: Start, data: TrainingData, report: Report) -> Trained
     """Return the shipped version with the operators of `start` trained anew on their rows in `data`."""
     mine = [run for run in data.operators if run.op in start.ops]
     _refuse_changes(start, data.operators)
+    others = start.shipped.payload(start.ops)
     report(f"{start.name}: training {', '.join(dict.fromkeys(run.op for run in mine))}; others are kept")
     some = TrainingData(data.gpus, data.kernels, [], mine)
     new = candidate(operator_start.Start.on(start.name), some, [], target_gpu=None, report=report)
-    return joined(start.shipped.payload(), start.shipped.card, new.trained, data.operators, start.ops)
+    return joined(others, start.shipped.card, new.trained, data.operators, start.ops)
 
 
 def trained_parts(runs: Sequence[OperatorRuns], start: Start | None = None) -> Parts:

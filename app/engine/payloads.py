@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,16 @@ from app.training.schemas import differences, schema_of_0_1_0
 MOST_SAID = 3
 
 
-def load_payload(folder: Path, sha256: str) -> dict[str, Any]:
-    """The payload of an artefact; ArtifactRefused names what it relies on and this version of the code lacks."""
+def load_payload(folder: Path, sha256: str, without: Collection[str] = ()) -> dict[str, Any]:
+    """The payload of an artefact; ArtifactRefused names what it relies on and this version of the code lacks.
+
+    `without`: operators whose part of it is not to be used.
+    """
     payload = artifacts.load(folder, sha256)
     try:
         if "schema" not in payload:
             payload = from_0_1_0(payload)
-        found = list(differences(payload))
+        found = list(differences(payload, without))
     except Exception as error:
         raise ArtifactRefused(f"What it relies on cannot be read: {error!r}.") from error
     if found:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,12 @@ class Shipped:
         card: Mapping[str, Any] = self.manifest["card"]
         return card
 
-    def payload(self) -> dict[str, Any]:
-        """What it is made of; ArtifactRefused if that is not what the list names."""
-        return load_payload(self.folder, self.sha256)
+    def payload(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """What it is made of; ArtifactRefused if that is not what the list names.
+
+        `without`: operators whose part of it is not to be used.
+        """
+        return load_payload(self.folder, self.sha256, without)
 
 
 def shipped_versions(folder: Path) -> dict[str, Shipped]:

@@ -6,8 +6,8 @@ holds these lists as they were when it was trained, and is read only by code in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Self
 
@@ -58,6 +58,14 @@ class Schema:
         operators, dtypes, groups = (tuple(state[part]) for part in ("operators", "dtypes", "groups"))
         return cls(operators, dtypes, groups, Layout(axes, codes))
 
+    def without(self, operators: Collection[str]) -> Self:
+        """Without what only these operators rely on."""
+        features, own = {features_of(name) for name in operators}, tuple(f"{name}." for name in operators)
+        axes = {axis: names for axis, names in self.layout.axes.items() if axis not in features}
+        codes = {code: names for code, names in self.layout.codes.items() if not code.startswith(own)}
+        kept = tuple(name for name in self.operators if name not in operators)
+        return replace(self, operators=kept, layout=Layout(axes, codes))
+
     def differences(self, known: Schema) -> Iterator[str]:
         """What a version with this schema relies on and `known`, the code's, lacks or means otherwise, in words."""
         for what, mine, theirs in (
@@ -75,6 +83,11 @@ class Schema:
             now = known.layout.codes.get(code)
             if now is None or now[: len(names)] != names:
                 yield f"{code}: {_difference(names, now)}"
+
+
+def features_of(operator: str) -> str:
+    """The axis of an operator's features."""
+    return f"features of {operator}"
 
 
 def _difference(then: Names, now: Names | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,12 @@ def schema_of_0_1_0(payload: Mapping[str, Any]) -> Schema:
     return Schema(operators, dtypes, _groups(payload), layout)
 
 
-def differences(payload: Mapping[str, Any]) -> Iterator[str]:
-    """What a payload relies on and this version of the code lacks or means otherwise, in words."""
-    schema = Schema.from_state(payload["schema"])
+def differences(payload: Mapping[str, Any], without: Collection[str] = ()) -> Iterator[str]:
+    """What a payload relies on and this version of the code lacks or means otherwise, in words.
+
+    `without`: operators whose part of the payload is not to be used.
+    """
+    schema = Schema.from_state(payload["schema"]).without(without)
     predictor: Any = BY_NAME[payload["predictor"]]
     layout: Layout = predictor.layout([name for name in schema.operators if name in OP_CODE])
     yield from schema.differences(Schema(tuple(OP_CODE), DTYPES, tuple(CODES), layout.joined(_splits())))

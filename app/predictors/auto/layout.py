@@ -12,7 +12,7 @@ from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
 from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.physics.physics_fit import FACTOR_NAMES
-from app.predictors.schema import Layout
+from app.predictors.schema import Layout, features_of
 from app.tables.ops import ACTIVATION_DTYPES, DTYPES
 
 
@@ -44,4 +44,4 @@ def _of_operator(name: str) -> Layout:
         # Formats of weights alone come last, and their order does not matter: no cache of keys and values has them.
         last = max(DTYPES.index(dtype) for dtype in op.dtypes if dtype in ACTIVATION_DTYPES)
         codes[f"{name}.dtype"] = DTYPES[: last + 1]
-    return Layout({f"features of {name}": shape_feature_names(kind)}, codes)
+    return Layout({features_of(name): shape_feature_names(kind)}, codes)
