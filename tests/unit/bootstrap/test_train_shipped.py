@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,9 @@ from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput
 from app.services.learning.training_data import set_hash
 from app.store import artifacts
+from app.store.artifacts import ArtifactRefused
+from app.training import operator_start
+from app.training.candidate import candidate
 from tests.unit.services.test_operator_importers import TIMM
 from tests.unit.training.test_candidate import made, training_data
 
@@ -101,6 +106,23 @@ def test_operators_are_kept_only_if_their_rows_are_the_same(tmp_path: Path) -> N
         assert found["linear"]["rows_sha256"] == parts["linear"]["rows_sha256"]
     assert trained_parts([linear, batched], kept_rows(tmp_path, operators=parts))["linear"] == parts["linear"]
     assert trained_parts([linear], kept_rows(tmp_path))["linear"]["code_version"] == "0.1.0"
+
+
+def test_operators_are_kept_though_features_of_those_trained_anew_changed(tmp_path: Path) -> None:
+    runs = made("tesla-t4", "nvidia-l4"), made("tesla-t4", "nvidia-l4", op="bmm")
+    before = candidate(
+        operator_start.Start.on("auto"), training_data(*runs), [], target_gpu=None, report=lambda _: None
+    ).trained
+    for changed, told in (("bmm", ""), ("linear", "features of linear: m removed")):
+        payload = deepcopy(before.payload)
+        payload["schema"]["axes"][f"features of {changed}"].insert(0, "m")
+        about = {"schema": payload["schema"], "card": before.card, "operators": trained_parts(runs)}
+        shipped = Shipped("auto", tmp_path, artifacts.publish(tmp_path, payload, about), about)
+        start, lines = Start("auto", shipped, ("bmm",)), list[str]()
+        with pytest.raises(ArtifactRefused, match=told) if told else nullcontext():
+            found = train_operators(start, training_data(*runs), lines.append)
+            assert found.payload["schema"] == before.payload["schema"]
+        assert bool(lines) is not bool(told)  # refused before anything is trained
 
 
 def test_single_operators_are_trained_of_what_ships_and_learns_them_apart(tmp_path: Path, data: Path) -> None:
