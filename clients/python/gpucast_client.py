@@ -3038,7 +3038,9 @@ class PlanRequest(TypedDict):
     the workload leaves
         them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to
     choose among, in
-        place of the workload's.
+        place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused
+    (413): send fewer
+        gpus, dtypes or kv_dtypes, or less max_devices.
     """
 
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
