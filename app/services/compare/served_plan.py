@@ -59,7 +59,7 @@ def plan_served(
     splits = Splits(snapshot, asked, candidates, limits)
     splits.add(in_formats(asked.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
     ready = _Asked(snapshot, request, asked, limits)
-    found = [_choice(ready, splits, gpu) for gpu in splits.gpus]
+    found = [_choice(ready, splits, gpu, options) for gpu, options in splits.by_gpu().items()]
     found.sort(key=_order)
     choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(found)]
     return ServingPlanResponse(
@@ -89,9 +89,9 @@ class _Asked(NamedTuple):
     limits: Limits
 
 
-def _choice(asked: _Asked, splits: Splits, gpu: str) -> ServedChoice:
-    """Return the best deployment of one GPU type."""
-    able = sorted((option for option in splits.of(gpu) if option.able), key=lambda option: option.price)
+def _choice(asked: _Asked, splits: Splits, gpu: str, options: Sequence[Option]) -> ServedChoice:
+    """Return the best deployment of one GPU type, whose priced engines are `options`."""
+    able = sorted((option for option in options if option.able), key=lambda option: option.price)
     # Where no split keeps the limits, the quickest comes closest.
     tried = able[:_FINALISTS] or [splits.largest(gpu)]
     best: ServedChoice | None = None

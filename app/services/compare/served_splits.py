@@ -52,18 +52,16 @@ class Splits:
         self._skipped = dict[str, Skipped]()
 
     @property
-    def gpus(self) -> list[str]:
-        """Ids of GPU types that can run an engine."""
-        return [*self._largest]
-
-    @property
     def skipped(self) -> list[Skipped]:
         """GPU types that can run none."""
         return [one for one in self._skipped.values() if one.gpu not in self._largest]
 
-    def of(self, gpu: str) -> list[Option]:
-        """Return the priced engines on a GPU type."""
-        return [option for option in self.options if option.candidate.spec.id == gpu]
+    def by_gpu(self) -> dict[str, list[Option]]:
+        """Return the priced engines on each GPU type that can run an engine, by its id."""
+        found: dict[str, list[Option]] = {gpu: [] for gpu in self._largest}
+        for option in self.options:
+            found[option.candidate.spec.id].append(option)
+        return found
 
     def largest(self, gpu: str) -> Option:
         """Return the first engine of the most devices on a GPU type."""
