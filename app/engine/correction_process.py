@@ -22,7 +22,7 @@ from app.store.mapped_file import from_bytes, to_bytes
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 
-# Predictions come first. At 19 it would wait for minutes on a machine whose processors are all busy.
+# Predictions come first; at 19, the most, it would hardly run where all processors are busy.
 _NICE = 10
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

@@ -36,8 +36,8 @@ class Fitter(Protocol):
         """Yield the corrections of a version, as it was trained, by each group."""
         ...
 
-    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any | None:
-        """Return what the version with the corrections `found` derives from them; None: it derives it itself.
+    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+        """Return what the version with the corrections `found` derives from them.
 
         Raises ArtifactRefused unless it passes the trials.
         """
@@ -60,7 +60,7 @@ class FitHere:
         """Yield the corrections of a version by each group."""
         return (fitted(plain_of(version), group, gpus) for group in groups)
 
-    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any | None:
+    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
         """Return what the version derives from `found`; raises ArtifactRefused unless it passes the trials."""
         return prepared_by(plain_of(version), found, gpus, trials)
 
