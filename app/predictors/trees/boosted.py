@@ -31,7 +31,8 @@ from app.tables.arrays import Floats, Halves, Singles
 Bins = NDArray[np.uint8]
 
 BINS = 64
-# Places between two values where thresholds of different trees lie, so that their sum interpolates between the values.
+# Places between two values where thresholds of different trees lie, so that their sum interpolates between the values
+# (docs/explanation/notebook.md).
 PLACES = 3
 # Regularisation of leaves: this many rows of residual zero are added to each.
 SHRINKAGE = 2.0

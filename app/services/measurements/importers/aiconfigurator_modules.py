@@ -156,14 +156,17 @@ def is_scan(table: pa.Table) -> Bools:
     return np.array([name == "context" for name in phases.words])[phases.codes]
 
 
-def _runs_so(table: pa.Table) -> Bools:
-    """Return the rows of phases as stacks run them, bool [n]: one new token of a sequence is a decode."""
+def _decodes_one_token(table: pa.Table) -> Bools:
+    """Return the rows whose one new token, if no more, is a decode, as stacks run it, bool [n]."""
     names = text_column(table, "op_name")
     decodes = np.array(["generation" in name for name in names.words])[names.codes]
     return decodes | (values_of(table, "new_tokens") > 1.0)
 
 
-_KNOWN = {"models whose sizes are not known": known_models, "prefills of one token, which stacks decode": _runs_so}
+_KNOWN = {
+    "models whose sizes are not known": known_models,
+    "prefills of one token, which stacks decode": _decodes_one_token,
+}
 _STATE = Table(
     "linear_attention",
     _SEQUENCES,
