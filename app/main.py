@@ -37,6 +37,7 @@ from app.api import (
     sign_in,
     uploads,
 )
+from app.api.direct import DIRECT, Direct
 from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
 from app.api.query import check_parameters
@@ -93,7 +94,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     share_arena()
 
     @asynccontextmanager
-    async def lifespan(app: Service) -> AsyncIterator[None]:
+    async def lifespan(app: Service) -> AsyncIterator[dict[str, Direct]]:
         logs.configure(settings)
         with ExitStack() as held:
             limits = TimeLimits.of_requests(settings.database_timeout_s, settings.database_long_timeout_s)
@@ -115,7 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
             Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
-            yield
+            yield {} if settings.traces is not None else {DIRECT: Direct(app, predict)}
 
     predict = PredictRoute()
     app = Service(

@@ -1,5 +1,7 @@
 """POST /predict against a bare ASGI handler with the same bodies: one worker each, alternating, in one run.
 
+No body repeats within a second: every request is a kernel of another size, measured at another time.
+
     python -m benchmarks.http_route [--seconds 2] [--rounds 5] [--connections 16]
 
 The bare handler reads the body, parses it and writes the same answer with orjson. Absolute figures depend on the
@@ -10,6 +12,7 @@ the client takes, which is more than the bare handler, and what else runs on the
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -32,6 +35,7 @@ from benchmarks.load import flat_out
 
 GOAL = 0.45
 BODY = json.dumps(PREDICT_EXAMPLE).encode()
+BODIES = 50_000
 BOUNDED = ("--http", "app.api.http_protocol:BoundedHttp")  # as `gpucast serve` runs it
 WARM_UP_S = 1.0
 START_S = 120
@@ -62,6 +66,19 @@ class Served(NamedTuple):
         return f"{self.rate:7.0f}/s {self.cpu_us:5.1f} us"
 
 
+def bodies() -> Iterator[bytes]:
+    """Different kernels, over and over."""
+    made = [_body(k) for k in range(BODIES)]
+    return itertools.cycle(made)
+
+
+def _body(k: int) -> bytes:
+    workload = PREDICT_EXAMPLE["workload"]
+    other = {"flops": workload["flops"] + 4096 * k, "bytes": workload["bytes"] + 64 * k, "blocks": 4096 + k}
+    measured = [{**workload["measured"][0], "latency_ms": round(0.91 + 1e-6 * k, 6)}]
+    return json.dumps({**PREDICT_EXAMPLE, "workload": {**workload, **other, "measured": measured}}).encode()
+
+
 def main() -> None:
     """Print rate and CPU time of every round and the median ratio of CPU times; exit 1 if it is under the goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,12 +98,13 @@ def main() -> None:
 
 
 def _compare(ours: int, theirs: int, options: argparse.Namespace) -> float:
+    each = bodies()
     for port in (ours, theirs):
-        _load(port, WARM_UP_S, options.connections)
+        _load(port, each, WARM_UP_S, options.connections)
     ratios = []
     for number in range(options.rounds):
-        mine = _load(ours, options.seconds, options.connections)
-        other = _load(theirs, options.seconds, options.connections)
+        mine = _load(ours, each, options.seconds, options.connections)
+        other = _load(theirs, each, options.seconds, options.connections)
         ratios.append(other.cpu_us / mine.cpu_us)
         print(f"round {number + 1}: gpucast {mine}   bare ASGI {other}   ratio {ratios[-1]:.2f}", flush=True)
     return statistics.median(ratios)
@@ -122,11 +140,11 @@ def ask(port: int) -> str:
             time.sleep(0.1)
 
 
-def _load(port: int, seconds: float, connections: int) -> Served:
+def _load(port: int, each: Iterator[bytes], seconds: float, connections: int) -> Served:
     """Answers over keep-alive connections, each of which sends the next request as soon as it has an answer."""
     server = psutil.Process(next(each.pid for each in psutil.Process().children() if str(port) in each.cmdline()))
     before = server.cpu_times()
-    answers = len(uvloop.run(flat_out(port, "/predict", lambda: BODY, seconds, connections)))
+    answers = len(uvloop.run(flat_out(port, "/predict", lambda: next(each), seconds, connections)))
     after = server.cpu_times()
     cpu_s = after.user - before.user + after.system - before.system
     return Served(answers / seconds, 1e6 * cpu_s / answers)

@@ -35,17 +35,19 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        need = role_for(scope["method"], path)
-        if need is OPEN and path not in _SIGNING:
-            await self._app(scope, receive, send)
-            return
         try:
-            scope[KEY] = self._admitted(scope, need)
+            self.admit(scope)
         except GpucastError as error:
             await _refuse(scope, error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def admit(self, scope: Scope) -> None:
+        """Note the key in the scope, once. Raises TooMany, Unauthorized or Forbidden."""
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        need = role_for(scope["method"], path)
+        if KEY not in scope and (need is not OPEN or path in _SIGNING):
+            scope[KEY] = self._admitted(scope, need)
 
     def _admitted(self, scope: Scope, need: Role | None) -> Key | None:
         """Count a request, and return its key; None where none is required. Raises TooMany, Unauthorized, Forbidden."""

@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with limits: connections, bytes of headers, and time to receive requests and take answers.
 
-httptools has none of these. A request that arrives in one piece, as most do, is not timed.
+httptools has none of these. A request that arrives in one piece, as most do, is not timed. Kernels are answered
+directly (app.api.direct), other requests by tasks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
+from app.api.direct import DIRECT, Direct
 from app.api.joined_writes import JoinedWrites
 from app.api.usual_answer import UsualAnswer
 from app.config import Settings
@@ -46,6 +48,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._settings = _settings()
         self.timeout_keep_alive = self._settings.keep_alive_s  # type: ignore[assignment]  # fractions work
         self._begun = self._in_body = self._refused = False  # a request has begun; its headers were received
+        self._direct: Direct | None = self.app_state.get(DIRECT)
+        self._direct_waits = False  # for the body of a request
         self._shared = False  # requests ended in this piece, so it is not all of the next one's
         self._piece = self._received = 0  # bytes of this piece, and of earlier pieces of the request
         self._unsent = 0  # bytes of the answer that waited when last looked at
@@ -75,6 +79,9 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._piece, self._shared = len(data), False
         super().data_received(data)
+        if self._direct_waits:  # for the rest of its body
+            self._direct_waits = False
+            super()._start_asgi_task(self.cycle, self.app)
         if self._begun or self._timer is not None:
             self._check()
 
@@ -109,6 +116,23 @@ class BoundedHttp(HttpToolsProtocol):
         """Note that the request is whole."""
         self._begun, self._shared = False, True
         super().on_message_complete()
+        if self._direct_waits:
+            self._direct_waits = False
+            self._answer_directly(self.cycle)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Start the task of a request, unless it is answered directly once its body was received."""
+        if self._direct is None or app is not self.app or not self._direct.takes(cycle.scope):
+            super()._start_asgi_task(cycle, app)
+        elif cycle.more_body:
+            self._direct_waits = True
+        else:
+            self._answer_directly(cycle)
+
+    def _answer_directly(self, cycle: Any) -> None:
+        start: Any = super()._start_asgi_task
+        assert self._direct is not None
+        self._direct.answer(cycle, lambda app: start(cycle, app or self.app))
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or wait for one. uvicorn does the same with a timer per answer."""

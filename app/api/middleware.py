@@ -32,7 +32,7 @@ class Observe:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, and add X-Request-ID to its answer."""
-        name = self._request_id(scope)
+        name = self.request_id(scope)
         REQUEST_ID.set(name)  # of this task, which ends with the request
         started = time.perf_counter()
         status = 500
@@ -51,7 +51,7 @@ class Observe:
             method = scope["method"] if route != "none" else "any"
             self._metrics.observe(method, route, status, time.perf_counter() - started)
 
-    def _request_id(self, scope: Scope) -> bytes:
+    def request_id(self, scope: Scope) -> bytes:
         """Return the caller's X-Request-ID, or a new one: random digits of this process, then a number."""
         for key, value in scope["headers"]:
             if key == b"x-request-id" and _REQUEST_ID.fullmatch(value):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from app.api.current import moved
+from app.api.kernel_batch import Answer, KernelBatch
 from app.api.receiving import in_thread
 from app.api.saving import saved_on_request
 from app.api.service import Service
@@ -17,27 +17,22 @@ from app.api.work_estimate import INLINE_BYTES, is_short
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
-from app.services.kernels.predict_kernels import predict_kernels
 from app.wire.predict_body import Request, Response, read_request, write_response
 from app.wire.prediction_form import PredictRequest, PredictResponse
 
 # Sent by callers that just stored something through another process: the snapshot is refreshed first.
 _NOTHING_OLDER = (b"cache-control", b"no-cache")
+READ = "gpucast_read"  # of the scope: the request, if it was read before
 _JSON = (b"content-type", b"application/json")
 
 
 class PredictRoute:
-    """ASGI application of one route: bytes in, engine, bytes out.
-
-    Requests that arrive within two turns of the event loop are answered together: by the second turn it has read what
-    other connections sent meanwhile.
-    """
+    """ASGI application of one route: bytes in, engine, bytes out."""
 
     path = "/predict"
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[PredictRequest, asyncio.Future[PredictResponse]]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None  # of those that wait
+        self.batch = KernelBatch()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; errors go to the application's handlers."""
@@ -47,11 +42,13 @@ class PredictRoute:
         if _NOTHING_OLDER in scope["headers"]:
             await run_in_threadpool(moved, holder, holder.snapshot)
         raw = await app.bodies.whole(receive)
-        request = (
-            read_request(raw)
-            if len(raw) <= INLINE_BYTES
-            else await in_thread(scope, receive, app.queues.predicting, partial(read_request, raw))
-        )
+        request: Request
+        if READ in scope:
+            request = scope[READ]
+        elif len(raw) <= INLINE_BYTES:
+            request = read_request(raw)
+        else:
+            request = await in_thread(scope, receive, app.queues.predicting, partial(read_request, raw))
         before = holder.snapshot
         try:
             body = await self._answer(holder, request, scope, receive)
@@ -79,32 +76,18 @@ class PredictRoute:
 
     def _together(self, holder: SnapshotHolder, request: PredictRequest) -> asyncio.Future[PredictResponse]:
         """Return the answer for a kernel, computed together with all waiting requests."""
-        if self._loop is None or not self._waiting:
-            self._loop = asyncio.get_running_loop()  # a system call
-            self._loop.call_soon(self._loop.call_soon, self._flush, holder)
-        answer: asyncio.Future[PredictResponse] = self._loop.create_future()
-        self._waiting.append((request, answer))
-        return answer
-
-    def _flush(self, holder: SnapshotHolder) -> None:
-        waiting, self._waiting = self._waiting, []
-        for (_, future), answer in zip(waiting, _all(holder, [request for request, _ in waiting]), strict=True):
-            if future.done():  # the caller disconnected
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+        future: asyncio.Future[PredictResponse] = asyncio.get_running_loop().create_future()
+        self.batch.add(holder, request, partial(_settle, future))
+        return future
 
 
-def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[PredictResponse | Exception]:
-    """Return all answers. A defect caused by one request is only returned for that request."""
-    try:
-        return predict_kernels(holder.snapshot, requests)
-    except Exception as error:
-        if len(requests) == 1:
-            return [error]
-        return [answer for request in requests for answer in _all(holder, [request])]
+def _settle(future: asyncio.Future[PredictResponse], answer: Answer) -> None:
+    if future.done():  # the caller disconnected
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _written(app: Service, request: Request) -> tuple[Response, bytes]:

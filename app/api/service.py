@@ -34,17 +34,18 @@ class Service(FastAPI):
         self.readiness: SharedCall[tuple[Part, ...]] = SharedCall()
         self.saved: SizedCache[tuple[str, str]] = SizedCache(MOST_SAVED_BYTES)  # route and request, by id
         self.bodies, self.queues = Bodies(), WorkQueues(settings.max_waiting)
-        front: ASGIApp = BodyLimit(
-            HotRoutes(WholeBody(super().__call__, self.bodies, self.queues), hot), BodyLimits.from_settings(settings)
-        )
+        self.limits = BodyLimits.from_settings(settings)
+        whole = WholeBody(super().__call__, self.bodies, self.queues)
+        front: ASGIApp = BodyLimit(HotRoutes(whole, hot), self.limits)
         self.rate = RateLimit(settings.rate) if settings.rate is not None else None
+        self.access: Access | None = None
         if settings.needs_keys or self.rate is not None:
-            front = Access(front, settings, self.rate)
+            front = self.access = Access(front, settings, self.rate)
         front = TimeLimit(front, settings.request_timeout_s)
         if settings.traces is not None:
             front = traced(front, settings.traces)
-        self._front = Observe(front, self.metrics)
-        self._headless = Headless(self._front)
+        self.observe = Observe(front, self.metrics)
+        self._headless = Headless(self.observe)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP goes through the middleware; the lifespan does not."""
@@ -52,4 +53,4 @@ class Service(FastAPI):
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self
-        await (self._headless if scope["method"] == "HEAD" else self._front)(scope, receive, send)
+        await (self._headless if scope["method"] == "HEAD" else self.observe)(scope, receive, send)

@@ -44,6 +44,21 @@ class UsualAnswer(RequestResponseCycle):
                 return _DONE
         return super().send(message)
 
+    def answer(self, lines: bytes, body: bytes) -> bool:
+        """Send a whole answer of status 200 whose checked head has these `lines`.
+
+        False, and nothing is sent, if the connection closes after it, does not take more at once, or is gone.
+        """
+        own = self._own_lines() if self._is_usual() else None
+        if own is None:
+            return False
+        self.response_started = self.response_complete = True
+        self.transport.write(b"".join((STATUS_LINE[200], own, lines, b"\r\n", body)))
+        self.message_event.set()
+        self.on_response()
+        self.on_response = _nothing  # it refers to the connection, which refers to this
+        return True
+
     def _is_usual(self) -> bool:
         ready = not (self.response_started or self.disconnected or self.flow.write_paused)
         return ready and self.keep_alive and not self.access_log
@@ -68,6 +83,10 @@ class _Done:
 
 
 _DONE = _Done()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:

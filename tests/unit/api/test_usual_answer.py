@@ -73,3 +73,30 @@ def test_characters_that_are_not_allowed_are_refused_every_time(wrong: tuple[byt
             sent(UsualAnswer, [*USUAL, wrong], own=OWN)
         with pytest.raises(RuntimeError, match="Invalid HTTP header"):
             sent(UsualAnswer, USUAL, own=[wrong])
+
+
+def test_an_answer_in_one_piece_is_that_of_uvicorn() -> None:
+    expected, state = sent(RequestResponseCycle, USUAL, own=OWN)
+    whole, transport = cycle(own=OWN)
+    lines = b"".join(b"%s: %s\r\n" % each for each in USUAL)
+    assert whole.answer(lines, b"{}")
+    assert b"".join(transport.sent) == expected
+    assert whole.response_complete
+    assert state[0]
+
+
+@pytest.mark.parametrize("why", ["keep_alive", "disconnected", "response_started"])
+def test_an_answer_in_one_piece_is_only_for_a_usual_connection(why: str) -> None:
+    unusual, transport = cycle(own=OWN)
+    setattr(unusual, why, why != "keep_alive")
+    assert not unusual.answer(b"content-length: 2\r\n", b"{}")
+    assert not transport.sent
+
+
+def cycle(*, own: Headers) -> tuple[UsualAnswer, Recorded]:
+    """A request without an answer, and where its answer goes."""
+    scope: Any = {"method": "POST"}
+    flow: Any = Flow()
+    log, transport = logging.getLogger(__name__), Recorded()
+    event = asyncio.Event()
+    return UsualAnswer(scope, transport, flow, log, log, False, own, event, False, True, lambda: None), transport
