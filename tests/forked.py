@@ -1,7 +1,8 @@
 """Commands of `gpucast` as processes that start at once: forked from one process that has imported everything.
 
 Each has arguments, an environment, a folder and streams of its own, as in a shell. Only the interpreter's start and the
-imports are shared, which take most of a command's time. Tests of a start itself run `python -m app.cli`.
+imports are shared, which take most of a command's time. Tests of a start itself run `python -m app.cli`. A shell runs
+such commands by the script that `write_command` writes.
 """
 
 from __future__ import annotations
@@ -10,23 +11,24 @@ import atexit
 import gc
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Lock
+from select import select
 from typing import Any, NoReturn, Protocol
 
 from app.config import CHECKOUT
-
-_POLL_S = 0.005
+from tests.forked_client import POLL_S, ask
 
 
 class Running(Protocol):
@@ -43,14 +45,13 @@ class Running(Protocol):
 class Forked:
     """A forked command."""
 
-    def __init__(self, server: _Server, pid: int) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._server = server
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._server.ask({"poll": self.pid})
+            self.returncode = ask(_address(), {"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -58,7 +59,7 @@ class Forked:
         while (code := self.poll()) is None:
             if timeout is not None and time.monotonic() > began + timeout:
                 raise subprocess.TimeoutExpired(f"the forked process {self.pid}", timeout)
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
         return code
 
     def send_signal(self, sig: int) -> None:
@@ -81,10 +82,22 @@ def start_fresh(words: Sequence[object], *, env: Mapping[str, str], log: Path, c
 
 
 def _forked(words: Sequence[object], env: Mapping[str, str], cwd: Path, streams: Sequence[str]) -> Running:
-    server = _server()
-    return Forked(
-        server, server.ask({"words": [*map(str, words)], "env": dict(env), "cwd": str(cwd), "streams": streams})
-    )
+    """Start a command that reads the first of `streams` and appends to the others."""
+    flags = (os.O_RDONLY, *(2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND]))
+    opened = [os.open(file, how, 0o644) for file, how in zip(streams, flags, strict=True)]
+    try:
+        return Forked(ask(_address(), {"words": [*map(str, words)], "env": dict(env), "cwd": str(cwd)}, opened))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def write_command(path: Path) -> None:
+    """Write a script that is `gpucast` to a shell, for as long as this process runs."""
+    client = Path(__file__).with_name("forked_client.py")
+    words = shlex.join([sys.executable, "-IS", str(client), _address()])
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    path.chmod(0o755)
 
 
 def run_command(
@@ -103,35 +116,21 @@ def run_command(
         return subprocess.CompletedProcess([*map(str, words)], code, files[1].read_text(), files[2].read_text())
 
 
-class _Server:
-    """The process that forks, which ends with this one."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", __name__]
-        self._asking = Lock()
-        self._process = subprocess.Popen(
-            command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
-
-    def ask(self, question: Mapping[str, Any]) -> Any:
-        """Return the answer to one line of JSON."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with self._asking:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
 @cache
-def _server() -> _Server:
-    server = _Server()
-    atexit.register(server.stop)
-    return server
+def _address() -> str:
+    """Start the process that forks, which ends with this one, and return the address of its socket."""
+    folder = tempfile.TemporaryDirectory(prefix="gpucast-forked-", ignore_cleanup_errors=True)
+    address = str(Path(folder.name) / "socket")
+    command = [sys.executable, "-m", __name__, address]
+    process = subprocess.Popen(
+        command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    atexit.register(folder.cleanup)
+    atexit.register(process.wait)
+    atexit.register(process.stdin.close)  # the last that is registered is the first to be called
+    assert process.stdout.readline(), "the process that forks did not start"
+    return address
 
 
 def _serve() -> NoReturn:
@@ -146,20 +145,41 @@ def _serve() -> NoReturn:
     gc.collect()
     gc.freeze()  # a collection would copy the memory of all of it into each command
     running: dict[int | None, BaseProcess] = {}
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        if "poll" in request:
-            answer = running[request["poll"]].exitcode
-        else:
-            process = get_context("fork").Process(target=_command, args=(request,))
-            process.start()
-            answer = process.pid
-            running[answer] = process
-        print(json.dumps(answer), flush=True)
+    for connection in _connections():
+        with connection:
+            request, streams = _received(connection)
+            if "poll" in request:
+                answer = running[request["poll"]].exitcode
+            else:
+                process = get_context("fork").Process(target=_command, args=(request, streams))
+                process.start()
+                answer = process.pid
+                running[answer] = process
+            for descriptor in streams:
+                os.close(descriptor)
+            connection.sendall(json.dumps(answer).encode() + b"\n")
     os._exit(0)
 
 
-def _command(request: Mapping[str, Any]) -> None:
+def _connections() -> Iterator[socket.socket]:
+    """Yield what connects to the socket, until standard input ends."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen(64)
+        print("ready", flush=True)
+        while sys.stdin not in select([listener, sys.stdin], [], [])[0]:
+            yield listener.accept()[0]
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return a line of JSON and the descriptors that came with it."""
+    line, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while not line.endswith(b"\n") and (more := connection.recv(1 << 16)):
+        line += more
+    return json.loads(line), streams
+
+
+def _command(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Take on what a process inherits, and be the command."""
     from app.cli import main
 
@@ -167,11 +187,9 @@ def _command(request: Mapping[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    flags = (os.O_RDONLY, *(2 * [os.O_WRONLY | os.O_CREAT | os.O_APPEND]))
-    for number, (file, how) in enumerate(zip(request["streams"], flags, strict=True)):
-        opened = os.open(file, how, 0o644)
-        os.dup2(opened, number)
-        os.close(opened)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, how, buffering=1, closefd=False)  # noqa: SIM115 - closed by the process's end
         for number, how in enumerate(("r", "w", "w"))

@@ -15,6 +15,7 @@ import yaml
 from app.config import CHECKOUT
 from tests.documentation.examples import Command, Example, commands, named_keys, pattern
 from tests.documentation.given import FILES, OTHERWISE, SENT, begins
+from tests.forked import write_command
 from tests.service import Service
 
 _ADDRESS = re.compile(r"\b(?:localhost|127\.0\.0\.1|host|gpucast):8000\b")
@@ -29,8 +30,10 @@ class Page:
         self._folder, self._client = folder, service.client
         self._host = f"127.0.0.1:{service.port}"
         (folder / ".venv").symlink_to(sys.prefix)
+        (folder / ".bin").mkdir()
+        write_command(folder / ".bin" / "gpucast")
         (folder / ".curlrc").write_text("fail-with-body\nshow-error\n")
-        programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        programs = f"{folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         client = {"PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'clients' / 'python'}"}
         here = {"PATH": programs, "HOME": str(folder), "CURL_HOME": str(folder), "PORT": str(service.port)}
         self._environment = os.environ | service.settings.environment() | client | here | environment
