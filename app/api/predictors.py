@@ -25,6 +25,7 @@ from app.store.versions import POOLED, Version
 router = APIRouter(tags=["Learning"])
 
 MAX_HISTORY = 50
+_LEAVE = "Version to go back from: sent twice, the request goes back once. Default: the one that is served."
 
 
 class VersionOut(BaseModel):
@@ -116,11 +117,12 @@ def post_rollback(
     holder: HolderDep,
     settings: SettingsDep,
     gpu: Annotated[str | None, Query(min_length=1, max_length=200, description="Default: the pooled version.")] = None,
+    leave: Annotated[str | None, Query(min_length=1, max_length=100, description=_LEAVE)] = None,
 ) -> VersionOut:
-    """Serve the previously served version again; 409 if there is none."""
+    """Serve the previously served version again; 409 if there is none, or if `leave` is not served."""
     if body:  # POST /retrain takes the GPU in its body; ignoring it here would roll back the pooled version
         raise BadInput("This route takes no body; give the GPU as a parameter: ?gpu=NAME.")
-    version = roll_back_version(database, holder.engine.catalog, name, gpu, settings.shipped_dir)
+    version = roll_back_version(database, holder.engine.catalog, name, gpu, settings.shipped_dir, leave=leave)
     holder.refresh()
     if version is None:
         return _SHIPPED_HOSTS

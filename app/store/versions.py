@@ -94,17 +94,22 @@ def history(connection: Connection, predictor: str | None = None) -> list[Versio
     return [_version(row) for row in connection.execute(statement)]
 
 
-def rollback(connection: Connection, predictor: str, gpu_id: str, *, to_nothing: bool = False) -> Version | None:
+def rollback(
+    connection: Connection, predictor: str, gpu_id: str, *, leave: str | None = None, to_nothing: bool = False
+) -> Version | None:
     """Serve the previously served version again, and return it.
 
-    Without one, raises Conflict, or with `to_nothing` retires the present version and returns None.
+    Raises Conflict where the version `leave` is not the one that is served. Without a previous version, raises
+    Conflict, or with `to_nothing` retires the present one and returns None.
     """
     revision.lock(connection)
     mine = (VERSIONS.c.predictor == predictor) & (VERSIONS.c.gpu_id == gpu_id)
-    now = connection.execute(sa.select(VERSIONS.c.id).where(mine, VERSIONS.c.state == "served"))
-    present = now.scalar_one_or_none()
-    if present is None:
+    now = served_for(connection, predictor, gpu_id)
+    if now is None:
         raise Conflict(f"Predictor {predictor!r} serves no trained version for GPU {gpu_id!r}.")
+    if leave is not None and now.version != leave:
+        raise Conflict(f"Predictor {predictor!r} serves version {now.version!r} for GPU {gpu_id!r}, not {leave!r}.")
+    present = now.id
     earlier = _select().where(mine, VERSIONS.c.state == "retired", VERSIONS.c.id < present)
     row = connection.execute(earlier.order_by(VERSIONS.c.id.desc()).limit(1)).one_or_none()
     if row is None and to_nothing:

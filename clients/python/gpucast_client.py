@@ -401,9 +401,9 @@ class Gpucast:
         answer = self._send("GET", "/predictors")
         return cast("PredictorList", answer.json())
 
-    def post_rollback(self, name: str, *, gpu: str | None = None) -> VersionOut:
-        """Serve the previously served version again; 409 if there is none."""
-        answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu})
+    def post_rollback(self, name: str, *, gpu: str | None = None, leave: str | None = None) -> VersionOut:
+        """Serve the previously served version again; 409 if there is none, or if `leave` is not served."""
+        answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu, "leave": leave})
         return cast("VersionOut", answer.json())
 
     def filter_nodes(self, body: dict[str, Any]) -> FilterResult:

@@ -85,7 +85,10 @@ def test_a_version_that_is_no_worse_replaces_the_served_one_and_can_be_rolled_ba
     # The same rows again: an equally good version.
     assert (retrain(service, QUICK)["version"], predictor(server, QUICK)["served"][0]["version"]) == ("2", "2")
     assert ask(server, QUICK).json()["predictions"][0]["predictor"]["version"] == "2"
-    back = server.post(f"/predictors/{QUICK}/rollback").raise_for_status().json()
+    answers = [server.post(f"/predictors/{QUICK}/rollback", params={"leave": "2"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 409], "sent twice, it goes back once"
+    assert "serves version '1'" in answers[1].json()["detail"]
+    back = answers[0].json()
     assert (back["version"], back["state"]) == ("1", "served")
     assert ask(server, QUICK).json()["predictions"][0]["predictor"]["version"] == "1"
     assert [item["state"] for item in predictor(server, QUICK)["history"]] == ["retired", "served"]

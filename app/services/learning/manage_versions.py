@@ -158,18 +158,19 @@ def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipp
 
 
 def roll_back_version(
-    database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path
+    database: Database, catalog: Catalog, predictor: str, gpu: str | None, shipped: Path, *, leave: str | None = None
 ) -> Version | Shipped | None:
-    """Serve the previous version again, stored or shipped, and return it. Raises Conflict if there is none.
+    """Serve the previous version again, stored or shipped, and return it.
 
-    None: the times of serving stacks' hosts that ship, which have no artefact.
+    Raises Conflict if there is none, or if the version `leave` is not served. None: the times of serving stacks' hosts
+    that ship, which have no artefact.
     """
     name = check_predictor(predictor)
     if name == SERVING_HOSTS and gpu is None:
         with database.begin() as connection:
-            return versions.rollback(connection, name, POOLED, to_nothing=True)
+            return versions.rollback(connection, name, POOLED, leave=leave, to_nothing=True)
     gpu_id = POOLED if gpu is None else catalog.resolve(gpu).id
     ships = _shipped(shipped).get(name) if gpu_id == POOLED else None
     with database.begin() as connection:
-        version = versions.rollback(connection, name, gpu_id, to_nothing=ships is not None)
+        version = versions.rollback(connection, name, gpu_id, leave=leave, to_nothing=ships is not None)
     return version or cast(Shipped, ships)

@@ -37,6 +37,16 @@ def test_publishing_serves_a_version_and_rollback_the_one_before(database: Datab
             versions.rollback(connection, "forest", "*")
 
 
+def test_a_rollback_that_names_its_version_is_done_once(database: Database) -> None:
+    for version in [add(database, "lasso") for _ in range(3)]:
+        with database.begin() as connection:
+            versions.serve(connection, version.id)
+    with database.begin() as connection:
+        assert versions.rollback(connection, "lasso", "*", leave="3").version == "2"
+    with database.begin() as connection, pytest.raises(Conflict, match="serves version '2' for GPU '\\*', not '3'"):
+        versions.rollback(connection, "lasso", "*", leave="3")
+
+
 def test_rollback_without_a_version_is_a_conflict(database: Database) -> None:
     with database.begin() as connection, pytest.raises(Conflict, match="serves no trained version"):
         versions.rollback(connection, "knn", "*")
