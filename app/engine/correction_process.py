@@ -1,18 +1,25 @@
 """A child process that fits and tries corrections: here both would hold the interpreter's lock, for seconds.
 
-`python -m app.engine.correction_process` reads pickled requests from its input and writes pickled answers. It ends with
-its input, so with the process that started it.
+`python -m app.engine.correction_process` receives tasks from its input and sends answers. It ends with its input, so
+with the process that started it.
+
+It runs when a processor is idle: the kernel then stops it at once for an upload or a prediction, for which one with a
+lower priority only would make each step in the database wait until its time slice ends. Where no processor is ever
+idle, another with a lower priority takes its place.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any, BinaryIO, NamedTuple
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import psutil
 
 from app.engine.corrections import Failure, Trial, fitted, plain_of, prepared_by
 from app.engine.engine import Served
@@ -22,8 +29,11 @@ from app.store.mapped_file import from_bytes, to_bytes
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 
-# Predictions come first; at 19, the most, it would hardly run where all processors are busy.
+# Of one that takes the place of a starved one. At 19, the most, it would hardly run where all processors are busy.
 _NICE = 10
+_WHEN_IDLE = "--when-idle"
+# A process is starved if it ran for less than this share of so many seconds.
+LOOK_S, STARVED_SHARE = 5.0, 0.05
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -48,58 +58,82 @@ class Task(NamedTuple):
 class CorrectionProcess:
     """Fits in a child process that is started when it is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_s: float = LOOK_S, *, when_idle: bool = True) -> None:
+        """`when_idle`: it runs when a processor is idle, until it is starved; that is looked at every `look_s` s."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._tasks: Connection[Task, Any]
+        self._answers: Connection[Any, Any]
         self._plain: Any = None
         self._gpus: GpuTable | None = None
-        self._stopped = False
+        self._look_s, self._when_idle = look_s, when_idle
+        self._stopped = self._starved = False
         self._changing = threading.Lock()
 
     def fit(self, version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
-        """Yield what `fitted` gives for each group. Raises OSError or EOFError if the process ends."""
+        """Yield what `fitted` gives for each group. Raises OSError or EOFError if the process ends or is starved."""
         if not groups:
             return
-        answers = self._sent(version, gpus, groups)
+        process = self._sent(version, gpus, groups)
         for _ in groups:
-            yield pickle.load(answers)
+            yield self._answer(process)
 
     def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
         """Return what the version derives from `found`.
 
-        Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends.
+        Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends or is starved.
         """
-        answer = pickle.load(self._sent(version, gpus, Preparation(found, trials)))
+        answer = self._answer(self._sent(version, gpus, Preparation(found, trials)))
         if isinstance(answer, Failure):
             raise ArtifactRefused(answer.reason)
         return answer
 
-    def _sent(self, version: Served, gpus: GpuTable, work: Sequence[Group] | Preparation) -> IO[bytes]:
-        """Send a task; return the stream of its answers."""
+    def _sent(self, version: Served, gpus: GpuTable, work: Sequence[Group] | Preparation) -> psutil.Process:
+        """Send a task; return the process that answers."""
         plain, process = plain_of(version), self._started()
         sent = to_bytes(plain) if plain is not self._plain else None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pickle.dump(Task(sent, gpus if gpus is not self._gpus else None, work), process.stdin)
-        process.stdin.flush()
+        self._tasks.send(Task(sent, gpus if gpus is not self._gpus else None, work))
         self._plain, self._gpus = plain, gpus
-        return process.stdout
+        return process
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _answer(self, process: psutil.Process) -> Any:
+        """Return the next answer. Raises EOFError if the process ends or is starved."""
+        before = _run_s(process)
+        while not self._answers.poll(self._look_s):
+            now = _run_s(process)
+            if self._waits_for_idle and now - before < STARVED_SHARE * self._look_s:
+                self.end()
+                self._starved = True
+                raise EOFError("no processor was idle; the next process does not wait for one")
+            before = now
+        return self._answers.recv()
+
+    @property
+    def _waits_for_idle(self) -> bool:
+        return self._when_idle and not self._starved
+
+    def _started(self) -> psutil.Process:
         with self._changing:
             if self._stopped:
                 raise EOFError("stopped")
             if self._process is None or self._process.poll() is not None:
                 self._plain = self._gpus = None
-                command = [sys.executable, "-m", __name__]
+                command = [sys.executable, "-m", __name__, *([_WHEN_IDLE] if self._waits_for_idle else [])]
                 environment = {**os.environ, **_ONE_THREAD}
-                self._process = subprocess.Popen(
+                self._process = process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
                 )
-            return self._process
+                assert process.stdin is not None
+                assert process.stdout is not None
+                self._tasks = Connection(os.dup(process.stdin.fileno()), readable=False)
+                self._answers = Connection(os.dup(process.stdout.fileno()), writable=False)
+                process.stdin.close()
+                process.stdout.close()
+            return psutil.Process(self._process.pid)
 
     def end(self) -> None:
         """End the process, whatever it does; the next fit starts another."""
         with self._changing:
+            self._starved = False
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
@@ -111,13 +145,22 @@ class CorrectionProcess:
         self.end()
 
 
-def answers(requests: BinaryIO) -> Iterator[Any | Failure]:
+def _run_s(process: psutil.Process) -> float:
+    """Return the processor time of a process, seconds. Raises EOFError if it ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error as error:
+        raise EOFError("the process ended") from error
+    return float(times.user + times.system)
+
+
+def answers(tasks: Connection[Any, Task]) -> Iterator[Any | Failure]:
     """Yield the answers of each task, until the input ends."""
     plain: Any = None
     gpus: GpuTable | None = None
     while True:
         try:
-            task: Task = pickle.load(requests)
+            task = tasks.recv()
         except EOFError:
             return
         if task.plain is not None:
@@ -139,12 +182,19 @@ def _prepared(plain: Any, gpus: GpuTable, work: Preparation) -> Any | Failure:
 
 def main() -> None:
     """Answer on what was the standard output; what is printed goes to the standard error."""
-    os.nice(_NICE)
-    out = os.fdopen(os.dup(1), "wb")
+    _give_way(when_idle=_WHEN_IDLE in sys.argv)
+    tasks, found = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
-    for answer in answers(sys.stdin.buffer):
-        pickle.dump(answer, out)
-        out.flush()
+    for answer in answers(tasks):
+        found.send(answer)
+
+
+def _give_way(*, when_idle: bool) -> None:
+    """Run after what answers requests, or only when a processor is idle, where the kernel allows that."""
+    os.nice(_NICE)
+    if when_idle and sys.platform == "linux":
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 if __name__ == "__main__":

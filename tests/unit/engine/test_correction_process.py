@@ -1,9 +1,11 @@
 """The child process that fits corrections."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 
 from app.engine.correction_process import CorrectionProcess
@@ -17,6 +19,7 @@ from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identitie
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.wire.kernel_tables import NO_MEASUREMENTS
+from tests.busy_machine import until
 from tests.unit.training.test_candidate import GPUS, made
 
 V100 = "tesla-v100-pcie-32gb"
@@ -26,7 +29,7 @@ VERSION = Served(Auto(), Intervals.prior(), "1")
 
 @pytest.fixture
 def process() -> Iterator[CorrectionProcess]:
-    running = CorrectionProcess()
+    running = CorrectionProcess(when_idle=False)  # tests may keep all processors busy
     yield running
     running.stop()
 
@@ -40,6 +43,12 @@ def group(dims: int = 3) -> Group:
     times = (rows.latency_s, nan, nan, nan, nan, np.full(n, NO_TIME), none, none)
     block = OperatorBlock((context,), np.zeros(n, dtype=np.intp), sizes, *times)
     return Group(((block, identities(block)),))
+
+
+def child() -> psutil.Process:
+    """The process that fits, once it runs that program."""
+    until(lambda: any("app.engine.correction_process" in each.cmdline() for each in psutil.Process().children()))
+    return next(one for one in psutil.Process().children() if "app.engine.correction_process" in one.cmdline())
 
 
 def factors(models: object) -> list[float]:
@@ -102,6 +111,23 @@ def test_another_is_started_after_one_is_killed(process: CorrectionProcess) -> N
     process.end()
     (again,) = process.fit(VERSION, [group()], GPUS)
     assert factors(again) == factors(first)
+
+
+def test_one_that_finds_no_idle_processor_is_replaced_by_one_that_needs_none() -> None:
+    starved = CorrectionProcess(look_s=0.5)
+    try:
+        with ThreadPoolExecutor() as pool:
+            fitting = pool.submit(lambda: list(starved.fit(VERSION, [group()], GPUS)))
+            first = child()
+            assert "--when-idle" in first.cmdline()
+            first.suspend()  # as if others took all processors
+            with pytest.raises(EOFError, match="no processor was idle"):
+                fitting.result()
+        (fitted,) = starved.fit(VERSION, [group()], GPUS)
+        assert factors(fitted)
+        assert "--when-idle" not in child().cmdline()
+    finally:
+        starved.stop()
 
 
 def test_none_is_started_after_the_stop(process: CorrectionProcess) -> None:
