@@ -135,6 +135,8 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     removed = operator_removal.remove(connection, filters, dry_run=dry_run)
     gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
+    if gone and not dry_run:
+        revision.bump(connection, "withdrawn")
     for key, rows in doubtful.remove(connection, filters, dry_run=dry_run).items():
         gone[key] = gone.get(key, 0) + rows
     if gone and not dry_run:

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from app.store.questions import Question, ask
 from app.store.sql_tables import REVISION
 
-# What a process loads by itself. `added` and `removed` are rows of operators.
-Part = Literal["gpus", "keys", "measurements", "added", "removed", "prices", "versions"]
+# What a process loads by itself. `added` and `removed` are rows of operators, `withdrawn` removed ones of every kind.
+Part = Literal["gpus", "keys", "measurements", "added", "removed", "withdrawn", "prices", "versions"]
 PARTS: frozenset[Part] = frozenset(get_args(Part))
 # Stands for all of them: releases before 0.3 named no part.
 _ANY = "*"

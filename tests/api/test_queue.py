@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from app.config import Settings
 from app.services.learning.retrain import queue_retrain
 from app.store import artifacts, measurements, queue, revision, versions
+from app.store.measurement_filters import Filters
 from app.store.session import Database
 from tests.learning import kernel_rows
 from tests.worker_process import TIMEOUT_S, eventually, job_when, over, training_held, worker
@@ -93,6 +94,25 @@ def test_a_rollback_while_a_training_ends_is_what_it_is_compared_with(
     with database.begin() as connection:
         now = versions.served_for(connection, "lasso", "*")
     assert now is not None and (now.version, first.state) == (first.version, "succeeded")
+
+
+def test_rows_that_are_withdrawn_during_a_training_are_not_learned(
+    settings: Settings, database: Database, tmp_path: Path
+) -> None:
+    """Its version was served after the removal, and nothing said that it had learned of the rows."""
+    with database.begin() as connection:
+        kept = measurements.counts(connection)
+        measurements.insert(connection, kernel_rows("a contributor", slower=3.0))
+    with worker(settings, tmp_path):
+        job_id = queue_retrain(database, "svr", None)
+        with database.begin() as connection:
+            revision.lock(connection)
+            publishing = {"progress": "svr: publishing"}
+            eventually(lambda: job_when(database, job_id, "running").result == publishing or None)
+            assert measurements.remove(connection, Filters(source="a contributor"))
+        job = over(database, job_id)
+    assert job.state == "succeeded" and job.result is not None, job.reason
+    assert job.result["trained_on"]["rows"] == sum(rows for (kind, _), rows in kept.items() if kind == "kernel")
 
 
 def test_a_follow_up_takes_over_from_a_killed_worker(settings: Settings, database: Database, tmp_path: Path) -> None:

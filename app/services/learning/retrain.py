@@ -39,6 +39,10 @@ class _OvertakenError(Exception):
     """The job was restarted or ended elsewhere while it ran here. Nothing of this run is kept."""
 
 
+class _WithdrawnError(Exception):
+    """Rows were removed since the training read them: what it learned must not be served."""
+
+
 def queue_retrain(database: Database, predictor: str, gpu: str | None) -> int:
     """Queue a retraining, pooled or for one GPU id, and return the job's id; simultaneous requests share one job."""
     _check_trainable(predictor)
@@ -74,10 +78,8 @@ def run_job(settings: Settings, database_url: str, job_id: int, assemble: Assemb
     try:
         job = _patiently(settings, lambda: _start(database, job_id))
         try:
-            if job.predictor == SERVING_HOSTS:
-                _retrain_hosts(settings, database, job, assemble)
-            else:
-                _retrain(settings, database, job)
+            train = partial(_retrain_hosts, assemble=assemble) if job.predictor == SERVING_HOSTS else _retrain
+            _until_undisturbed(partial(train, settings, database, job))
         except (Unavailable, _OvertakenError):
             raise
         except GpucastError as error:
@@ -119,12 +121,21 @@ def _fail(database: Database, job: jobs.Job, reason: str) -> None:
         jobs.finish(connection, job, reason=reason, failed=True)
 
 
+def _until_undisturbed(train: Callable[[], None]) -> None:
+    """Train, and again if rows were removed meanwhile; the job's time limit ends that."""
+    while True:
+        try:
+            return train()
+        except _WithdrawnError:
+            LOG.info("measurements were removed during the training: it begins again")
+
+
 def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     target = None if job.gpu_id == POOLED else job.gpu_id
     report = partial(_report, database, job)
     patiently = partial(_patiently, settings, report=report)
     report("reading measurements")
-    data, rows_hash = patiently(lambda: _training_data(database, job))
+    data, rows_hash, as_of = patiently(lambda: _training_data(database, job))
     if not data.rows:
         raise NotTrained(
             f"There are no measurements that {job.predictor} can learn from. {import_hint(job.predictor)}."
@@ -140,12 +151,12 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
         served = stored or (start.payload if target is None else None)
         reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
         report("publishing")
-        outcome = _Outcome(trained.trained, rows_hash, reason, now)
+        outcome = _Outcome(trained.trained, rows_hash, as_of, reason, now)
         if patiently(partial(_publish, settings, database, job, outcome)):
             return
 
 
-def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, assemble: Assemble) -> None:
+def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, *, assemble: Assemble) -> None:
     """Fit the times of serving stacks' hosts to the stored loads."""
     report = partial(_report, database, job)
     patiently = partial(_patiently, settings, report=report)
@@ -155,14 +166,16 @@ def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, assemb
         engine = patiently(partial(assemble, settings, database))
         found = fit_hosts(engine, report)
         report("publishing")
-        outcome = _Outcome(found.trained, engine.served_points.fingerprint, found.reason, now)
+        outcome = _Outcome(found.trained, engine.served_points.fingerprint, engine.revision, found.reason, now)
         if patiently(partial(_publish, settings, database, job, outcome)):
             return
 
 
-def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str]:
+def _training_data(database: Database, job: jobs.Job) -> tuple[TrainingData, str, int]:
+    """Return the rows, the hash of their set, and a revision that is no later than they are."""
     with database.begin(long=True) as connection:
-        return load_training_data(connection, job.predictor)
+        as_of = revision.current(connection)
+        return *load_training_data(connection, job.predictor), as_of
 
 
 def _report(database: Database, job: jobs.Job, what: str) -> None:
@@ -191,10 +204,14 @@ def _payload(settings: Settings, database: Database, version: Version | None) ->
 
 
 class _Outcome(NamedTuple):
-    """What a training found; `reason`: why it must not replace the version `compared`, None if it may."""
+    """What a training found in the rows as of a revision.
+
+    `reason`: why it must not replace the version `compared`, None if it may.
+    """
 
     trained: Trained
     rows_hash: str
+    as_of: int
     reason: str | None
     compared: Version | None
 
@@ -202,14 +219,17 @@ class _Outcome(NamedTuple):
 def _publish(settings: Settings, database: Database, job: jobs.Job, outcome: _Outcome) -> bool:
     """Write the artefact to disk; then its copy, version, pointer and the job's end in one transaction.
 
-    False if the compared version is served no more, as after a rollback: `reason` is of another one.
+    False if the compared version is served no more, as after a rollback: `reason` is of another one. Raises
+    _WithdrawnError if rows were removed since they were read.
     """
-    trained, rows_hash, reason, compared = outcome
+    trained, rows_hash, as_of, reason, compared = outcome
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
     sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:
         shared_artifacts.share(connection, settings.models_dir, sha256)
-        revision.lock(connection)  # which a rollback takes too
+        revision.lock(connection)  # which rollbacks and removals take too
+        if "withdrawn" in revision.changed(connection, as_of)[1]:
+            raise _WithdrawnError
         now = versions.served_for(connection, job.predictor, job.gpu_id)
         if (now and now.id) != (compared and compared.id):
             return False
