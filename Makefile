@@ -30,7 +30,7 @@ NOT_INSTALLED = { echo "gpucast: packages could not be installed (above). Behind
 unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS := types site style layers locks
-.PHONY: client serve train measure test check $(CHECKS) compile coverage docs lock install clean
+.PHONY: client serve train measure test check $(CHECKS) compile coverage browser docs lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
@@ -48,7 +48,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 # The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there.
 test: .venv/.dev
-	@$(MAKE) --no-print-directory -j 3 .venv/.torch compile coverage $(CHECKS)
+	@$(MAKE) --no-print-directory -j 3 .venv/.torch browser compile coverage $(CHECKS)
 	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 
 # What answers requests, compiled once before two processes would each do it.
@@ -58,6 +58,10 @@ compile: $(INSTALLED)
 # Which lines of compiled functions the tests execute, with the compiler off.
 coverage: .venv/.dev
 	$(ONE_THREAD) $(BIN)/python -m tests.compiled_lines
+
+# What the browser tests need, installed while the checks run; without it they say so.
+browser: .venv/.dev
+	-@$(BIN)/python -m tests.browser.chromium
 
 check: .venv/.dev
 	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
