@@ -18,6 +18,7 @@ from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import Database, conninfo
+from tests import forked
 from tests.service import Service
 
 
@@ -27,9 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_configure() -> None:
-    """Collect garbage rarely: it took an eighth of a process's time."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect garbage rarely: it took an eighth of a process's time. Start what processes of tests share."""
     gc.set_threshold(20_000, 10, 10)
+    if config.getoption("numprocesses", None):  # of the process that starts them
+        forked.share()
 
 
 def pytest_collection_finish() -> None:

@@ -30,6 +30,9 @@ from typing import Any, NoReturn, Protocol
 from app.config import CHECKOUT
 from tests.forked_client import POLL_S, ask
 
+_SHARED = "TEST_FORKED"  # the environment variable with the address that processes of tests share
+_START_TIMEOUT_S = 120
+
 
 class Running(Protocol):
     """A command that runs: the parts of `subprocess.Popen` that tests use."""
@@ -116,20 +119,34 @@ def run_command(
         return subprocess.CompletedProcess([*map(str, words)], code, files[1].read_text(), files[2].read_text())
 
 
+def share() -> None:
+    """Start the process that forks now, for the processes of tests that this one starts: each would start its own."""
+    os.environ[_SHARED] = _start_server()
+
+
 @cache
 def _address() -> str:
-    """Start the process that forks, which ends with this one, and return the address of its socket."""
+    """Return the address of the process that forks, once it is ready."""
+    address = os.environ.get(_SHARED) or _start_server()
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not Path(address).exists():
+        assert time.monotonic() < deadline, "the process that forks did not start"
+        time.sleep(POLL_S)
+    return address
+
+
+def _start_server() -> str:
+    """Start the process that forks, which ends with this one, and return its address."""
     folder = tempfile.TemporaryDirectory(prefix="gpucast-forked-", ignore_cleanup_errors=True)
     address = str(Path(folder.name) / "socket")
     command = [sys.executable, "-m", __name__, address]
     process = subprocess.Popen(
-        command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
     atexit.register(folder.cleanup)
     atexit.register(process.wait)
     atexit.register(process.stdin.close)  # the last that is registered is the first to be called
-    assert process.stdout.readline(), "the process that forks did not start"
     return address
 
 
@@ -164,9 +181,11 @@ def _serve() -> NoReturn:
 def _connections() -> Iterator[socket.socket]:
     """Yield what connects to the socket, until standard input ends."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(sys.argv[1])
+        address = Path(sys.argv[1])
+        starting = address.with_name("starting")
+        listener.bind(str(starting))
         listener.listen(64)
-        print("ready", flush=True)
+        starting.rename(address)  # whoever finds it can connect
         while sys.stdin not in select([listener, sys.stdin], [], [])[0]:
             yield listener.accept()[0]
 
