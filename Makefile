@@ -41,8 +41,9 @@ train: $(INSTALLED)
 measure: .venv/.measure
 	@echo "run: $(BIN)/gpucast measure --minutes 10 --out measured.parquet   (docs/how-to/measure-a-gpu.md)"
 
-# Files run whole in one of two processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one.
-WORKERS ?= 2
+# Files run whole in one of three processes, each with a PostgreSQL of its own; WORKERS=0 runs all in one. The third uses
+# two cores while a test of another waits.
+WORKERS ?= 3
 # A process computes on one thread: more would wait for one another on the cores that the other process uses.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
