@@ -235,7 +235,8 @@ def delete_measurements(
 ) -> RemovalReport:
     """Delete the rows that match every filter; at least one is required. Later answers do not use them.
 
-    Trained versions keep what they learned from them until a retraining.
+    Trained versions keep what they learned from them until a retraining. With a `key`, and at most a `gpu`, limits of
+    GPUs that the key's measurements raised get their earlier values.
     """
     counts = remove(database, query.to_filters(holder), dry_run=query.dry_run)
     holder.refresh()

@@ -42,7 +42,7 @@ def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
         for (what, where), rows in counts.items():
             print(f"{what:<10}{where:<28}{rows:>12,}")
         total = sum(counts.values())
-        if dry_run or not total:
+        if dry_run or (not total and key is None):  # of a key, refused measurements are withdrawn too
             print(f"{total:,} measurements would be deleted" if dry_run else "no measurement matches")
             return
         if not yes:

@@ -52,3 +52,15 @@ def repeated(connection: Connection, gpu_id: str, figure: str) -> float | None:
 def forget(connection: Connection, gpu_id: str, figure: str) -> None:
     """Delete the breaches of a figure that was corrected."""
     connection.execute(sa.delete(BREACHES).where(BREACHES.c.gpu_id == gpu_id, BREACHES.c.figure == figure))
+
+
+def keys_of(connection: Connection, gpu_id: str, figure: str) -> list[int | None]:
+    """Return the ids of the keys that sent breaches of a figure; None stands for no key."""
+    mine = (BREACHES.c.gpu_id == gpu_id) & (BREACHES.c.figure == figure)
+    return list(connection.execute(sa.select(BREACHES.c.key_id).where(mine).distinct()).scalars())
+
+
+def withdraw(connection: Connection, key_id: int, gpu_id: str | None) -> None:
+    """Delete the breaches that a key sent, on one GPU or on all."""
+    of = sa.true() if gpu_id is None else BREACHES.c.gpu_id == gpu_id
+    connection.execute(sa.delete(BREACHES).where(BREACHES.c.key_id == key_id, of))

@@ -47,3 +47,18 @@ LIMIT_BREACHES = Table(
     created(),
     Index(None, "gpu_id", "figure"),
 )
+
+# Figures that such measurements raised, a row for each key that sent some of them; as `before`, they were `provenance`.
+RAISED_LIMITS = Table(
+    "raised_limits",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("figure", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("before", Double, nullable=False),
+    Column("provenance", Text, nullable=False),
+    Column("key_id", Integer),
+    created(),
+    Index(None, "gpu_id", "figure"),
+)

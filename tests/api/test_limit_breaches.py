@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from app.config import Settings
+from app.main import create_app
+from app.store import keys
+from app.store.keys import Role
 from app.store.session import Database
 
 BUSY: dict[str, Any] = {
@@ -83,3 +89,46 @@ def test_a_product_beyond_a_peak_corrects_the_peak(client: TestClient, database:
     assert third.status_code == 200
     peak = client.get("/gpus/peak").json()["peak_flops"]["fp32"]
     assert peak == pytest.approx(9.6e10 / 0.6)
+
+
+@pytest.fixture(scope="module")
+def callers(settings: Settings, database: Database) -> Iterator[dict[str, tuple[int, TestClient]]]:
+    """Ids of keys, and clients with them."""
+    roles = {"admin": Role.ADMIN, "good": Role.CONTRIBUTE, "bad": Role.CONTRIBUTE}
+    with database.begin() as connection:
+        made = {name: keys.create(connection, name, role) for name, role in roles.items()}
+    with TestClient(create_app(replace(settings, keys="on", rate_limit="off"))) as running:
+        yield {
+            name: (key.id, TestClient(running.app, headers={"Authorization": f"Bearer {secret}"}))
+            for name, (key, secret) in made.items()
+        }
+
+
+def sent(client: TestClient, database: Database, gpu: str, *shares: float) -> list[int]:
+    """Status of uploads with these shares of the first limit's time, minutes apart."""
+    found = []
+    for share in shares:
+        found.append(status(client, gpu, share * LIMIT_MS))
+        minutes_pass(database)
+    return found
+
+
+def test_a_withdrawn_contributor_leaves_no_limit_behind(
+    callers: dict[str, tuple[int, TestClient]], database: Database
+) -> None:
+    (_, admin), (_, good), (bad_id, bad) = (callers[name] for name in ("admin", "good", "bad"))
+    for name in ("lied", "stated-since", "half"):
+        register(good, name, INFERRED)
+    assert sent(bad, database, "lied", 0.5, 0.51, 0.1, 0.11) == [422, 200, 422, 200], "raised twice"
+    assert sent(bad, database, "stated-since", 0.5, 0.51) == [422, 200]
+    change = {"memory_bandwidth_bytes_per_s": 2e10, "provenance": {"memory_bandwidth_bytes_per_s": "datasheet"}}
+    admin.patch("/gpus/stated-since", json=change).raise_for_status()
+    assert sent(bad, database, "half", 0.5) == [422]
+    admin.delete("/measurements", params={"key": bad_id}).raise_for_status()
+    assert bandwidth(good, "lied") == (5e9, "inferred")
+    assert bandwidth(good, "stated-since") == (2e10, "datasheet")
+    assert sent(good, database, "half", 0.51) == [422], "a withdrawn measurement confirms nothing"
+    assert sent(good, database, "half", 0.52) == [200]
+    assert bandwidth(good, "half") == (pytest.approx(5e9 / 0.52), "measured")
+    admin.delete("/measurements", params={"key": bad_id}).raise_for_status()
+    assert bandwidth(good, "half") == (pytest.approx(5e9 / 0.52), "measured"), "what others measured stays"

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 
 from app.errors import BadInput, NotFound
 from app.predictors.roofline import Limit, limiting_figures
-from app.store import gpus, limit_breaches, revision
+from app.store import gpus, limit_breaches, raised_limits, revision
 from app.store.limit_breaches import Breach
+from app.store.raised_limits import Raise
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints
 from app.tables.complete import revise
@@ -70,17 +71,39 @@ def _corrected(connection: Connection, gpu_id: str, figure: str) -> bool:
         spec = gpus.get_spec(connection, gpu_id)
         if spec.provenance.get(figure, "datasheet") == "datasheet":
             return False
-        gpus.update_spec(connection, _raised(spec, figure, value))
+        before, provenance = _value(spec, figure), spec.provenance[figure]
+        gpus.update_spec(connection, _changed(spec, figure, value, "measured"))
     except (BadInput, NotFound) as error:  # a GPU outside the catalogue, or a figure that nothing could have
         LOG.warning("%s of %s stays as it is: %s", figure, gpu_id, error.detail)
         return False
     LOG.warning("%s of %s is %.4g now: repeated measurements were beyond the limit", figure, gpu_id, value)
+    raised_limits.record(connection, Raise(gpu_id, figure, value, before, provenance))
     limit_breaches.forget(connection, gpu_id, figure)
     return True
 
 
-def _raised(spec: GpuSpec, figure: str, value: float) -> GpuSpec:
+def withdraw_limits(connection: Connection, key_id: int, gpu_id: str | None = None) -> None:
+    """Give figures that measurements of a key raised their earlier values, on one GPU or on all.
+
+    What others measured raises them again. A figure that was changed otherwise since then stays.
+    """
+    limit_breaches.withdraw(connection, key_id, gpu_id)
+    for raised in raised_limits.take_back(connection, key_id, gpu_id):
+        try:
+            spec = gpus.get_spec(connection, raised.gpu_id)
+            if _value(spec, raised.figure) == raised.value:
+                gpus.update_spec(connection, _changed(spec, raised.figure, raised.before, raised.provenance))
+        except (BadInput, NotFound) as error:  # a GPU that was removed, or whose other figures changed
+            LOG.warning("%s of %s stays as it is: %s", raised.figure, raised.gpu_id, error.detail)
+
+
+def _value(spec: GpuSpec, figure: str) -> float:
+    value = spec.peak_flops[figure.removeprefix(_PEAK)] if figure.startswith(_PEAK) else getattr(spec, figure)
+    return float(value)
+
+
+def _changed(spec: GpuSpec, figure: str, value: float, provenance: str) -> GpuSpec:
     changes: dict[str, Any] = {figure: value}
     if figure.startswith(_PEAK):
         changes = {"peak_flops": {figure.removeprefix(_PEAK): value}}
-    return revise(spec, {**changes, "provenance": {figure: "measured"}})
+    return revise(spec, {**changes, "provenance": {figure: provenance}})
