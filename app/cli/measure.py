@@ -133,24 +133,18 @@ def command(  # noqa: PLR0913 - one parameter per option
         return
     if concurrency or model or tensor or image or fields:
         raise BadInput("--concurrency, --model, --tensor, --image and --set need --serving URL.")
-    from app.measure.upload import Server
-
     began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
-    device = _together(_device(gpu, software, threads, dtype), devices)
-    if device.peers is not None and (plan or suite != ["models"]):
-        raise BadInput("Several devices run only the suite models: pass --suite models, without --plan.")
-    sink = None if server is None else Server(server, key)
-    if plan and sink is None:
-        raise BadInput("--plan needs a server: pass --server URL.")
-    if workload is not None and not plan:
-        raise BadInput("--workload needs --plan.")
-    if sink is not None:
-        sink.greet()
+    _check_choices(suite, devices, plan=plan)
+    sink = _server(server, key, plan=plan, workload=workload)
+    from app.measure.output import alone
 
-    def requested() -> list[tuple[str, Sequence[Point]]]:
-        return _requested(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+    with alone(out):
+        device = _together(_device(gpu, software, threads, dtype), devices)
 
-    _measure(device, out, requested, sink, (began, seconds), most_spread)
+        def requested() -> list[tuple[str, Sequence[Point]]]:
+            return _requested(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+
+        _measure(device, out, requested, sink, (began, seconds), most_spread)
 
 
 def _measure(
@@ -164,37 +158,62 @@ def _measure(
     """Measure points on this machine's device, and send the file; `time_s` is when this began, and for how long."""
     from app.measure.campaign import DeviceLost, facts
     from app.measure.device_figures import figures, seen_peaks, summary
-    from app.measure.output import Output, alone
+    from app.measure.output import Output
     from app.measure.runner import Runner
 
     began, seconds = time_s
-    with alone(out):
-        output = Output(out, device.description, facts(device))
-        print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
-        requested = requested_points()
-        end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
-        try:
-            with _stopped_by_terminate():
-                _run(Runner(device, most_spread=most_spread), output, requested, end)
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
-        except DeviceLost as error:
-            print(f"continuing in a new process: {error}", file=sys.stderr)
-            lost = True
-        finally:
-            if device.peers is not None:
-                device.peers.close()
-            of_device = output.of(dict(requested).get("device", ()))
-            found = figures(of_device)
-            output.raise_to(seen_peaks(found, output.device))
-            output.write()
-        if lost:
-            _again((end - time.monotonic()) / _S_PER_MINUTE)
-        _report(output)
-        for line in summary(of_device, output.facts):
-            print(f"  {line}")
-        if sink is not None:
-            send(sink, output, found)
+    output = Output(out, device.description, facts(device))
+    print(f"{device.name}, {device.software}: {len(output.rows)} points are in {out}", file=sys.stderr)
+    requested = requested_points()
+    end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
+    try:
+        with _stopped_by_terminate():
+            _run(Runner(device, most_spread=most_spread), output, requested, end)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+    except DeviceLost as error:
+        print(f"continuing in a new process: {error}", file=sys.stderr)
+        lost = True
+    finally:
+        if device.peers is not None:
+            device.peers.close()
+        of_device = output.of(dict(requested).get("device", ()))
+        found = figures(of_device)
+        output.raise_to(seen_peaks(found, output.device))
+        output.write()
+    if lost:
+        _again((end - time.monotonic()) / _S_PER_MINUTE)
+    _report(output)
+    for line in summary(of_device, output.facts):
+        print(f"  {line}")
+    if sink is not None:
+        send(sink, output, found)
+
+
+def _check_choices(suites: Sequence[str] | None, devices: int, *, plan: bool) -> None:
+    """Raise BadInput for an unknown suite, and for several devices with anything but the suite models."""
+    from app.measure.suites import SUITES
+
+    unknown = [name for name in suites or () if name not in SUITES]
+    if unknown:
+        raise BadInput(f"{unknown[0]!r} is not a suite; suites: {', '.join(SUITES)}.")
+    if devices > 1 and (plan or suites != ["models"]):
+        raise BadInput("Several devices run only the suite models: pass --suite models, without --plan.")
+
+
+def _server(address: str | None, key: str | None, *, plan: bool, workload: Path | None) -> Server | None:
+    """Return the server, which answers, or None without an address. Raises BadInput for options that need others."""
+    from app.measure.upload import Server
+
+    if plan and address is None:
+        raise BadInput("--plan needs a server: pass --server URL.")
+    if workload is not None and not plan:
+        raise BadInput("--workload needs --plan.")
+    if address is None:
+        return None
+    server = Server(address, key)
+    server.greet()
+    return server
 
 
 def _only_one(dtypes: Sequence[str] | None) -> str | None:
@@ -241,9 +260,6 @@ def _requested(
     """Return the requested points of each suite, in the suites' order."""
     from app.measure.suites import SUITES, points_of
 
-    unknown = [name for name in suites or () if name not in SUITES]
-    if unknown:
-        raise BadInput(f"{unknown[0]!r} is not a suite; suites: {', '.join(SUITES)}.")
     found = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
     known = dict.fromkeys(_target(point) for _, points in found for point in points)
     unknown = [name for name in only or () if name not in known]
