@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.engine.operator_blocks import identity_words, to_runs
-from app.store.operator_blocks import OperatorBlock
+from app.store.operator_blocks import OperatorBlock, concatenate
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 from app.tables.key_set import KeySet
@@ -53,7 +53,7 @@ class Group:
         by_dtype: dict[str, list[Part]] = {}
         for part in (*self.parts, *parts):
             by_dtype.setdefault(part[0].contexts[0].dtype, []).append(part)
-        return Group(tuple(part for each in by_dtype.values() for part in _least(each)))
+        return Group(tuple(part for each in by_dtype.values() for part in _merged(_least(each))))
 
 
 class Correction(NamedTuple):
@@ -61,6 +61,17 @@ class Correction(NamedTuple):
 
     group: Group
     models: Any | None
+
+
+def _merged(parts: Iterable[Part]) -> list[Part]:
+    """One part for all rows with the same fields: hundreds of parts of a row take long to send to another process."""
+    alike: dict[tuple[str, ...], list[Part]] = {}
+    for part in parts:
+        alike.setdefault(part[0].contexts[0].fields, []).append(part)
+    return [
+        each[0] if len(each) == 1 else (concatenate([block for block, _ in each]), np.concatenate([i for _, i in each]))
+        for each in alike.values()
+    ]
 
 
 def _least(parts: Sequence[Part]) -> list[Part]:

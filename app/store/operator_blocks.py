@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +81,27 @@ class OperatorBlock:
             self.grid[:, rows],
             self.block[:, rows],
         )
+
+
+# Columns of one figure, or of several, per row.
+_FIGURES = ("dims", "latency_s", "latency_std_s", "runs", "clock_hz", "power_w", "measured_at", "grid", "block")
+
+
+def concatenate(blocks: Sequence[OperatorBlock]) -> OperatorBlock:
+    """Return the rows of blocks of one operator and dtype with the same fields, and the contexts that they have."""
+    codes: dict[Context, int] = {}
+    columns = [_coded(block, codes) for block in blocks]
+    figures = [np.concatenate([getattr(block, name) for block in blocks], axis=-1) for name in _FIGURES]
+    return OperatorBlock(tuple(codes), np.concatenate(columns), *figures)
+
+
+def _coded(block: OperatorBlock, codes: dict[Context, int]) -> Ints:
+    """Return the code of each row's context in `codes`, to which missing ones are added."""
+    used = np.unique(block.context)
+    code = np.zeros(len(block.contexts), dtype=np.intp)
+    code[used] = [codes.setdefault(block.contexts[k], len(codes)) for k in used.tolist()]
+    found: Ints = code[block.context]
+    return found
 
 
 def identities(block: OperatorBlock) -> Bytes:
