@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 import re
 import socket
 import time
@@ -32,6 +33,26 @@ KERNEL, OPERATORS = json.dumps(PREDICT_EXAMPLE).encode(), json.dumps(OPERATORS_E
 WRONG = json.dumps(PREDICT_EXAMPLE | {"coverage": 2}).encode()
 UNKNOWN = json.dumps(PREDICT_EXAMPLE | {"gpu": "no such card"}).encode()
 LIMIT = 8
+MUTATED = 150
+VALUES: list[Any] = [
+    None,
+    0,
+    -1,
+    0.5,
+    1e18,
+    1e400,
+    2**64,
+    "",
+    "x",
+    "t4",
+    "all",
+    "\ud800",
+    [],
+    {},
+    ["t4", "titan-v"],
+    True,
+    "roofline",
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +66,12 @@ def request(body: bytes, *headers: str, version: str = "1.1") -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def asked(port: int, *pieces: bytes, answers: int = 1) -> list[tuple[int, dict[str, str], Any]]:
+def asked(port: int, *pieces: bytes, answers: int = 1, apart_s: float = 0.2) -> list[tuple[int, dict[str, str], Any]]:
     """Status, headers and content of so many answers; the second piece is sent once the first was surely read."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as opened:
         for piece in pieces:
             opened.sendall(piece)
-            time.sleep(0.2 * (piece is not pieces[-1]))
+            time.sleep(apart_s * (piece is not pieces[-1]))
         reader = opened.makefile("rb")
         return [_answer(reader) for _ in range(answers)]
 
@@ -97,6 +118,32 @@ def test_answers_are_those_of_the_application(served: Service, body: bytes) -> N
         headers.pop("date")
     assert direct == other
     assert direct[1]["x-request-id"] == "mine"
+
+
+def test_mutated_kernels_are_answered_as_by_the_application(served: Service) -> None:
+    draw, found = random.Random(21), set()
+    for _ in range(MUTATED):
+        whole = request(mutated(draw), "X-Request-ID: mine")
+        (direct,), (other,) = asked(served.port, whole), asked(served.port, whole[:-1], whole[-1:], apart_s=0.01)
+        for _, headers, _ in (direct, other):
+            headers.pop("date")
+        assert direct == other, whole
+        found.add(direct[0])
+    assert {200, 400, 422} <= found <= {200, 400, 404, 413, 422}
+
+
+def mutated(draw: random.Random) -> bytes:
+    """The example with a wrong, absent or other value, or with damaged bytes."""
+    body = json.loads(KERNEL)
+    for _ in range(draw.randrange(1, 3)):
+        place = draw.choice([body, body["workload"], body["workload"]["measured"][0]])
+        name = draw.choice([name for name in (*place, "gpus", "unknown") if name not in ("workload", "measured")])
+        place[name] = draw.choice(VALUES)
+        if place[name] == "":
+            del place[name]
+    text = json.dumps(body).encode()
+    damage = draw.randrange(len(text))
+    return text[:damage] + bytes([draw.randrange(256)]) + text[damage + 1 :] if draw.random() < 0.3 else text
 
 
 def test_requests_of_all_kinds_in_one_piece_are_answered_in_order(served: Service) -> None:
