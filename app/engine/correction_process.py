@@ -34,6 +34,7 @@ _NICE = 10
 _WHEN_IDLE = "--when-idle"
 # A process is starved if it ran for less than this share of so many seconds.
 LOOK_S, STARVED_SHARE = 5.0, 0.05
+_STARVED: Any = object()
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -70,19 +71,22 @@ class CorrectionProcess:
         self._changing = threading.Lock()
 
     def fit(self, version: Served, groups: Sequence[Group], gpus: GpuTable) -> Iterable[Any | Failure]:
-        """Yield what `fitted` gives for each group. Raises OSError or EOFError if the process ends or is starved."""
-        if not groups:
-            return
-        process = self._sent(version, gpus, groups)
-        for _ in groups:
-            yield self._answer(process)
+        """Yield what `fitted` gives for each group. Raises OSError or EOFError if the process ends."""
+        left = list(groups)
+        while left:
+            process = self._sent(version, gpus, left)
+            while left and (answer := self._answer(process)) is not _STARVED:
+                del left[0]
+                yield answer
 
     def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
         """Return what the version derives from `found`.
 
-        Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends or is starved.
+        Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends.
         """
-        answer = self._answer(self._sent(version, gpus, Preparation(found, trials)))
+        answer = _STARVED
+        while answer is _STARVED:
+            answer = self._answer(self._sent(version, gpus, Preparation(found, trials)))
         if isinstance(answer, Failure):
             raise ArtifactRefused(answer.reason)
         return answer
@@ -96,14 +100,17 @@ class CorrectionProcess:
         return process
 
     def _answer(self, process: psutil.Process) -> Any:
-        """Return the next answer. Raises EOFError if the process ends or is starved."""
+        """Return the next answer, or _STARVED: then the next process, which is not, must be sent the task again.
+
+        Raises EOFError if the process ends.
+        """
         before = _run_s(process)
         while not self._answers.poll(self._look_s):
             now = _run_s(process)
             if self._waits_for_idle and now - before < STARVED_SHARE * self._look_s:
                 self.end()
                 self._starved = True
-                raise EOFError("no processor was idle; the next process does not wait for one")
+                return _STARVED
             before = now
         return self._answers.recv()
 
