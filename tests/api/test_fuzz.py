@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from http.cookiejar import DefaultCookiePolicy
 from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -34,6 +35,19 @@ ONE_IN = 25
 # `positive_data_acceptance` is left out: a schema cannot say that a GPU's figures must agree with one another.
 
 DOCUMENT = create_app(Settings()).openapi()
+
+
+def properties(path: str) -> dict[str, Any]:
+    """The schemas of the fields of what is posted to a path."""
+    schema = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    named = DOCUMENT["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2])
+    found: dict[str, Any] = (named or schema)["properties"]
+    return found
+
+
+# What is posted to vary another field has this one's default. Plans over all GPUs in groups of up to eight take a
+# second each; the bounds of the group are asked as those of other fields are.
+properties("/plan")["max_devices"]["default"] = 1
 
 
 @pytest.fixture(params=DOCUMENT["paths"])
