@@ -47,9 +47,10 @@ WORKERS ?= 3
 # A process computes on one thread: more would wait for one another on the cores that the other process uses.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-# The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there.
+# The checks, the compiler and the installation of PyTorch need little of one another, and two cores are there. The
+# longest begin first.
 test: .venv/.dev
-	@$(MAKE) --no-print-directory -j 3 .venv/.torch browser compile coverage $(CHECKS)
+	@$(MAKE) --no-print-directory -j 3 coverage compile .venv/.torch browser $(CHECKS)
 	$(ONE_THREAD) $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 
 # What answers requests, compiled once before two processes would each do it.
