@@ -209,6 +209,7 @@ ATTENTION_MODULE = Op(
     interval_apart=True,
     configuration=("heads", "hidden", "head_dim", "latent_dim"),
     few_configurations=True,
+    trend=True,
     saves=("input", "output"),
     example={
         "batch": 8, "heads": 16, "head_dim": 128, "value_dim": 128, "context_length": 4096, "hidden": 7168,

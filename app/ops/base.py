@@ -144,6 +144,7 @@ class Op:
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
     few_configurations  whether data sets hold a handful of them; its dtypes then share what carries to other GPUs
+    trend     whether its times follow a trend over the sizes of a configuration, which the physics does not know
 
     In a network:
     backward  what its backward pass runs (app.ops.gradient)
@@ -191,6 +192,7 @@ class Op:
     interval_apart: bool = False
     configuration: tuple[str, ...] = ()
     few_configurations: bool = False
+    trend: bool = False
 
     backward: tuple[Step, ...] = (ITSELF,)
     saves: tuple[Literal["input", "output"], ...] = ()

@@ -15,6 +15,9 @@ from app.predictors.physics.physics_fit import FACTOR_NAMES
 from app.predictors.schema import Layout, features_of
 from app.tables.ops import ACTIVATION_DTYPES, DTYPES
 
+# Of what an operator's model is the sum: code that lacks one would answer without it.
+PARTS = ("mean", "trees", "smooth", "trend")
+
 
 def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Operators and dtypes that a state knows."""
@@ -30,7 +33,7 @@ def layout(operators: Collection[str]) -> Layout:
             "factors of the physics": FACTOR_NAMES,
             "features relative to a GPU": RELATIVE,
         }
-        found = found.joined(Layout(axes, {"tiles": TILES, "serving stacks": STACKS}))
+        found = found.joined(Layout(axes, {"tiles": TILES, "serving stacks": STACKS, "parts of models": PARTS}))
     for name in operators:
         found = found.joined(_of_operator(name))
     return found

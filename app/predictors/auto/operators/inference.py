@@ -9,6 +9,7 @@ from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
 from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
 from app.predictors.auto.operators.models.smooth import add_smooth
+from app.predictors.auto.operators.models.trend import add_trend
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Inputs, Queries, Rows, Source, Trace
 from app.predictors.intervals.groups import (
     S_CALIBRATED,
@@ -223,6 +224,8 @@ def _add_models(
         points = slice(packed.begin[model], packed.end[model])
         smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])
+        trend = packed.trend[packed.trend_begin[model] : packed.trend_begin[model + 1]]
+        add_trend(features, trend, weight, total[:count])
         if len(single):
             single[k] += total[:count] / weight
 

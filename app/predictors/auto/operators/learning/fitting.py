@@ -16,6 +16,7 @@ import numpy as np
 
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
+from app.predictors.auto.operators.learning.trend_fit import fitted_trend
 from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS
 from app.predictors.auto.operators.models.gaussian_process import Kernels
 from app.predictors.auto.operators.models.per_operator import (
@@ -28,6 +29,7 @@ from app.predictors.auto.operators.models.per_operator import (
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
+from app.predictors.auto.operators.models.trend import NO_TREND
 from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, fitted_factors
@@ -129,7 +131,7 @@ def _with_isolated(samples: Samples) -> Model:
         return fitted(samples, alone=True)
     model = fitted(samples.of(usual), alone=True)
     features = np.ascontiguousarray(samples.features)
-    left = samples.residual(model.factors) - model.mean - model.trees.sum(features)
+    left = samples.residual(model.factors) - model.log_correction(features)
     growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), first=ROUTER_CLASS)
     grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
@@ -140,20 +142,23 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
     capped = alone and samples.waits
     factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
+    features = np.ascontiguousarray(samples.features)
     residual = samples.residual(factors)
+    trend = fitted_trend(features, residual, samples.axes) if alone else NO_TREND
+    residual -= trend.sum(features)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
     count = _trees_of(len(residual), eager=eager) if trees is None else trees
     growth = Growth(count, clear=np.inf if eager else CLEAR, relative=not eager)
     if alone:
         growth = replace(_OWN_EAGER if eager else _OWN_OF_GRAPHS, trees=count)
-    features, target = np.ascontiguousarray(samples.features), residual - mean
+    target = residual - mean
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
         room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
         grown = distilled(features, target, grown, room, blank)
-    return Model(factors, mean, grown, NOTHING, alone, _tile(samples))
+    return Model(factors, mean, grown, NOTHING, alone, _tile(samples), trend)
 
 
 def _trees_of(rows: int, *, eager: bool) -> int:

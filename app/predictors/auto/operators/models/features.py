@@ -79,11 +79,17 @@ def absent_dims(kind: int) -> dict[str, str]:
     return {name: other for dim, of in meant for name, other in zip(dim.columns, of.columns, strict=True)}
 
 
+def dim_rows(kind: int, *, product: bool) -> dict[str, int]:
+    """Return the row of the shape features that holds each of an operator's dimensions: sizes, then codes."""
+    codes = code_dims(kind)
+    names = [*(name for name in own_dims(kind) if name not in codes), *codes]
+    first = 1 + (_PRODUCT_FEATURES if product else 0) + max(len(OPS[kind].ratios) - 1, 0)
+    return dict(zip(names, range(first, EAGER), strict=False))
+
+
 def size_columns(kind: int, *, product: bool) -> Ints:
     """Return the rows of the shape features that hold the operator's dimensions and its launch mode, int [d]."""
-    ratios = max(len(OPS[kind].ratios) - 1, 0)
-    first = 1 + (_PRODUCT_FEATURES if product else 0) + ratios
-    return np.append(np.arange(first, min(first + len(own_dims(kind)), EAGER)), EAGER)
+    return np.array([*dim_rows(kind, product=product).values(), EAGER])
 
 
 class _Own(NamedTuple):

@@ -35,6 +35,8 @@ class Packed(NamedTuple):
     column, scale    [models, SMOOTH_COLUMNS], of each model's smooth part; padded by scale 0
     point, weight    [points, SMOOTH_COLUMNS] and [points], of all smooth parts
     begin, end       int [models], span of each model's points
+    trend            float32, flat trends of all models
+    trend_begin      int [models + 1], where each begins
     low, high        float64 [cells, SHAPE_FEATURES], training range of the shape features
     """
 
@@ -51,6 +53,8 @@ class Packed(NamedTuple):
     weight: Singles
     begin: Ints
     end: Ints
+    trend: Singles
+    trend_begin: Ints
     low: Floats
     high: Floats
 
@@ -146,7 +150,9 @@ def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> 
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
     threshold, threshold_begin = _packed_thresholds((*arena.questions, *added.questions))
     trees: list[Any] = [*(_tree_arrays(part) for part in (arena, added)), threshold, threshold_begin[at]]
-    parts: list[Any] = [*trees, first, stop, mean, *smooth, low, high]
+    trend = [model.trend.flat() for model in models]
+    trends = [np.concatenate([np.empty(0, np.float32), *trend]), np.cumsum([0, *map(len, trend)], dtype=np.intp)]
+    parts: list[Any] = [*trees, first, stop, mean, *smooth, *trends, low, high]
     return Packed(*parts)
 
 

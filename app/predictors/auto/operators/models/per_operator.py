@@ -16,6 +16,7 @@ import numpy as np
 
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.models.trend import NO_TREND, Trend
 from app.predictors.auto.operators.models.validity import check_model_parts
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
@@ -43,10 +44,11 @@ NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.o
 
 
 class Model(NamedTuple):
-    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trees + smooth.
+    """Physics under `factors` [FACTORS], and log(measured / that) = mean + trend + trees + smooth.
 
-    Many rows give trees only, few rows both. `alone`: the model stands by itself; otherwise it corrects the models of
-    other GPUs. `tile`: the only tile of the GPU's kernels, a row of CANDIDATES, or ANY_TILE.
+    Many rows give trees, under a trend where the operator has one; few rows give trees and a smooth part. `alone`: the
+    model stands by itself; otherwise it corrects the models of other GPUs. `tile`: the only tile of the GPU's kernels,
+    a row of CANDIDATES, or ANY_TILE.
     """
 
     factors: Floats
@@ -55,6 +57,11 @@ class Model(NamedTuple):
     smooth: Smooth
     alone: bool
     tile: int = ANY_TILE
+    trend: Trend = NO_TREND
+
+    def log_correction(self, features: Singles) -> Floats:
+        """Return its log correction of rows with `features` [columns, n], float64 [n]."""
+        return self.mean + self.trend.sum(features) + self.trees.sum(features) + self.smooth.sum(features)
 
     @property
     def of_many_rows(self) -> bool:
@@ -78,7 +85,7 @@ def log_correction(gpu_model: GpuModel, features: Singles) -> Floats:
     """Return the log correction by the models of a GPU for rows with `features` [columns, n], float64 [n]."""
     total = np.zeros(features.shape[1])
     for model, weight in gpu_model.members:
-        total += weight * (model.mean + model.trees.sum(features) + model.smooth.sum(features))
+        total += weight * model.log_correction(features)
     return total
 
 
@@ -192,11 +199,13 @@ class Cell:
 
 def _model_state(model: Model) -> dict[str, Any]:
     state = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
-    return state | {"trees": model.trees.state(), "smooth": model.smooth.state()}
+    trend = {"trend": model.trend.state()} if len(model.trend.column) else {}
+    return state | {"trees": model.trees.state(), "smooth": model.smooth.state()} | trend
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
     trees, smooth = Trees.from_state(state["trees"]), Smooth.from_state(state["smooth"])
     tile = int(state.get("tile", ANY_TILE))  # artefacts from before tiles were stored use any
-    check_model_parts(state["factors"], trees, smooth, tile)
-    return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile)
+    trend = Trend.from_state(state["trend"]) if "trend" in state else NO_TREND
+    check_model_parts(state["factors"], trees, smooth, trend, tile)
+    return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile, trend)

@@ -13,6 +13,7 @@ from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, fill_features, shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, chooses
+from app.predictors.auto.operators.models.trend import Axes
 from app.predictors.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.physics.physics_fit import fill_scaled
@@ -39,6 +40,7 @@ class Samples:
     gpu        int [n], index into `names` (GPU ids) and `architectures` (their architecture keys)
     tile       int [n], the only tile of the GPU's kernels, or ANY_TILE
     places     columns of the smooth part for few rows; `own_places` for a GPU whose model stands alone
+    axes       columns of the trend over layers
     moves      whether the operator mostly moves bytes
     streams    whether it only streams them, once
     waits      whether much of its time is waiting that no term of the analytic model covers, so that any may absorb it
@@ -56,6 +58,7 @@ class Samples:
     architectures: Sequence[str]
     places: Places
     own_places: Places
+    axes: Axes
     moves: bool
     streams: bool
     waits: bool
@@ -142,11 +145,11 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
     fill_all(shape_features(kinds, products, len(i)), op_features, devices, rows.gpu, terms, features)
     kind, product = int(rows.ops.kind[0]), products[0] is not None
     places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
-    op = OPS[kind]
+    op, axes = OPS[kind], Axes.of(kind, product=product)
     names, architectures = gpus.ids, architecture_keys(gpus, collective=op.pattern is not None)
     moves, streams = op.traffic != "computes", op.traffic == "streams"
     isolated = np.zeros(len(i), dtype=np.bool_)
-    fields = (features, terms, rows.latency_s, rows.gpu, only, names, architectures, places, own_places)
+    fields = (features, terms, rows.latency_s, rows.gpu, only, names, architectures, places, own_places, axes)
     return Samples(*fields, moves, streams, op.waits, chooses(kind), isolated)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.models.trend import Trend, terms_of
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS
 from app.predictors.shapes import check_below, check_shape
@@ -12,7 +13,7 @@ from app.predictors.trees.boosted import Trees
 from app.predictors.trees.sums import DEPTH, LEAVES
 
 
-def check_model_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) -> None:
+def check_model_parts(factors: object, trees: Trees, smooth: Smooth, trend: Trend, tile: int) -> None:
     """Raise ValueError if a part of a model has a wrong shape, or refers to an unknown feature or tile."""
     check_shape("factors", factors, FACTORS)
     check_shape("features of trees", trees.feature, None, DEPTH)
@@ -24,4 +25,19 @@ def check_model_parts(factors: object, trees: Trees, smooth: Smooth, tile: int) 
     check_shape("points of a smooth part", smooth.point, None, len(smooth.column))
     check_shape("weights of a smooth part", smooth.weight, len(smooth.point))
     check_below("columns of a smooth part", smooth.column, FEATURES)
+    check_trend(trend)
     check_below("tiles", tile, len(CANDIDATES), ANY_TILE)
+
+
+def check_trend(trend: Trend) -> None:
+    """Raise ValueError if a part of a trend has a wrong shape, or refers to an unknown feature."""
+    dims, keys, classes = len(trend.column), len(trend.key), len(trend.member)
+    check_below("layers of a trend", trend.layers, dims + 1)
+    check_below("phases of a trend", trend.phases, keys + 1)
+    check_below("columns of a trend", trend.column, FEATURES)
+    check_below("keys of a trend", trend.key, FEATURES)
+    check_shape("classes of a trend", trend.member, classes, keys)
+    if dims:
+        check_shape("places of a trend", trend.place, 3, dims)
+        check_shape("weights of a trend", trend.weight, 1 + classes, terms_of(dims, trend.layers))
+        check_shape("spans of a trend", trend.span, 1 + classes, 2)
