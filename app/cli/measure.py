@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +15,7 @@ import typer
 
 from app.cli.measure_serving import ServingPlan, measure_serving
 from app.cli.serving_deployment import deployment_options, given
+from app.cli.stopping import stopped_by_terminate
 from app.errors import BadInput
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _measure(
     requested = requested_points()
     end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
     try:
-        with _stopped_by_terminate():
+        with stopped_by_terminate():
             _run(Runner(device, most_spread=most_spread), output, requested, end)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -276,16 +275,6 @@ def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str
     if others:
         print(f"not measured here: {', '.join(sorted(set(others)))}", file=sys.stderr)
     return "plan", points
-
-
-@contextmanager
-def _stopped_by_terminate() -> Iterator[None]:
-    """Handle SIGTERM, which `timeout` sends, as Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _again(minutes: float) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.options import Data
+from app.cli.stopping import stopped_by_terminate
 from app.config import SHIPPED_MODELS
 
 
@@ -35,5 +36,6 @@ def command(
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {what}", flush=True)
 
-    size = train_shipped(data, out, predictor or trainable(), tell, operators=operator or ())
+    with stopped_by_terminate():
+        size = train_shipped(data, out, predictor or trainable(), tell, operators=operator or ())
     tell(f"{size / 1e6:.1f} MB in {out}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,6 +33,7 @@ from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.training import operator_start
 from app.training.candidate import candidate
+from tests.busy_machine import until
 from tests.unit.services.test_operator_importers import TIMM
 from tests.unit.training.test_candidate import made, training_data
 
@@ -72,6 +77,19 @@ def test_training_some_predictors_keeps_the_others(tmp_path: Path, data: Path) -
     assert {path.stem for path in out.iterdir()} == {before["auto"], found["convmeter"].sha256, "shipped"}
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert size == sum(path.stat().st_size for path in out.iterdir() if path.stem != "shipped")
+
+
+def test_a_training_that_is_terminated_leaves_no_server_and_no_folder(tmp_path: Path, data: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    asked = ["train", "--data", str(data), "--out", str(tmp_path / "out"), "--predictor", "convmeter"]
+    training = subprocess.Popen([sys.executable, "-m", "app.cli", *asked], env={**os.environ, "TMPDIR": str(work)})
+    pid = until(lambda: [path for path in work.glob("**/postmaster.pid") if "ready" in path.read_text()])[0]
+    server = psutil.Process(int(pid.read_text().split()[0]))
+    training.terminate()
+    assert training.wait(60) != 0
+    assert [*work.glob("gpucast-train-*")] == []
+    assert not server.is_running()
 
 
 def test_missing_data_sets_and_untrainable_names_are_rejected(tmp_path: Path, data: Path) -> None:
