@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.predictors.trees.growing import BINS, Bins, grow
 from app.predictors.trees.sums import (
     BLOCK,
     DEPTH,
@@ -25,19 +26,11 @@ from app.predictors.trees.sums import (
     halves_of,
     questions_of,
 )
-from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Halves, Singles
 
-Bins = NDArray[np.uint8]
-
-BINS = 64
 # Places between two values where thresholds of different trees lie, so that their sum interpolates between the values
 # (docs/explanation/notebook.md).
 PLACES = 3
-# Regularisation of leaves: this many rows of residual zero are added to each.
-SHRINKAGE = 2.0
-# Bound of the residual, in log space, in the gradient of a relative error.
-STEEPEST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +150,7 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     draw = (growth.first, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (bins.astype(np.uint8), target.astype(np.float32), relative)
-    _grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
+    grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
     return Trees(feature, _placed(gaps, feature, bin_index, growth.seed), value)
 
 
@@ -180,108 +173,3 @@ def _gaps(column: Singles) -> Gaps:
         at = np.quantile(column, np.arange(1, BINS) / BINS)
         below = np.unique(np.clip(np.searchsorted(values, at, side="right") - 1, 0, len(values) - 2))
     return Gaps(values[below], values[below + 1])
-
-
-@compiled
-def _grow(
-    samples: tuple[Bins, Singles, Singles],
-    settings: tuple[float, float, float, bool],
-    clears: Floats,
-    draw: tuple[int, int],
-    trees: tuple[NDArray[np.int16], Bins, Singles],
-) -> None:
-    """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
-
-    `draw`: the feature of the first level or -1, and a seed.
-    """
-    bins, target, weight = samples
-    rate, row_share, feature_share, relative = settings
-    first, seed = draw
-    feature, bin_index, value = trees
-    n, columns = bins.shape
-    np.random.seed(seed)
-    rest, leaf, pull = target.copy(), np.zeros(n, dtype=np.uint8), np.empty(n, dtype=np.float32)
-    rows, chosen = np.empty(n, dtype=np.int64), np.empty(columns, dtype=np.int64)
-    sums = np.empty((LEAVES // 2, columns, BINS, 2), dtype=np.float32)
-    for tree in range(len(feature)):
-        clear = clears[tree]
-        for row in range(n):
-            off = abs(rest[row])
-            pull[row] = weight[row] * (clear / off if off > clear else 1.0)
-            if relative:  # the slope of a ratio's error is the ratio itself
-                pull[row] *= np.exp(min(max(-rest[row], -STEEPEST), STEEPEST))
-        picked = rows[: _pick(n, row_share, rows)]
-        candidates = chosen[: _pick(columns, feature_share, chosen)]
-        leaf[:] = 0
-        for level in range(DEPTH):
-            half = (1 << level) >> 1
-            sums[half : 1 << level] = 0.0
-            for row in picked:
-                if leaf[row] < half:
-                    continue  # went left at the last level: the left sums are the parent's less the right ones
-                here, gradient, mass = sums[leaf[row]], rest[row] * pull[row], pull[row]
-                for column in candidates:
-                    cell = here[column, bins[row, column]]
-                    cell[0] += gradient
-                    cell[1] += mass
-            for left in range(half):
-                sums[left] -= sums[half + left]
-            best_column, best_bin = _best_split(sums, 1 << level, candidates)
-            if level == 0 and first >= 0:
-                best_column, best_bin = first, 0
-            feature[tree, level], bin_index[tree, level] = best_column, best_bin
-            bit = np.uint8(1 << level)
-            for row in range(n):
-                if bins[row, best_column] > best_bin:
-                    leaf[row] |= bit
-        _fill_leaves(value[tree], picked, leaf, rest, pull)
-        value[tree] *= np.float32(rate)
-        for row in range(n):
-            rest[row] -= value[tree, leaf[row]]
-
-
-@compiled
-def _pick(n: int, share: float, picked: NDArray[np.int64]) -> int:
-    """Write each of 0 ... n - 1 to `picked` with probability `share`, at least one. Return how many."""
-    count = 0
-    for k in range(n):
-        if np.random.random() < share:
-            picked[count] = k
-            count += 1
-    if count == 0:
-        picked[0] = np.random.randint(n)
-        count = 1
-    return count
-
-
-@compiled
-def _best_split(sums: Singles, leaves: int, candidates: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the column and bin of the best split, which is the same in every leaf."""
-    best, best_column, best_bin = -1.0, candidates[0], 0
-    score = np.empty(BINS)
-    for column in candidates:
-        score[:] = 0.0
-        for leaf in range(leaves):
-            here = sums[leaf, column]
-            gradient, mass = here[:, 0].sum(), here[:, 1].sum()
-            left = left_mass = 0.0
-            for k in range(BINS - 1):
-                left += here[k, 0]
-                left_mass += here[k, 1]
-                right, right_mass = gradient - left, mass - left_mass
-                score[k] += left * left / (left_mass + SHRINKAGE) + right * right / (right_mass + SHRINKAGE)
-        for k in range(BINS - 1):
-            if score[k] > best:
-                best, best_column, best_bin = score[k], column, k
-    return best_column, best_bin
-
-
-@compiled
-def _fill_leaves(value: Singles, picked: NDArray[np.int64], leaf: Bins, rest: Singles, weight: Singles) -> None:
-    """Fill `value` [LEAVES] with the regularised weighted mean of the residuals `rest` [n] of each leaf."""
-    gradient, mass = np.zeros(LEAVES), np.zeros(LEAVES)
-    for row in picked:
-        gradient[leaf[row]] += rest[row] * weight[row]
-        mass[leaf[row]] += weight[row]
-    for k in range(LEAVES):
-        value[k] = gradient[k] / (mass[k] + SHRINKAGE)
