@@ -20,6 +20,7 @@ from app.ops.figures import Rereads
 from app.predictors.auto.operators.collectives.extrapolation import Fallback
 from app.predictors.auto.operators.learning import fitting
 from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
+from app.predictors.auto.operators.models.trend import NO_TREND
 from app.predictors.physics import physics_fit
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL
@@ -191,6 +192,13 @@ PHYSICS = (
     ),
 )
 LEARNED = (
+    Mechanism(
+        "trend over the layers of modules",
+        260,
+        ("attention_module bf16",),
+        _are(("learning.fitting:fitted_trend", lambda features, residual, axes: NO_TREND)),
+        SEEN,
+    ),
     Mechanism("no bottleneck beyond what was measured", 18, (DECODE,), _fitted(capped=False)),
     Mechanism(
         "DRAM's constant drawn to its prior",
