@@ -74,7 +74,7 @@ _SERVING: dict[tuple[str, str], tuple[str, float | None, float | None, str, floa
     ("attention_mixed", "bf16"): ("mixed batches BF16", None, None, "128_rows", None),
     ("attention_mla", "bf16"): ("MLA BF16", 5.0, None, "128_rows", None),
     ("attention_module", ALL): ("modules of MLA and sparse attention", 6.0, None, "128_rows", None),
-    ("linear_attention", ALL): ("linear attention", 6.0, None, "128_rows", None),
+    ("linear_attention", "bf16"): ("linear attention BF16", 6.0, None, "128_rows", None),
     ("moe", ALL): ("MoE, all dtypes", 10.0, 20.0, "128_rows", 16.0),
     ("moe_wide", ALL): ("wide expert parallelism", None, None, "128_rows", None),
     ("expert_exchange", ALL): ("DeepEP's dispatch and combine", None, None, "128_rows", None),
