@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.predictors.auto.operators.models.trend import NO_TREND, Axes, Trend, class_of, fill_terms_at, terms_of
+from app.predictors.auto.operators.models.trend import NO_TREND, Axes, Trend, fill_terms_at, terms_of
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
 
@@ -29,18 +29,18 @@ def fitted_trend(features: Singles, residual: Floats, axes: Axes) -> Trend:
     key = np.array(axes.key)
     code = features[key]
     code[: axes.phases] = code[: axes.phases] > 0.0
-    known, rows = np.unique(code, axis=1, return_counts=True)
-    member = np.ascontiguousarray(known[:, rows >= _LEAST_ROWS].T)
+    known, found, rows = np.unique(code, axis=1, return_inverse=True, return_counts=True)
+    large = rows >= _LEAST_ROWS
+    member, classes = np.ascontiguousarray(known[:, large].T), np.where(large, np.cumsum(large), 0)[found.ravel()]
     center = size.mean(axis=1)
     terms = np.empty((len(residual), terms_of(len(column), len(layer))))
     _fill_terms(size - center[:, None], len(layer), terms)
-    classes = _classes(np.ascontiguousarray(features), key.astype(np.float32), axes.phases, member)
     weight = _ridge(terms, residual, classes, len(member))
     of_class = [residual, *(residual[classes == k] for k in range(1, 1 + len(member)))]
     span = [(here.min() - _BEYOND, here.max() + _BEYOND) for here in of_class]
     place, columns = np.array([center, low, high], dtype=np.float32), (column.astype(np.int16), key.astype(np.int16))
-    found = (member, weight.astype(np.float32), np.array(span, dtype=np.float32))
-    return Trend(columns[0], place, columns[1], *found, len(layer), axes.phases)
+    parts = (member, weight.astype(np.float32), np.array(span, dtype=np.float32))
+    return Trend(columns[0], place, columns[1], *parts, len(layer), axes.phases)
 
 
 def _ridge(terms: Floats, target: Floats, classes: Ints, count: int) -> Floats:
@@ -67,12 +67,3 @@ def _fill_terms(place: Floats, layers: int, terms: Floats) -> None:
     """Fill the terms [n, terms] of all rows at `place` [d, n]."""
     for n in range(len(terms)):
         fill_terms_at(place[:, n].copy(), layers, terms[n])
-
-
-@compiled
-def _classes(features: Singles, key: Singles, phases: int, member: Singles) -> Ints:
-    """Return the class of every row, int [n]."""
-    found = np.empty(features.shape[1], dtype=np.intp)
-    for n in range(len(found)):
-        found[n] = class_of(features, n, key, phases, member)
-    return found
