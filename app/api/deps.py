@@ -1,4 +1,7 @@
-"""Dependencies of routes: database, snapshot, settings, request body."""
+"""Dependencies of routes: database, snapshot, settings, request body.
+
+Those that only look something up are coroutines: FastAPI would run each function in a thread, and wait for it in turn.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,25 @@ from app.wire.json_text import check_json_text
 from app.wire.table_process import TableProcess
 
 
-def _runtime(request: Request) -> Runtime:
+async def _runtime(request: Request) -> Runtime:
     runtime: Runtime = request.app.state.runtime
     return runtime
 
 
-def _database(request: Request) -> Database:
-    return _runtime(request).database
+async def _database(request: Request) -> Database:
+    return (await _runtime(request)).database
 
 
-def _settings(request: Request) -> Settings:
-    return _runtime(request).settings
+async def _settings(request: Request) -> Settings:
+    return (await _runtime(request)).settings
 
 
-def _holder(request: Request) -> SnapshotHolder:
+async def _holder(request: Request) -> SnapshotHolder:
     holder: SnapshotHolder = request.app.state.holder
     return holder
 
 
-def _graphs(request: Request) -> Graphs:
+async def _graphs(request: Request) -> Graphs:
     graphs: Graphs = request.app.state.graphs
     return graphs
 
@@ -44,7 +47,7 @@ def _json_body(body: Annotated[bytes, Depends(received)]) -> Any:
     return decode_plain(body)
 
 
-def _tables(request: Request) -> TableProcess:
+async def _tables(request: Request) -> TableProcess:
     tables: TableProcess = request.app.state.tables
     return tables
 
