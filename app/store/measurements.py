@@ -81,13 +81,10 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
 def insert_uploads(connection: Connection, rows: Sequence[MeasurementRow]) -> Counter[int | None]:
     """Add rows as `insert` does; return the number of new ones by upload. Of equal rows the first is new."""
     inserted: Counter[int | None] = Counter()
-    if rows:
-        revision.lock(connection)
     for start in range(0, len(rows), INSERT_CHUNK):
-        found = connection.execute(_INSERT, _columns(rows[start : start + INSERT_CHUNK]))
-        inserted.update({upload_id: int(new) for upload_id, new in found})
-    if inserted:
-        revision.bump(connection, "measurements")
+        columns = _columns(rows[start : start + INSERT_CHUNK])
+        _, found = ask(connection, revision.LOCK, Question(_INSERT, columns, dict))
+        inserted.update(found)
     return inserted
 
 
@@ -102,12 +99,13 @@ def stored(ids: Sequence[str]) -> Question[set[str]]:
     return Question("SELECT id FROM measurements WHERE id = ANY(%s)", [list(ids)], lambda rows: {*scalars(rows)})
 
 
-def _columns(rows: Sequence[MeasurementRow]) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[MeasurementRow]) -> list[list[Any]]:
+    """Return the values of each of `_STORED`."""
     columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _STORED}
     columns["id"] = [row.id or identity(row) for row in rows]
     for name in JSON_COLUMNS:
         columns[name] = [None if value is None else json.dumps(value, allow_nan=False) for value in columns[name]]
-    return columns
+    return list(columns.values())
 
 
 def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
@@ -171,16 +169,18 @@ def _row(found: Row[Any]) -> MeasurementRow:
     return MeasurementRow(**found._mapping)
 
 
-def _insert_statement() -> sa.TextClause:
-    """Return an INSERT with one array parameter per column, for any number of rows."""
+def _insert_statement() -> str:
+    """Return an INSERT with one array parameter per column, for any number of rows; new ones change the revision."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     kinds = {name: MEASUREMENTS.c[name].type.compile(dialect=dialect) for name in _STORED}
-    arrays = ", ".join(f"CAST(:{name} AS {'TEXT' if name in JSON_COLUMNS else kinds[name]}[])" for name in _STORED)
+    arrays = ", ".join(f"CAST(%s AS {'TEXT' if name in JSON_COLUMNS else kinds[name]}[])" for name in _STORED)
     values = ", ".join(f"CAST({name} AS JSONB)" if name in JSON_COLUMNS else name for name in _STORED)
     names = ", ".join(_STORED)
-    return sa.text(
+    return (
         f"WITH new AS (INSERT INTO measurements ({names}) SELECT {values} FROM unnest({arrays}) AS given ({names})"
-        " ON CONFLICT (id) DO NOTHING RETURNING upload_id) SELECT upload_id, count(*) FROM new GROUP BY upload_id"
+        " ON CONFLICT (id) DO NOTHING RETURNING upload_id),"
+        f" {revision.bumping('measurements', 'EXISTS (SELECT FROM new)')}"
+        " SELECT upload_id, count(*) FROM new GROUP BY upload_id"
     )
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection
 
-from app.store import revision
+from app.store import operator_contexts, revision
 from app.store.binary_copy import Cell, encode
 from app.store.copying import copy_in, run
+from app.store.few_operators import FEW, NEW, Sent, counting, insert_few
 from app.store.measurement_filters import Filters, agreeing
-from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
+from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
 from app.store.questions import Question, Rows, ask, scalars
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.tables.arrays import Bools, Bytes, Floats, Ints
@@ -32,21 +32,14 @@ _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 Stamp = dict[str, int | None]
 
 
-class Sent(NamedTuple):
-    """A block, and the upload that brought it; None for imports."""
-
-    block: OperatorBlock
-    upload_id: int | None
-
-
 def insert(connection: Connection, sent: Sequence[Sent]) -> Counter[int | None]:
     """Add rows in the caller's transaction, and return the number of new ones by upload; known rows are unchanged.
 
     Of equal rows those of the first upload are new.
     """
     inserted: Counter[int | None] = Counter()
-    if not sent:
-        return inserted
+    if sum(len(block) for block, _ in sent) <= FEW:
+        return Counter(insert_few(connection, sent) if sent else {})
     # Two writers of the same contexts could deadlock.
     before, *_ = ask(connection, revision.LOCK, *_MAKE_ROOM)
     for number, parts in enumerate(_chunks(sent)):
@@ -88,28 +81,9 @@ def _parts(block: OperatorBlock) -> Iterator[OperatorBlock]:
         yield block.take(np.arange(first, min(first + CHUNK, len(block))))
 
 
-def _context_ids(connection: Connection, contexts: Collection[Context]) -> dict[Context, int]:
-    """Return the database ids of the contexts, after adding missing ones."""
-    digests = {str(uuid.UUID(bytes=item.digest())): item for item in contexts}
-    known = _known_contexts(connection, digests)
-    missing = [(digest, item) for digest, item in digests.items() if digest not in known]
-    if missing:
-        rows = [{"digest": digest, **asdict(item), "fields": list(item.fields)} for digest, item in missing]
-        connection.execute(sa.insert(OPERATOR_CONTEXTS), rows)
-        known = _known_contexts(connection, digests)
-    return {item: known[digest] for digest, item in digests.items()}
-
-
-def _known_contexts(connection: Connection, digests: Collection[str]) -> dict[str, int]:
-    statement = "SELECT digest::text, id FROM operator_contexts WHERE digest = ANY(%s::uuid[])"
-    (found,) = ask(connection, Question(statement, [list(digests)], dict))
-    known: dict[str, int] = found
-    return known
-
-
 def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[int | None, int]:
     """Add the rows of one chunk; return the number of new ones by upload."""
-    ids = _context_ids(connection, dict.fromkeys(item for block, _ in sent for item in block.contexts))
+    ids = operator_contexts.ids_of(connection, [item for block, _ in sent for item in block.contexts])
     names = ", ".join(cell.name for cell in _cells(0))
 
     def rows() -> Iterator[bytes]:
@@ -138,14 +112,7 @@ _COUNT_NEW = sa.text(
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
 _TAKE_NEW: Question[dict[int | None, int]] = Question(
-    "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id"
-    " ON CONFLICT (id) DO NOTHING RETURNING context_id, upload_id),"
-    " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id),"
-    " counted AS (UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
-    " WHERE operator_contexts.id = grown.context_id)"
-    " SELECT upload_id, count(*) FROM new GROUP BY upload_id",
-    (),
-    dict,
+    f"{counting('INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id')} {NEW}", (), dict
 )
 
 

@@ -27,11 +27,9 @@ class Question(Generic[T]):
 def ask(connection: Connection, *questions: Question[Any]) -> list[Any]:
     """Return the answers to the questions, which are asked in this order."""
     driver = driver_of(connection)
-    with nullcontext() if len(questions) == 1 else driver.pipeline() as pipeline:
+    with nullcontext() if len(questions) == 1 else driver.pipeline():
         cursors = [driver.execute(each.statement.encode(), each.given) for each in questions]
-        if pipeline is not None:
-            pipeline.sync()
-        rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+    rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
     return [each.answer(found) for each, found in zip(questions, rows, strict=True)]
 
 

@@ -37,20 +37,23 @@ def bump(connection: Connection, part: Part) -> int:
 
     The transaction holds `lock`; otherwise the statement could miss the part of a revision that it waits for.
     """
-    (value,) = ask(connection, Question(_BUMP, (part, _ANY), lambda rows: rows[0][0]))
+    (value,) = ask(connection, Question(f"WITH {bumping(part)} SELECT value FROM bumped", (), lambda rows: rows[0][0]))
     return int(value)
 
 
-# A revision that no part has was made by an older release: whatever it changed, all is loaded again.
-_BUMP = (
-    "WITH new AS (UPDATE revision SET value = value + 1 RETURNING value),"
-    " latest AS (SELECT coalesce(max(revision), 0) AS revision FROM revision_parts),"
-    " changed AS (SELECT %s AS part, value FROM new"
-    " UNION ALL SELECT %s, value - 1 FROM new, latest WHERE value - 1 > latest.revision),"
-    " noted AS (INSERT INTO revision_parts (part, revision) SELECT part, value FROM changed"
-    " ON CONFLICT (part) DO UPDATE SET revision = excluded.revision)"
-    " SELECT value FROM new"
-)
+def bumping(part: Part, condition: str = "true") -> str:
+    """Return table expressions for a WITH that do what `bump` does if an SQL condition holds; `bumped` has the value.
+
+    A revision that no part has was made by an older release: whatever it changed, all is loaded again.
+    """
+    return (
+        f"bumped AS (UPDATE revision SET value = value + 1 WHERE {condition} RETURNING value),"
+        " latest AS (SELECT coalesce(max(revision), 0) AS revision FROM revision_parts),"
+        f" changed AS (SELECT '{part}' AS part, value FROM bumped"
+        f" UNION ALL SELECT '{_ANY}', value - 1 FROM bumped, latest WHERE value - 1 > latest.revision),"
+        " noted AS (INSERT INTO revision_parts (part, revision) SELECT part, value FROM changed"
+        " ON CONFLICT (part) DO UPDATE SET revision = excluded.revision)"
+    )
 
 
 _REVISIONS: Question[dict[str, int]] = Question(

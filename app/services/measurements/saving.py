@@ -14,8 +14,8 @@ from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
 from app.store import revision
+from app.store.few_operators import Sent
 from app.store.operator_blocks import OperatorBlock
-from app.store.operators import Sent
 from app.store.questions import ask
 from app.tables.gpus import GpuSpec
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -115,7 +116,7 @@ def test_an_upload_that_the_database_refuses_fails_alone(database: Database) -> 
         database, ready(checked(linear(32, 9.0))), ready(wrong), ready(checked(kernel(6.0)))
     )
     assert (first.result().inserted, last.result().inserted) == (1, 1)
-    with pytest.raises(sa.exc.IntegrityError):
+    with pytest.raises(psycopg.IntegrityError):
         refused.result()
 
 
