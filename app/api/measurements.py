@@ -150,13 +150,14 @@ def post_measurements(
             doubtful_factor=settings.doubtful_factor,
             key_id=_key_id(request),
             dry_run=dry_run,
+            announce=holder.add,
         )
 
     try:
         report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
     finally:
         upload.release()
-    holder.refresh()
+    holder.refresh(report.revision)
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)
     return IngestReport.model_validate(asdict(report))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from app.engine.unlearned import Group, GroupKey, Part, kept_groups, with_rows
 from app.ops import OPS
 from app.predictors.base import calibrated
 from app.store import operators, stored_rows
+from app.store.few_operators import Added
 from app.store.revision import Part as Changed
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -37,15 +38,32 @@ def measured_operators(
 
     Reads only the rows added since `last`, if nothing else changed that they depend on.
     """
-    learners = {key: item for key, item in served.items() if calibrated(item.uncalibrated or item.predictor)}
+    learners = _learners(served)
     if last is None or changed & {"removed", "gpus"} or _versions_changed(learners, last):
         return _all(connection, catalog, gpus, served, learners, last)
     if "added" not in changed:
         return last.operators, dict(served)
     parts = list(stored_rows.load(connection, ops=_NAMES, since=last.revision))
-    index = last.operators.index.updated(to_runs(parts, gpus))
-    grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in learners.items()}
-    return MeasuredOperators(index, _counted(last.operators.counts, parts)), _with_unlearned(served, grown)
+    return _with_parts(last.operators, served, parts, gpus)
+
+
+def with_added(last: Engine, added: Added) -> Engine:
+    """Return an engine with new rows, as it would be read from a database that has no other changes."""
+    parts = [part for part in added.parts if part[0].contexts[0].op in _NAMES]
+    operators, served = _with_parts(last.operators, last.served, parts, last.gpus)
+    return replace(last, operators=operators, served=served, revision=added.revision)
+
+
+def _learners(served: Versions) -> Versions:
+    return {key: item for key, item in served.items() if calibrated(item.uncalibrated or item.predictor)}
+
+
+def _with_parts(
+    last: MeasuredOperators, served: Versions, parts: Sequence[Part], gpus: GpuTable
+) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
+    index = last.index.updated(to_runs(parts, gpus))
+    grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in _learners(served).items()}
+    return MeasuredOperators(index, _counted(last.counts, parts)), _with_unlearned(served, grown)
 
 
 def _counted(counts: Mapping[str, int], parts: Iterable[Part]) -> dict[str, int]:

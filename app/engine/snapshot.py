@@ -19,9 +19,11 @@ from sqlalchemy import Connection
 from app.engine.corrections import Corrected, amended
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
+from app.engine.measured_operators import with_added
 from app.errors import GpucastError, Unavailable
 from app.runtime.allocator_trim import trim_allocator
 from app.store import keys, revision
+from app.store.few_operators import Added
 from app.store.keys import Key
 from app.store.mapped_file import release_pages
 from app.store.session import Database
@@ -118,19 +120,33 @@ class SnapshotHolder:
         """Health as of the last poll."""
         return self._health
 
-    def refresh(self) -> bool:
+    def refresh(self, since: int | None = None) -> bool:
         """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database.
+
+        Does nothing if the snapshot is of the revision `since` or a later one.
 
         While the database hangs, it does so at once instead of waiting for the poll in progress. Of callers that wait
         for that poll, the first makes the next one, and it serves all of them.
         """
+        asked, before = self._polls_begun, self.engine.revision
+        if since is not None and before >= since:
+            return False
         if self._database.hangs:
             raise Unavailable(self._health.database or "The database hangs.")
-        asked, before = self._polls_begun, self.engine.revision
         with self._loading:
             if self._polled <= asked:
                 self._poll()
             return self.engine.revision != before
+
+    def add(self, added: Added) -> None:
+        """Put rows in place that this process has stored, unless the database has other changes besides.
+
+        A poll would read them: it takes longer, and others wait for it.
+        """
+        with self._loading:
+            if self.engine.revision == added.revision - 1:
+                self._snapshot = Snapshot(with_added(self.engine, added), self._snapshot.row_of)
+                self._moved.set()
 
     def _poll(self) -> None:
         """Load what changed. A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` s."""

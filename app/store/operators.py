@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection
 from app.store import operator_contexts, revision
 from app.store.binary_copy import Cell, encode
 from app.store.copying import copy_in, run
-from app.store.few_operators import FEW, NEW, Sent, counting, insert_few
+from app.store.few_operators import FEW, Inserted, Sent, counting, insert_few
 from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
 from app.store.questions import Question, Rows, ask, scalars
@@ -32,14 +32,16 @@ _C, _M = OPERATOR_CONTEXTS.c, OPERATOR_MEASUREMENTS.c
 Stamp = dict[str, int | None]
 
 
-def insert(connection: Connection, sent: Sequence[Sent]) -> Counter[int | None]:
-    """Add rows in the caller's transaction, and return the number of new ones by upload; known rows are unchanged.
+def insert(connection: Connection, sent: Sequence[Sent]) -> Inserted:
+    """Add rows in the caller's transaction; known rows are unchanged. Of equal rows those of the first upload are new.
 
-    Of equal rows those of the first upload are new.
+    The revision is incremented if any is new.
     """
     inserted: Counter[int | None] = Counter()
+    if not sent:
+        return Inserted(inserted, None)
     if sum(len(block) for block, _ in sent) <= FEW:
-        return Counter(insert_few(connection, sent) if sent else {})
+        return insert_few(connection, sent)
     # Two writers of the same contexts could deadlock.
     before, *_ = ask(connection, revision.LOCK, *_MAKE_ROOM)
     for number, parts in enumerate(_chunks(sent)):
@@ -48,7 +50,7 @@ def insert(connection: Connection, sent: Sequence[Sent]) -> Counter[int | None]:
         inserted.update(_insert(connection, parts, before + 1))
     if inserted:
         revision.bump(connection, "added")
-    return inserted
+    return Inserted(inserted, None)
 
 
 def _chunks(sent: Sequence[Sent]) -> Iterator[list[Sent]]:
@@ -112,7 +114,10 @@ _COUNT_NEW = sa.text(
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
 _TAKE_NEW: Question[dict[int | None, int]] = Question(
-    f"{counting('INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id')} {NEW}", (), dict
+    counting("INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id")
+    + " SELECT upload_id, count(*) FROM new GROUP BY upload_id",
+    (),
+    dict,
 )
 
 

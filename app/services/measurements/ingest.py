@@ -21,7 +21,7 @@ from app.services.measurements.doubts import find_doubts
 from app.services.measurements.limits import correct_limits
 from app.services.measurements.model_drift import Drift, drift_sample, expected_times
 from app.services.measurements.saving import save
-from app.services.measurements.store_uploads import ToStore, store_upload
+from app.services.measurements.store_uploads import Announce, ToStore, store_upload
 from app.store import doubtful, revision, uploads
 from app.store.measurement_filters import Filters
 from app.store.questions import ask
@@ -36,7 +36,8 @@ class Report:
 
     `doubtful` rows are new and stored apart, with a message each in `doubts`. `upload_id` is None without new rows.
     `skipped` counts rows without a measurement by reason, `ignored` the rows of columns that are not stored. `drift`
-    compares new rows with their predictions; None without new rows.
+    compares new rows with their predictions; None without new rows. A snapshot of `revision`, or else the current one,
+    has the rows.
     """
 
     received: int
@@ -50,6 +51,7 @@ class Report:
     added_gpus: tuple[str, ...]
     drift: Drift | None
     dry_run: bool
+    revision: int | None
 
 
 def ingest(
@@ -60,11 +62,12 @@ def ingest(
     doubtful_factor: float = 0.0,
     key_id: int | None = None,
     dry_run: bool = False,
+    announce: Announce = lambda _: None,
 ) -> Report:
     """Check all rows and store all of them, or none. Raises BadInput with the errors by row.
 
     Rows more than `doubtful_factor` times off what is expected are stored as doubtful; 0: none is. `key_id`: the
-    caller's key.
+    caller's key. `announce` is called with new operators once they are committed, those of other uploads included.
     """
     checked = check(engine.catalog, *upload.parts, device=upload.device)
     if checked.breaches and not dry_run and correct_limits(database, checked.breaches, key_id):
@@ -76,7 +79,7 @@ def ingest(
         raise_errors(checked, measured)
     finally:
         release(checked.errors)
-    stored = store_upload(database, _to_store(engine, checked, doubtful_factor, key_id, dry_run=dry_run))
+    stored = store_upload(database, _to_store(engine, checked, doubtful_factor, key_id, dry_run=dry_run), announce)
     return Report(
         received=len(upload),
         inserted=stored.inserted,
@@ -89,6 +92,7 @@ def ingest(
         added_gpus=tuple(spec.id for spec in checked.newcomers),
         drift=stored.drift,
         dry_run=dry_run,
+        revision=stored.revision,
     )
 
 

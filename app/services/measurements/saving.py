@@ -14,7 +14,7 @@ from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
 from app.store import revision
-from app.store.few_operators import Sent
+from app.store.few_operators import Added, Sent
 from app.store.operator_blocks import OperatorBlock
 from app.store.questions import ask
 from app.tables.gpus import GpuSpec
@@ -30,17 +30,19 @@ class Owned(NamedTuple):
 def save(connection: Connection, checked: Checked, upload_id: int | None = None) -> int:
     """Store the checked rows and their new GPUs, and return the number of new rows. Raises Conflict."""
     _, gone = ask(connection, revision.LOCK, gpu_store.missing(gpus_of([checked])))
-    (inserted,) = save_together(connection, [Owned(checked, upload_id)], gone)
+    (inserted,), _ = save_together(connection, [Owned(checked, upload_id)], gone)
     if isinstance(inserted, Conflict):
         raise inserted
     return inserted
 
 
-def save_together(connection: Connection, uploads: Sequence[Owned], gone: set[str]) -> list[int | Conflict]:
-    """Store the rows of several uploads as one after the other; return the number of new rows of each.
+def save_together(
+    connection: Connection, uploads: Sequence[Owned], gone: set[str]
+) -> tuple[list[int | Conflict], Added | None]:
+    """Store the rows of several uploads as one after the other; return the number of new rows of each, and operators.
 
-    The caller holds `revision.lock`. It is the Conflict of those that use a GPU of `gone`, which the database lacks:
-    it was removed since they were checked. An upload with new GPUs comes alone: its Conflict is raised.
+    The caller holds `revision.lock`. The number is the Conflict of those that use a GPU of `gone`, which the database
+    lacks: it was removed since they were checked. An upload with new GPUs comes alone: its Conflict is raised.
     """
     newcomers = [spec for each in uploads for spec in each.checked.newcomers]
     for spec in newcomers:
@@ -51,9 +53,10 @@ def save_together(connection: Connection, uploads: Sequence[Owned], gone: set[st
     rows = [replace(row, upload_id=each.upload_id) for each in sound for row in each.checked.rows]
     inserted = store.insert_uploads(connection, rows)
     sent = [Sent(block, each.upload_id) for each in sound for block in _blocks(each.checked)]
-    inserted += operator_store.insert(connection, sent)
+    operators, added = operator_store.insert(connection, sent)
+    inserted += operators
     pairs = zip(uploads, refused, strict=True)
-    return [inserted[each.upload_id] if refusal is None else refusal for each, refusal in pairs]
+    return [inserted[each.upload_id] if refusal is None else refusal for each, refusal in pairs], added
 
 
 def gpus_of(uploads: Sequence[Checked]) -> set[str]:

@@ -10,11 +10,13 @@ from app.bootstrap.assemble import assemble, corrections
 from app.config import Settings
 from app.engine.corrections import FitHere, amended, outdated
 from app.engine.engine import Engine
+from app.engine.measured_operators import with_added
 from app.engine.unlearned import MOST_ROWS
 from app.engine.versions import Stores
 from app.services.measurements.ingest import ingest
 from app.services.measurements.removal import remove
 from app.store import gpus
+from app.store.few_operators import Added
 from app.store.measurement_filters import Filters
 from app.store.session import Database
 from app.tables.measurements import Measurements
@@ -93,6 +95,30 @@ def test_rows_read_one_after_another_give_the_engine_of_all_at_once(settings: Se
     np.testing.assert_array_equal(one.latency_s, other.latency_s)
     assert len(engine.operators.index.evidence(rows.ops, np.arange(len(rows)), np.full(len(rows), j[0]))) == len(rows)
     assert set(one.group.tolist()) == set(other.group.tolist())
+
+
+def test_added_rows_give_the_engine_that_is_read_from_the_database(settings: Settings, database: Database) -> None:
+    before = engine = look(settings, database)
+    rows = made(V100).rows
+    added: list[Added] = []
+    for some in (np.arange(3), np.arange(27), np.arange(2)):  # rows of the first are known to the others
+        ingest(database, engine, upload(rows.take(some)), announce=added.append)
+    for each in added:
+        engine = with_added(engine, each)
+    read = look(settings, database, before)
+    assert len(added) == 2
+    assert (engine.revision, engine.corrected, engine.operators.counts) == (
+        read.revision,
+        read.corrected,
+        read.operators.counts,
+    )
+    for column in ("keys", "latency_s", "start"):
+        np.testing.assert_array_equal(getattr(engine.operators.index, column), getattr(read.operators.index, column))
+    (mine,), (theirs,) = (of.served["auto", "*"].unlearned["linear", V100].runs(of.gpus) for of in (engine, read))
+    for name in ("software", "kernel", "grid", "block", "key"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+    np.testing.assert_array_equal(mine.rows.ops.dims, theirs.rows.ops.dims)
+    np.testing.assert_array_equal(mine.rows.latency_s, theirs.rows.latency_s)
 
 
 def test_a_change_of_an_older_release_is_read_whole(settings: Settings, database: Database) -> None:

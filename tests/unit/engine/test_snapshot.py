@@ -14,6 +14,7 @@ from app.engine.power_model import PowerModel
 from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
 from app.store import revision
+from app.store.few_operators import Added
 from app.store.session import Database
 from tests.busy_machine import until
 
@@ -109,3 +110,30 @@ def test_a_poll_says_whether_anything_changed(
     change(database)
     assert holder.refresh()
     assert not holder.refresh()
+
+
+def test_added_rows_are_put_in_place_where_nothing_else_has_changed(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    now = change(database)
+    holder.add(Added(now, ()))
+    assert holder.engine.revision == now
+    assert not assembling.begun.is_set()
+    change(database)
+    later = change(database)
+    holder.add(Added(later, ()))  # the change before it was not read
+    assert holder.engine.revision == now
+    assert holder.refresh(later)
+    assert holder.engine.revision == later
+    holder.add(Added(later, ()))
+    assert holder.engine.revision == later
+
+
+def test_a_snapshot_that_is_new_enough_is_not_polled(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    change(database)
+    assert not holder.refresh(holder.engine.revision)
+    assert not assembling.begun.is_set()

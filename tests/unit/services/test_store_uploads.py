@@ -1,6 +1,7 @@
 """Uploads that wait at the same time are stored together, each with its own result."""
 
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from app.errors import Conflict
+from app.errors import Conflict, Unavailable
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.doubts import Doubts
 from app.services.measurements.model_drift import DriftSample
 from app.services.measurements.store_uploads import Stored, ToStore, store_upload
 from app.store import gpus, revision, uploads
+from app.store.few_operators import Added
 from app.store.operator_blocks import identities
 from app.store.session import Database
 from app.tables.catalog import Catalog
@@ -52,18 +54,24 @@ def ready(found: Checked) -> ToStore:
     return ToStore(found, Doubts({}, tuple((np.empty(0, np.intp), np.empty(0)) for _ in blocks)), sample, 7, False)
 
 
-def together(database: Database, *waiting: ToStore) -> list[Future[Stored]]:
+def store(database: Database, upload: ToStore) -> Stored:
+    return store_upload(database, upload, lambda _: None)
+
+
+def together(
+    database: Database, *waiting: ToStore, announce: Callable[[Added], None] = lambda _: None
+) -> list[Future[Stored]]:
     """Results of uploads that came one by one while another was being stored."""
     with ThreadPoolExecutor(len(waiting) + 1) as pool:
         with database.begin() as connection:
             revision.lock(connection)
-            first = pool.submit(store_upload, database, ready(checked(linear(1, 9.0))))
+            first = pool.submit(store, database, ready(checked(linear(1, 9.0))))
             while database._writing._turn.acquire(blocking=False):  # it has begun
                 database._writing._turn.release()
                 time.sleep(0.001)
             found = []
             for k, upload in enumerate(waiting):
-                found.append(pool.submit(store_upload, database, upload))
+                found.append(pool.submit(store_upload, database, upload, announce))
                 while len(database._writing._queue) <= k:
                     time.sleep(0.001)
         first.result()
@@ -93,7 +101,7 @@ def test_a_row_of_two_uploads_is_new_in_the_first_of_them(database: Database) ->
     same, other = linear(12, 9.0), linear(13, 9.0)
     found = [each.result() for each in together(database, ready(checked(same)), ready(checked(same, other)))]
     assert [each.inserted for each in found] == [1, 1]
-    again = store_upload(database, ready(checked(same)))
+    again = store(database, ready(checked(same)))
     assert (again.inserted, again.upload_id, again.drift) == (0, None, None)
     assert found[0].drift is not None
     assert found[0].drift.rows == 1
@@ -126,4 +134,53 @@ def test_a_dry_run_among_others_stores_nothing(database: Database) -> None:
     found = [each.result() for each in together(database, *parts)]
     assert [each.inserted for each in found] == [1, 1, 1]
     assert found[1].upload_id is None
-    assert store_upload(database, ready(checked(linear(42, 9.0)))).inserted == 1
+    assert store(database, ready(checked(linear(42, 9.0)))).inserted == 1
+
+
+def test_new_operators_of_a_transaction_are_announced_once_it_is_committed(database: Database) -> None:
+    found: list[tuple[int, int, int]] = []
+
+    def announce(added: Added) -> None:
+        with database.begin() as connection:
+            found.append((sum(len(ids) for _, ids in added.parts), added.revision, revision.current(connection)))
+
+    same = linear(52, 9.0)
+    parts = [ready(checked(same)), ready(checked(same, linear(53, 9.0))), ready(checked(linear(54, 9.0)))]
+    results = [each.result() for each in together(database, *parts, announce=announce)]
+    ((rows, made, now),) = found
+    assert (rows, made) == (3, now)
+    assert {each.revision for each in results} == {made}
+    dry = ready(checked(linear(55, 9.0)))._replace(dry_run=True)
+    assert store_upload(database, dry, announce).inserted == 1
+    assert store_upload(database, ready(checked(same)), announce).revision is None
+    assert len(found) == 1
+
+
+@pytest.fixture
+def lost_at_commit(database: Database) -> Iterator[None]:
+    """The server ends a connection that commits an upload of key 9."""
+    lose = "BEGIN IF NEW.key_id = 9 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NULL; END"
+    with database.begin() as connection:
+        connection.execute(sa.text(f"CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS '{lose}'"))
+        connection.execute(
+            sa.text(
+                "CREATE CONSTRAINT TRIGGER lose AFTER INSERT ON uploads DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION lose()"
+            )
+        )
+    yield
+    with database.begin() as connection:
+        connection.execute(sa.text("DROP FUNCTION lose CASCADE"))
+
+
+@pytest.mark.usefixtures("lost_at_commit")
+def test_a_commit_that_fails_is_reported_to_all_of_its_uploads_and_stores_nothing(database: Database) -> None:
+    parts = [linear(62, 9.0), linear(63, 9.0), kernel(9.5)]
+    waiting = [ready(checked(row)) for row in parts]
+    announced: list[Added] = []
+    waiting[1] = waiting[1]._replace(key_id=9)
+    for each in together(database, *waiting, announce=announced.append):
+        with pytest.raises(Unavailable):
+            each.result()
+    assert announced == []
+    assert [store(database, ready(checked(row))).inserted for row in parts] == [1, 1, 1]

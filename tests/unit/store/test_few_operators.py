@@ -51,7 +51,7 @@ def inserted(database: Database, source: str, upload_id: int | None) -> tuple[in
     with database.begin() as connection:
         before = revision.current(connection)
         new = operators.insert(connection, [Sent(block, upload_id) for block in found.blocks])
-        return new[upload_id], revision.current(connection) - before
+        return new.rows[upload_id], revision.current(connection) - before
 
 
 def stored(database: Database, source: str) -> list[dict[str, Any]]:
