@@ -102,6 +102,10 @@ class EmbeddedPostgres:
                 return
             if self._ping() != Ping.NO_RESPONSE:
                 self._pg_ctl("stop", "-m", "fast")
+            folder = self._socket_folder()
+            if folder.parent != self._root:  # among temporary files, where nobody else removes it
+                with suppress(OSError):
+                    folder.rmdir()
 
     def ensure_running(self) -> None:
         """Start the server again if it died."""

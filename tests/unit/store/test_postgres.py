@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from app.config import CHECKOUT
 from app.store.postgres import EmbeddedPostgres, binary, started_beside
@@ -149,6 +151,19 @@ def test_an_interrupted_first_start_is_repeated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ['it\'s a "$HOME" of 100 % ünï', "x" * 120])
 def test_long_and_unusual_folder_names_work(tmp_path: Path, name: str) -> None:
     with EmbeddedPostgres(tmp_path / name) as server:
+        psycopg.connect(server.url).close()
+
+
+def test_a_socket_folder_among_temporary_files_is_removed_with_the_last_user(tmp_path: Path) -> None:
+    root = tmp_path / ("x" * 120)
+    with EmbeddedPostgres(root) as server:
+        folder = Path(conninfo_to_dict(server.url)["host"])
+        assert folder.parent == Path(tempfile.gettempdir())
+        with EmbeddedPostgres(root):
+            pass
+        assert folder.exists()
+    assert not folder.exists()
+    with EmbeddedPostgres(root) as server:
         psycopg.connect(server.url).close()
 
 
