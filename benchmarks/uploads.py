@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import uvloop
 
 from app.config import Settings
@@ -58,6 +59,13 @@ def printed(name: str, waits: list[float]) -> tuple[float, float]:
     return middle, longest
 
 
+def processor_ms(service: Service) -> float:
+    """Milliseconds of processor time that the API process has taken."""
+    assert service.process is not None
+    times = psutil.Process(service.process.pid).cpu_times()
+    return 1e3 * float(times.user + times.system)
+
+
 def corrected_s(service: Service) -> float:
     """Seconds until corrections include every row."""
     began = time.monotonic()
@@ -82,7 +90,9 @@ def main() -> None:
     ):
         service.client.post("/measurements", json=made[: options.rows]).raise_for_status()
         print(f"{options.rows} rows of a GPU correct predictions after {corrected_s(service):.1f} s")
+        before = processor_ms(service)
         first = printed("uploads of one row, alone", uvloop.run(_alone(service.port, left, alone)))
+        print(f"processor time of the service: {(processor_ms(service) - before) / alone:.1f} ms an upload")
         print(f"the last of them corrects predictions after {corrected_s(service):.1f} s")
         uploads, predictions = uvloop.run(_together(service.port, left, options))
         second = printed(f"uploads at {options.uploads:g}/s beside predictions", uploads)
