@@ -15,6 +15,7 @@ from app.evaluation.operator_cells import read_cells
 from app.evaluation.operators import family_of, operators_of
 from app.ops import OP_CODE
 from app.predictors.auto.predictor import Auto
+from app.predictors.fitted_once import fitted_once
 from app.tables.gpus import GpuTable
 from app.training.calibration_trial import NONE, PLAN, RANDOM, Trial, trials
 from app.training.operator_folds import Cell, first_rows
@@ -67,10 +68,11 @@ def evaluate_calibration(
         names = ", ".join(table.ids[gpu] for gpu in measured)
         raise BadInput(f"Nothing was measured on {unmeasured[0]!r}: use one of {names}.")
     all_trials: list[Trial] = []
-    for target in measured:
-        if not gpus or table.ids[target] in gpus:
-            progress(f"{table.ids[target]} held out")
-            all_trials += _trials_on(selected, table, target, most_train)
+    with fitted_once():
+        for target in measured:
+            if not gpus or table.ids[target] in gpus:
+                progress(f"{table.ids[target]} held out")
+                all_trials += _trials_on(selected, table, target, most_train)
     return CalibrationStudy(tuple(_results(all_trials, table)), most_train)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from app.evaluation.models import Fitted, Study, predicted_models
 from app.predictors.auto.predictor import Auto
+from app.predictors.fitted_once import fitted_once
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
 from app.training.operator_validation import GPU_HELD_OUT, MOST_TESTED, HeldOut, answers
@@ -43,18 +44,20 @@ def predictions_left_out(
     rows = [run for run in rows if len(run)]
     fitted: dict[str, Auto] = {}
     residuals: dict[str, list[HeldOut]] = {}
-    for name in names:
-        progress(f"auto trains on operators, {name} left out")
-        gpu = study.gpus.ids.index(name)
-        here = [run for run in rows if (run.rows.gpu == gpu).any()]
-        train = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
-        # GPUs without measured operators all train on the same rows: fit once.
-        same = None if here else next((other for other in fitted if not residuals[other]), None)
-        fitted[name] = Auto().fit_operators(train, study.gpus) if same is None else fitted[same]
-        test = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_TESTED) for run in here]
-        residuals[name] = [
-            answers(fitted[name], test, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT) for k, run in enumerate(test)
-        ]
+    with fitted_once():
+        for name in names:
+            progress(f"auto trains on operators, {name} left out")
+            gpu = study.gpus.ids.index(name)
+            here = [run for run in rows if (run.rows.gpu == gpu).any()]
+            train = [_thinned(run.take(np.flatnonzero(run.rows.gpu != gpu)), most) for run in here or rows]
+            # GPUs without measured operators all train on the same rows: fit once.
+            same = None if here else next((other for other in fitted if not residuals[other]), None)
+            fitted[name] = Auto().fit_operators(train, study.gpus) if same is None else fitted[same]
+            test = [_thinned(run.take(np.flatnonzero(run.rows.gpu == gpu)), MOST_TESTED) for run in here]
+            residuals[name] = [
+                answers(fitted[name], test, study.gpus, k, np.arange(len(run)), GPU_HELD_OUT)
+                for k, run in enumerate(test)
+            ]
     for name in names:
         others = _together([part for gpu, parts in residuals.items() if gpu != name for part in parts])
         calibrated = Fitted(fitted[name], others.intervals())

@@ -22,6 +22,7 @@ from app.ops.base import Op
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.finish import finished
+from app.predictors.fitted_once import fitted_once
 from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Ints
@@ -131,12 +132,13 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
     cells = sorted(read_cells(folder, operators_of(chosen)), key=family_of)
     cells = [cell for cell in cells if family_of(cell) in chosen]
     errors: dict[tuple[str, str, str], list[CellErrors]] = defaultdict(list)
-    for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
-        for contender in running.values():
-            started = perf_counter()
-            for protocol, part, in_part in _errors(contender, cells, gpus, fold):
-                errors[protocol, part, contender.name] += in_part
-            progress(f"{fold.name}: {contender.name}, {perf_counter() - started:.1f} s")
+    with fitted_once():
+        for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
+            for contender in running.values():
+                started = perf_counter()
+                for protocol, part, in_part in _errors(contender, cells, gpus, fold):
+                    errors[protocol, part, contender.name] += in_part
+                progress(f"{fold.name}: {contender.name}, {perf_counter() - started:.1f} s")
     return Study(
         tuple(_results(errors, gpus.ids)),
         {"test_rows": most_test, "rows": most_train, "intervals": intervals},

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import NotTrained
+from app.predictors.fitted_once import fitted_once
 from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.intervals.groups import of_other_gpus
 from app.predictors.roofline import hardware_limit
@@ -113,8 +114,9 @@ def held_out(start: Start, runs: Sequence[OperatorRuns], gpus: GpuTable, report:
     """Return the answers on all possible splits."""
     cells = tuple(f"{run.op}/{run.dtype}" for run in runs)
     parts: list[HeldOut] = []
-    for fold in _by_gpu(start, runs, gpus, report):
-        parts += fold
+    with fitted_once():
+        for fold in _by_gpu(start, runs, gpus, report):
+            parts += fold
     parts += _by_configuration(start, runs, gpus, report)
     return HeldOut.together(cells, parts)
 

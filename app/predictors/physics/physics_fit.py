@@ -100,15 +100,18 @@ def fitted_factors(
         weight = None if weight is None else weight[kept]
     mass = np.ones(len(latency_s)) if weight is None else weight / weight.mean()
     dram_rows = 0.0 if streams else _DRAM_PRIOR * len(latency_s)
-    target, answer, neutral = np.log(latency_s), np.empty(len(latency_s)), np.log(NEUTRAL)
+    target, off, neutral = np.log(latency_s), np.empty(len(latency_s)), np.log(NEUTRAL)
 
-    def loss(point: Floats) -> float:
-        fill_scaled(terms, _within(point), answer)
+    def loss(point: Floats) -> float:  # a fit evaluates it hundreds of times, so each array is made in place
+        factors = _within(point)
+        fill_scaled(terms, factors, off)
+        np.log(off, out=off)
+        np.subtract(target, off, out=off)
+        np.abs(off, out=off)
         drawn = _PRIOR_ROWS * np.abs(point).sum() + dram_rows * abs(point[DRAM])
-        off = np.abs(target - np.log(answer))
         if capped:
-            off += _EXCESS_WEIGHT * _excess(terms, _within(point), latency_s)
-        return float((mass @ off + drawn) / len(answer))
+            off[:] += _EXCESS_WEIGHT * _excess(terms, factors, latency_s)
+        return float((mass @ off + drawn) / len(off))
 
     options = {"direc": np.eye(FACTORS)[_ORDER], "maxiter": 12, "xtol": 3e-3, "ftol": 1e-4}
     shifted = minimize(loss, neutral, method="Powell", options=options)
@@ -118,4 +121,5 @@ def fitted_factors(
 
 def _within(point: Floats) -> Floats:
     """Return the factors [FACTORS] of a point in log space, clipped to their bounds."""
-    return np.clip(np.exp(point), LEAST_FACTORS, MOST_FACTORS)
+    factors: Floats = np.minimum(np.maximum(np.exp(point), LEAST_FACTORS), MOST_FACTORS)  # np.clip takes twice the time
+    return factors

@@ -30,6 +30,7 @@ from app.predictors.auto.operators.models.per_operator import (
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
 from app.predictors.auto.operators.models.trend import NO_TREND
+from app.predictors.fitted_once import once
 from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, fitted_factors
@@ -101,7 +102,7 @@ def learn(samples: Samples, shape_features: int, before: Cell | None, shared: Sh
 def _own(samples: Samples, code: int, base: Cell, *, shared_has_rows: bool) -> Model:
     """The model of one GPU; `shared_has_rows`: the shared model was fitted to these rows too."""
     if len(samples.latency_s) >= ENOUGH:
-        return _with_isolated(samples)
+        return _with_isolated(samples.of_one_gpu())
     others = base.others(samples.names[code], samples.architectures[code])
     if shared_has_rows and len(samples.latency_s) >= LEAST_ALONE:
         # The shared model's residuals on its own training rows say nothing of other rows.
@@ -120,6 +121,7 @@ def calibrated(samples: Samples, before: Cell) -> dict[str, tuple[Model, str]]:
     return found
 
 
+@once
 def _with_isolated(samples: Samples) -> Model:
     """The model of a GPU of many rows, with additional trees for the isolated ones.
 
@@ -225,7 +227,7 @@ def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
         return NOTHING_CARRIED
     some = {code: _some(parts, code, TRIAL_ROWS) for code in codes}
     constants = [
-        np.mean([_constants(rows) for code in architecture for rows in some[code]], axis=0)
+        np.mean([_constants(rows.of_one_gpu()) for code in architecture for rows in some[code]], axis=0)
         for architecture in of_architecture
     ]
     carried = agreed(np.array(constants))
@@ -241,6 +243,7 @@ def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
     return Strengths(carried, STRENGTHS[np.mean(errors, axis=0).argmin()])
 
 
+@once
 def _constants(samples: Samples) -> Floats:
     """Logarithms of the constants fitted to one GPU alone, float64 [FACTORS]."""
     return np.log(fitted_factors(samples.terms, samples.latency_s, streams=samples.streams))

@@ -71,6 +71,19 @@ class Samples:
         columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[..., rows]) for name in _BY_ROW}
         return replace(self, **columns)
 
+    def of_one_gpu(self) -> Samples:
+        """Return the samples, all of one GPU, as they are without any other: its name and distillation inputs alone."""
+        code, none = int(self.gpu[0]), np.zeros_like(self.gpu)
+        features, on = self.blank
+        blank = np.ascontiguousarray(features[:, on == code])
+        return replace(
+            self,
+            gpu=none,
+            names=(self.names[code],),
+            architectures=(self.architectures[code],),
+            blank=(blank, np.zeros(blank.shape[1], dtype=on.dtype)),
+        )
+
     def residual(self, factors: Floats) -> Floats:
         """Return log(measured / physics under `factors`), float64 [n]."""
         physics = np.empty(len(self.latency_s))
