@@ -6,6 +6,10 @@ with the process that started it.
 It runs when a processor is idle: the kernel then stops it at once for an upload or a prediction, for which one with a
 lower priority only would make each step in the database wait until its time slice ends. Where no processor is ever
 idle, another with a lower priority takes its place.
+
+Linux may share the processors among sessions first (autogroup), and counts priorities within a session only: while the
+service waits for the database, which has sessions of its own, a child in the service's session would take all of its
+share. So the child has a session of its own, of less weight.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -31,6 +36,8 @@ from app.tables.gpus import GpuTable
 
 # Of one that takes the place of a starved one. At 19, the most, it would hardly run where all processors are busy.
 _NICE = 10
+# Of its session: a third of the weight of another.
+_SESSION, _SESSION_NICE = Path("/proc/self/autogroup"), 5
 _WHEN_IDLE = "--when-idle"
 # A process is starved if it ran for less than this share of so many seconds.
 LOOK_S, STARVED_SHARE = 5.0, 0.05
@@ -127,7 +134,7 @@ class CorrectionProcess:
                 command = [sys.executable, "-m", __name__, *([_WHEN_IDLE] if self._waits_for_idle else [])]
                 environment = {**os.environ, **_ONE_THREAD}
                 self._process = process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
                 )
                 assert process.stdin is not None
                 assert process.stdout is not None
@@ -199,6 +206,8 @@ def main() -> None:
 def _give_way(*, when_idle: bool) -> None:
     """Run after what answers requests, or only when a processor is idle, where the kernel allows that."""
     os.nice(_NICE)
+    with suppress(OSError):  # of kernels that know no groups of sessions, or set one at a time
+        _SESSION.write_text(str(_SESSION_NICE))
     if when_idle and sys.platform == "linux":
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,8 +1,10 @@
 """The child process that fits corrections."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -22,6 +24,7 @@ from app.wire.kernel_tables import NO_MEASUREMENTS
 from tests.busy_machine import until
 from tests.unit.training.test_candidate import GPUS, made
 
+SESSION = Path("/proc/self/autogroup")
 V100 = "tesla-v100-pcie-32gb"
 NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
 VERSION = Served(Auto(), Intervals.prior(), "1")
@@ -126,6 +129,15 @@ def test_one_that_finds_no_idle_processor_is_replaced_by_one_that_needs_none() -
         assert "--when-idle" not in child().cmdline()
     finally:
         starved.stop()
+
+
+def test_it_gives_way_in_a_session_of_its_own(process: CorrectionProcess) -> None:
+    """The kernel may share processors among sessions first: that of this process has its whole share."""
+    assert list(process.fit(VERSION, [group()], GPUS))
+    pid = child().pid
+    assert os.getsid(pid) == pid
+    if SESSION.exists() and os.geteuid() == 0:  # other accounts may set one at a time
+        assert Path(f"/proc/{pid}/autogroup").read_text().split()[-2:] == ["nice", "5"]
 
 
 def test_none_is_started_after_the_stop(process: CorrectionProcess) -> None:
