@@ -93,12 +93,15 @@ def _fill_corrections(
 ) -> None:
     """Add the models' corrections to `block.correction`, which is zero, faded by the extrapolation distance."""
     count, share, correction = len(block.query), queries.share, block.correction
-    ones = queries.twin[block.query]
     single = np.zeros((MEMBERS if len(trace.cell) else 0, count))
-    _add_models(rows, packed, gpu_models, Inputs(queries.row[ones], ones, block.cell, block.gpu), correction, single)
-    if IS_COLLECTIVE[rows.op_features.kind[queries.row[block.query[0]]]] and share[block.query].any():
-        ones, more, also = queries.other[block.query], np.zeros(count), np.zeros_like(single)
+    between = IS_COLLECTIVE[rows.op_features.kind[queries.row[block.query[0]]]] and share[block.query].any()
+    more, also = correction, single
+    for side in range(2 if between else 1):  # one call, which is inlined: its compilation takes seconds
+        ones = queries.other[block.query] if side else queries.twin[block.query]
+        if side:
+            more, also = np.zeros(count), np.zeros_like(single)
         _add_models(rows, packed, gpu_models, Inputs(queries.row[ones], ones, block.cell, block.gpu), more, also)
+    if between:
         correction[:count] += share[block.query] * (more - correction[:count])
         single += share[block.query] * (also - single)
     for k in range(count):
