@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from app.evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published
 from app.evaluation.convnets_by_operators import convmeter_cells
 from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -97,14 +96,12 @@ def test_a_folder_without_networks_is_refused(tmp_path: Path) -> None:
 
 @needs_data
 def test_the_command_prints_and_writes_its_results(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "app.cli", "evaluate", "convmeter", "--data", str(DATA), "--held-out", "gpu"]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250
-    )
+    command = ("evaluate", "convmeter", "--data", DATA, "--held-out")
+    done = run_command(*command, "gpu", "--json", tmp_path / "cells.json", env=os.environ, timeout=250)
     assert done.returncode == 0, done.stderr
     assert "the GPU held out" in done.stdout
     written = json.loads((tmp_path / "cells.json").read_text())
     assert written["study"] == "convmeter"
     assert {cell["held_out"] for cell in written["cells"]} == {"gpu"}
-    refused = subprocess.run([*command[:-1], "moon"], capture_output=True, text=True, check=False, timeout=250)
+    refused = run_command(*command, "moon", env=os.environ)
     assert (refused.returncode, "use one of family, network, gpu, operators" in refused.stderr) == (1, True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
 from app.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
 from app.evaluation.operators import evaluate_operators
+from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
@@ -102,11 +101,8 @@ def test_command_prints_and_writes_every_cell(tmp_path: Path) -> None:
     }
     (tmp_path / "neusight").mkdir()
     pq.write_table(pa.table(rows), tmp_path / NEUSIGHT_FILE)
-    command = [sys.executable, "-m", "app.cli", "evaluate", "operators", "--data", str(tmp_path)]
-    command += ["--predictor", "roofline"]
-    done = subprocess.run(
-        [*command, "--json", str(tmp_path / "cells.json")], capture_output=True, text=True, check=False, timeout=250
-    )
+    asked = ("evaluate", "operators", "--data", tmp_path, "--predictor", "roofline")
+    done = run_command(*asked, "--json", tmp_path / "cells.json", env=os.environ, timeout=250)
     assert done.returncode == 0, done.stderr
     assert "GPUs seen, NeuSight's test dimensions" in done.stdout and "tesla-p4 left out: roofline" in done.stderr
     written = json.loads((tmp_path / "cells.json").read_text())

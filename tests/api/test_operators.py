@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from app.ops import OPS
 from app.wire.operators.operators_form import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
 from app.wire.operators.row_forms import FORMS
+from tests.forked import run_command
 from tests.service import PREDICTION_FIELDS
 
 Row = dict[str, Any]
@@ -215,18 +217,10 @@ def test_a_hundred_thousand_rows(client: TestClient) -> None:
 
 
 def test_the_command_line_predicts_operators(tmp_path: Any, settings: Any) -> None:
-    import os
-    import subprocess
-    import sys
-
     file = tmp_path / "operators.json"
     file.write_text(json.dumps(OPERATORS_EXAMPLE))
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "predict", str(file), "--gpu", "titan-v", "--json"],
-        env={**os.environ, **settings.environment()},
-        capture_output=True,
-        check=True,
-    )
+    done = run_command("predict", file, "--gpu", "titan-v", "--json", env=os.environ | settings.environment())
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["predictions"][0]["gpu"] == "titan-v"
 
 
