@@ -154,11 +154,13 @@ def _serve() -> NoReturn:
     """Answer requests until this process's parent ends: start a command, or say its exit status, None while it runs."""
     from app.bootstrap.warm import shipped_snapshot, warm
     from app.cli import COMMANDS
+    from app.engine import long_tail
 
     for name in ("main", "worker", *(f"cli.{module}" for _, module, _ in COMMANDS)):
         import_module(f"app.{name}")
     snapshot = shipped_snapshot()  # held, so that commands find its versions in use
     warm(snapshot)
+    long_tail.warm()
     gc.collect()
     gc.freeze()  # a collection would copy the memory of all of it into each command
     running: dict[int | None, BaseProcess] = {}

@@ -26,17 +26,20 @@ def _key(name: str) -> str:
     return normalise(name).removesuffix(".0")
 
 
+_KEYED = tuple((known, _key(known.name)) for known in ARCHITECTURES)
+
+
 def by_name(name: str) -> tuple[Architecture, ...]:
     """Return the architectures of a name: several if the name covers several compute capabilities.
 
     The longest known prefix decides: "CDNA 3.0" is CDNA 3, "Xe2-HPG" is Xe2, "RDNA 3.5" is RDNA 3.
     """
     wanted = _key(name)
-    fits = [known for known in ARCHITECTURES if wanted.startswith(_key(known.name))]
+    fits = [(known, key) for known, key in _KEYED if wanted.startswith(key)]
     if not fits:
-        return tuple(known for known in ARCHITECTURES if len(wanted) > 2 and _key(known.name).startswith(wanted))
-    longest = max(len(_key(known.name)) for known in fits)
-    return tuple(known for known in fits if len(_key(known.name)) == longest)
+        return tuple(known for known, key in _KEYED if len(wanted) > 2 and key.startswith(wanted))
+    longest = max(len(key) for _, key in fits)
+    return tuple(known for known, key in fits if len(key) == longest)
 
 
 def rates_of(architecture: Architecture, device: str) -> dict[str, float]:
