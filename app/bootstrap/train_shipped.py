@@ -163,7 +163,7 @@ def _throw_away() -> Iterator[Runtime]:
 
 
 def _retrain(runtime: Runtime, name: str, report: Report) -> None:
-    """Run one retrain job now, in a subprocess like the worker's."""
+    """Run one retrain job now, in a subprocess like the worker's, for as long as it takes."""
     job_id = queue_retrain(runtime.database, name, None)
     process = subprocess.Popen(
         [sys.executable, "-m", "app.bootstrap.retrain_process", str(job_id)],
@@ -171,7 +171,7 @@ def _retrain(runtime: Runtime, name: str, report: Report) -> None:
         env={**os.environ, **runtime.settings.environment(), **ONE_THREAD},
     )
     try:
-        process.wait(runtime.settings.retrain_timeout_s)
+        process.wait()
     finally:
         process.kill()
         process.wait()
