@@ -7,12 +7,14 @@ Both ends of the pipe send frames: a head of one letter, a number and a length, 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import struct
 import subprocess
 import sys
 import threading
+import time
 from typing import IO
 
 import pyarrow as pa
@@ -23,8 +25,10 @@ from app.wire.table_files import ARROW, DAMAGED, PARQUET, read_table
 _HEAD = struct.Struct(">cQQ")
 _FORMS = {ARROW: b"A", PARQUET: b"P"}
 _TABLE, _TOO_LARGE, _DAMAGED = b"T", b"L", b"D"
-# Memory for a file beyond what an idle process has, and time; a million rows take a tenth of both.
-_MOST_BYTES, _MOST_S = 1 << 30, 20.0
+# Memory for a file beyond what an idle process has, and processor time; a million rows take a tenth of both.
+_MOST_BYTES, _MOST_S = 1 << 30, 20
+# Longest time for a file, also where other programs take the processor.
+_LONGEST_S = 60.0
 # Allocators that reserve no gigabytes ahead.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 # Longest wait for files of others.
@@ -51,7 +55,7 @@ class TableProcess:
                 return reader.read_all()
         message = answer.decode(errors="replace")
         if status == _TOO_LARGE:
-            raise TooLarge(message or f"The {form} takes more than {_MOST_BYTES:,} bytes or {_MOST_S:g} s to decode.")
+            raise TooLarge(message or f"The {form} takes more than {_MOST_BYTES:,} bytes or {_MOST_S} s to decode.")
         raise ValueError(message)
 
     def stop(self) -> None:
@@ -68,7 +72,7 @@ class TableProcess:
             process = self._process = _start()
         assert process.stdin is not None
         assert process.stdout is not None
-        timer = threading.Timer(_MOST_S, process.kill)
+        timer = threading.Timer(_LONGEST_S, process.kill)
         timer.start()
         try:
             _write(process.stdin, kind, number, body)
@@ -137,6 +141,8 @@ def _serve() -> None:
             kind, max_rows, body = _read(sys.stdin.buffer)
         except EOFError:
             return
+        _, most_s = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + _MOST_S, most_s))
         status, answer = _answer(kind, max_rows, body)
         _write(sys.stdout.buffer, status, 0, answer)
 
