@@ -193,10 +193,10 @@ PHYSICS = (
 )
 LEARNED = (
     Mechanism(
-        "trend over the layers of modules",
-        260,
+        "trend over the parts of modules",
+        190,
         ("attention_module bf16",),
-        _are(("learning.fitting:fitted_trend", lambda features, residual, axes: NO_TREND)),
+        _are(("learning.fitting:fitted_trend", lambda features, latency_s, axes: NO_TREND)),
         SEEN,
     ),
     Mechanism("no bottleneck beyond what was measured", 18, (DECODE,), _fitted(capped=False)),

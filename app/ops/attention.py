@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from app.ops.attention_decode import decode_blocks, decode_loops, decode_products
-from app.ops.attention_tiles import attended, either, key_bytes, products, queries_of, shared_heads
+from app.ops.attention_latent_parts import LatentParts, latent_parts
+from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
@@ -28,8 +29,6 @@ from app.ops.suite import NARROW, Axis, Log, Made, Maker, Pick, Row, Sizes, Spac
 from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
-BACKWARD_FLOPS = 2.5
-
 
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:
     """Work from forward FLOPs, and elements that belong to queries and keys; forward writes one output per query."""
@@ -37,7 +36,7 @@ def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work
     into, out = queries * DTYPE_BYTES[table.dtype], queries * OUTPUT_BYTES[table.dtype]
     read = keys * key_bytes(table)
     moved = into + out + read + back * (into + out + read)
-    return Work((1.0 + back * (BACKWARD_FLOPS - 1.0)) * flops, moved, moved)
+    return Work(passes(table) * flops, moved, moved)
 
 
 def work(table: OpTable) -> Work:
@@ -256,7 +255,10 @@ ATTENTION_OPS = (
         check=check,
         prior=_PRIOR,
         ratios=_RATIOS,
+        interval_apart=True,
         configuration=_LAYER,
+        parts=latent_parts,
+        part_names=LatentParts._fields,
         saves=("input", "output"),
         suite=Space(
             {

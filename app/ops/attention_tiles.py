@@ -14,6 +14,9 @@ from app.ops.figures import Products, Queries
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OpTable
 
+# Backward computes the scores again: five products for two.
+_BACKWARD_FLOPS = 2.5
+
 
 class Attended(NamedTuple):
     """Counts of one sequence, float64 [n] each: queries, (query, key) pairs, and keys that any query attends to."""
@@ -43,6 +46,18 @@ def either(given: Floats, default: Floats) -> Floats:
     """`given` [n], with `default` [n] in place of NaN."""
     chosen: Floats = np.where(np.isnan(given), default, given)
     return chosen
+
+
+def passes(table: OpTable) -> Floats:
+    """FLOPs of a row over those of its forward pass, float64 [n]."""
+    over: Floats = 1.0 + table.column("backward") * (_BACKWARD_FLOPS - 1.0)
+    return over
+
+
+def padded(count: Floats, block: float) -> Floats:
+    """Return counts [n] rounded up to whole blocks."""
+    whole: Floats = np.ceil(count / block) * block
+    return whole
 
 
 def shared_heads(table: OpTable) -> Floats:

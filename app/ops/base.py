@@ -144,7 +144,8 @@ class Op:
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
     few_configurations  whether data sets hold a handful of them; its dtypes then share what carries to other GPUs
-    trend     whether its times follow a trend over the sizes of a configuration, which the physics does not know
+    parts     amounts that the times of its kernels are in proportion to, [n] each, the first of them 1, where it is
+              several kernels or is tiled in several ways; `part_names`: their names
 
     In a network:
     backward  what its backward pass runs (app.ops.gradient)
@@ -192,7 +193,8 @@ class Op:
     interval_apart: bool = False
     configuration: tuple[str, ...] = ()
     few_configurations: bool = False
-    trend: bool = False
+    parts: Callable[[OpTable], tuple[Floats, ...]] | None = None
+    part_names: tuple[str, ...] = ()
 
     backward: tuple[Step, ...] = (ITSELF,)
     saves: tuple[Literal["input", "output"], ...] = ()

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ops.attention import BACKWARD_FLOPS
+from app.ops.attention_tiles import passes
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.prior import Prior
@@ -73,7 +73,7 @@ def scan_work(table: OpTable) -> Work:
     flops = table.column("batch") * tokens * table.column("value_heads") * (within + states)
     back, moved = table.column("backward"), _moved(table)
     moved = (1.0 + back) * moved
-    return Work((1.0 + back * (BACKWARD_FLOPS - 1.0)) * flops, moved, moved)
+    return Work(passes(table) * flops, moved, moved)
 
 
 def step_work(table: OpTable) -> Work:

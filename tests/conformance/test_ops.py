@@ -15,6 +15,7 @@ from app.ops.glue import GLUE_OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
+from app.predictors.auto.operators.models.features import PARTS, STACK
 from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
@@ -151,6 +152,20 @@ def test_larger_dimensions_are_no_less_work(op: Op) -> None:
             assert (column >= least * (1 - 1e-12)).all(), name
         for gpu in range(len(GPUS)):
             assert (times(more, gpu)[0] >= times(before, gpu)[0] * (1 - 1e-12)).all(), name
+
+
+def test_parts_are_named_finite_and_more_in_backward(op: Op) -> None:
+    assert len(op.part_names) <= STACK - PARTS
+    if op.parts is None:
+        return
+    rows = rows_of(op.name)
+    forward, backward = (
+        np.array(op.parts(table_of(op, [row | {"backward": back} for row in rows]))) for back in (0, 1)
+    )
+    assert forward.shape == (len(op.part_names), len(rows))
+    assert (np.isfinite(forward) & (forward >= 0)).all()
+    assert forward[0].tolist() == [1.0] * len(rows)
+    np.testing.assert_allclose(backward, 2.5 * forward)
 
 
 def test_the_hardware_limit_covers_auto(op: Op) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.graphs.transformers.architecture import AttentionModule
 from app.graphs.transformers.attention import Span
 from app.graphs.transformers.row_writer import Flow, RowWriter
-from app.ops.attention_module import INDEX_BYTES, KINDS, Sizes, weights
+from app.ops.attention_module_work import INDEX_BYTES, KINDS, Sizes, weights
 
 
 def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span, width: float) -> Flow:

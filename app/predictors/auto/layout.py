@@ -47,4 +47,4 @@ def _of_operator(name: str) -> Layout:
         # Formats of weights alone come last, and their order does not matter: no cache of keys and values has them.
         last = max(DTYPES.index(dtype) for dtype in op.dtypes if dtype in ACTIVATION_DTYPES)
         codes[f"{name}.dtype"] = DTYPES[: last + 1]
-    return Layout({features_of(name): shape_feature_names(kind)}, codes)
+    return Layout({features_of(name): (*shape_feature_names(kind), *op.part_names)}, codes)

@@ -58,6 +58,7 @@ class OperatorFeatures(NamedTuple):
                         (app.ops.base.Transformed); else 0
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
     loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
+    parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
     kind, dtype         int [n], codes
     """
 
@@ -87,6 +88,7 @@ class OperatorFeatures(NamedTuple):
     fill: Floats
     splits: Floats
     loops: Floats
+    parts: Floats
     kind: Ints
     dtype: Ints
 
@@ -212,6 +214,16 @@ def _loops(n: int, kinds: list[Kind]) -> Floats:
     return features
 
 
+def _parts(n: int, kinds: list[Kind]) -> Floats:
+    """Return `parts` of OperatorFeatures."""
+    parted = [(kind.rows, kind.op.parts(kind.table)) for kind in kinds if kind.op.parts is not None]
+    features = np.zeros((max((len(parts) for _, parts in parted), default=0), n))
+    for rows, parts in parted:
+        for whole, part in zip(features, parts, strict=False):
+            whole[rows] = part
+    return features
+
+
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
     """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
@@ -239,6 +251,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         transformed,
         *grid,
         _loops(len(ops), kinds),
+        _parts(len(ops), kinds),
         ops.kind,
         ops.dtype,
     )

@@ -5,7 +5,7 @@ import pytest
 
 from app.ops import OP_CODE, OPS
 from app.ops.attention_decode import decode_blocks, decode_loops
-from app.ops.attention_module import KINDS as MODULE_KINDS
+from app.ops.attention_module_work import KINDS as MODULE_KINDS
 from app.ops.attention_tiles import attended, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.ops.attention_module import DSA, MLA, MSA
+from app.ops.attention_module_work import DSA, MLA, MSA
 from app.ops.moe import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.collectives.interpolation import joined

@@ -91,7 +91,10 @@ def fill_answers(
 def _fill_corrections(
     rows: Rows, packed: Packed, gpu_models: GpuModels, queries: Queries, block: Block, trace: Trace
 ) -> None:
-    """Add the models' corrections to `block.correction`, which is zero, faded by the extrapolation distance."""
+    """Add the models' corrections to `block.correction`, which is zero, faded by the extrapolation distance.
+
+    A trend goes on beyond its rows, so that corrections with one do not fade.
+    """
     count, share, correction = len(block.query), queries.share, block.correction
     single = np.zeros((MEMBERS if len(trace.cell) else 0, count))
     between = IS_COLLECTIVE[rows.op_features.kind[queries.row[block.query[0]]]] and share[block.query].any()
@@ -104,9 +107,11 @@ def _fill_corrections(
     if between:
         correction[:count] += share[block.query] * (more - correction[:count])
         single += share[block.query] * (also - single)
+    model = gpu_models.member[block.cell, block.gpu, 0]
+    goes_on = model >= 0 and packed.trend_begin[model] < packed.trend_begin[model + 1]
     for k in range(count):
         fading = 1.0
-        if block.distance[k] > 0.0:
+        if block.distance[k] > 0.0 and not goes_on:
             row = queries.row[queries.twin[block.query[k]]]
             fading = np.exp(
                 -FADING * extrapolation_distance(rows.shape, row, packed.low[block.cell], packed.high[block.cell])

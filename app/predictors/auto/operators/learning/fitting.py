@@ -29,11 +29,11 @@ from app.predictors.auto.operators.models.per_operator import (
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
-from app.predictors.auto.operators.models.trend import NO_TREND
+from app.predictors.auto.operators.models.trend import NO_TREND, without_parts
 from app.predictors.fitted_once import once
 from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
-from app.predictors.physics.physics_fit import FACTORS, fitted_factors
+from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.tables.arrays import Floats
 
@@ -140,14 +140,16 @@ def _with_isolated(samples: Samples) -> Model:
 
 
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
-    """Constants of the physics, and trees fitted to its log residuals; `weight` [n] of the rows."""
+    """Constants of the physics or a trend, and trees fitted to the log residuals; `weight` [n] of the rows."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
     capped = alone and samples.waits
-    factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
     features = np.ascontiguousarray(samples.features)
-    residual = samples.residual(factors)
-    trend = fitted_trend(features, residual, samples.axes) if alone else NO_TREND
-    residual -= trend.sum(features)
+    trend = fitted_trend(features, samples.latency_s, samples.axes) if alone else NO_TREND
+    factors = NEUTRAL
+    if trend is NO_TREND:
+        factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
+    residual = samples.residual(factors) - trend.sum(features)
+    features = without_parts(features, samples.axes)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
     count = _trees_of(len(residual), eager=eager) if trees is None else trees
@@ -159,7 +161,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
         room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
-        grown = distilled(features, target, grown, room, blank)
+        grown = distilled(features, target, grown, room, without_parts(blank, samples.axes))
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples), trend)
 
 

@@ -1,69 +1,57 @@
-"""Fit of the trend of a GPU's residuals over the dimensions of a layer (models.trend), by ridge regression."""
+"""Fit of the trend of a GPU's times over the parts of an operator (models.trend), by non-negative least squares."""
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import nnls
 
-from app.predictors.auto.operators.models.trend import NO_TREND, Axes, Trend, fill_terms_at, terms_of
-from app.runtime.compiled import compiled
-from app.tables.arrays import Floats, Ints, Singles
+from app.predictors.auto.operators.models.trend import NO_TREND, PRESENT, Axes, Trend
+from app.tables.arrays import Floats, Singles
 
-# Rows of residual zero that each coefficient counts as.
-_SHRINKAGE = 30.0
-# Least rows of a class with coefficients of its own.
+# Least rows of a class with constants of its own.
 _LEAST_ROWS = 30
-# How far beyond the measured layers the trend goes on: to half or twice a size, and with it the time.
-_BEYOND = np.log(2.0)
-# Least standard deviation of a feature that varies.
-_VARIES = 1e-4
+# Rounds of least squares in which rows count less the further off they are in log space, from _CLEAR on: throttled
+# runs, and kernels that no part tells.
+_ROUNDS, _CLEAR = 6, 0.03
+# How much the constants are shrunk, per row: parts that grow together share what is theirs.
+_SHRINKAGE = 1e-4
 
 
-def fitted_trend(features: Singles, residual: Floats, axes: Axes) -> Trend:
-    """Return the trend of `residual` [n] over `features` float32 [columns, n]; none where no layer differs."""
-    layer, load = ([row for row in rows if features[row].std() > _VARIES] for rows in (axes.layer, axes.load))
-    if not layer:
+def fitted_trend(features: Singles, latency_s: Floats, axes: Axes) -> Trend:
+    """Return the trend of `latency_s` [n] over `features` float32 [columns, n]; none of an operator without parts."""
+    if not axes.part:
         return NO_TREND
-    column, beyond = np.array([*layer, *load]), np.array([_BEYOND] * len(layer) + [0.0] * len(load))
-    size = features[column].astype(np.float64)
-    low, high = size.min(axis=1) - beyond, size.max(axis=1) + beyond
-    key = np.array(axes.key)
-    code = features[key]
-    code[: axes.phases] = code[: axes.phases] > 0.0
-    known, found, rows = np.unique(code, axis=1, return_inverse=True, return_counts=True)
-    large = rows >= _LEAST_ROWS
-    member, classes = np.ascontiguousarray(known[:, large].T), np.where(large, np.cumsum(large), 0)[found.ravel()]
-    center = size.mean(axis=1)
-    terms = np.empty((len(residual), terms_of(len(column), len(layer))))
-    _fill_terms(size - center[:, None], len(layer), terms)
-    weight = _ridge(terms, residual, classes, len(member))
-    of_class = [residual, *(residual[classes == k] for k in range(1, 1 + len(member)))]
-    span = [(here.min() - _BEYOND, here.max() + _BEYOND) for here in of_class]
-    place, columns = np.array([center, low, high], dtype=np.float32), (column.astype(np.int16), key.astype(np.int16))
-    parts = (member, weight.astype(np.float32), np.array(span, dtype=np.float32))
-    return Trend(columns[0], place, columns[1], *parts, len(layer), axes.phases)
+    logs, code = features[list(axes.part)].astype(np.float64), features[list(axes.key)]
+    present = logs > PRESENT
+    amounts = np.where(present, np.exp(logs), 0.0)
+    code[: len(amounts)] = present
+    # A part that all rows have, or none, tells no classes.
+    kept = np.flatnonzero((np.arange(len(code)) >= len(amounts)) | (np.ptp(code, axis=1) > 0.0))
+    known, found, rows = np.unique(code[kept], axis=1, return_inverse=True, return_counts=True)
+    large = np.flatnonzero(rows >= _LEAST_ROWS)
+    classes = [np.flatnonzero(found.ravel() == k) for k in large]
+    weight = [_weights(amounts, latency_s), *(_weights(amounts[:, here], latency_s[here]) for here in classes)]
+    part, key = np.array(axes.part, dtype=np.int16), np.array(axes.key, dtype=np.int16)[kept]
+    member = np.ascontiguousarray(known[:, large].T)
+    return Trend(part, key, member, np.array(weight, dtype=np.float32), int((kept < len(amounts)).sum()))
 
 
-def _ridge(terms: Floats, target: Floats, classes: Ints, count: int) -> Floats:
-    """Return the coefficients [1 + count, t] of `terms` [n, t] that fit `target` [n]: of all rows, and of each class.
+def _weights(amounts: Floats, latency_s: Floats) -> Floats:
+    """Return the seconds of one of each part, [parts], whose sum over `amounts` [parts, n] is near `latency_s` [n].
 
-    Those of a class are the sum of what all rows have in common and of what sets the class apart; each is shrunk.
+    What counts is the relative error.
     """
-    size = terms.shape[1]
-    gram, moment = np.zeros((1 + count, size, 1 + count, size)), np.empty((1 + count, size))
-    gram[0, :, 0], moment[0] = terms.T @ terms, terms.T @ target
-    for k in range(1, 1 + count):
-        here = terms[classes == k]
-        gram[0, :, k] = gram[k, :, 0] = gram[k, :, k] = here.T @ here
-        moment[k] = here.T @ target[classes == k]
-    whole = gram.reshape(moment.size, moment.size)
-    whole[np.diag_indices(len(whole))] += _SHRINKAGE
-    found = np.linalg.solve(whole, moment.ravel()).reshape(moment.shape).astype(np.float64)
-    found[1:] += found[0]
-    return found
-
-
-@compiled
-def _fill_terms(place: Floats, layers: int, terms: Floats) -> None:
-    """Fill the terms [n, terms] of all rows at `place` [d, n]."""
-    for n in range(len(terms)):
-        fill_terms_at(place[:, n].copy(), layers, terms[n])
+    some = amounts.any(axis=1)
+    relative, counts, weights = (amounts[some] / latency_s).T, np.ones(len(latency_s)), np.zeros(len(amounts))
+    found = weights[some]
+    for _ in range(_ROUNDS):
+        rows = np.column_stack([relative, np.ones(len(counts))]) * counts[:, None]
+        size = np.sqrt((rows[:, :-1] ** 2).mean(axis=0))
+        shrinking = np.column_stack([np.eye(len(size)), np.zeros(len(size))]) * np.sqrt(_SHRINKAGE * len(counts))
+        # The triangle has the same least squares as all rows.
+        triangle = np.asarray(np.linalg.qr(np.concatenate([rows / [*size, 1.0], shrinking]), mode="r"))
+        found = nnls(triangle[:, :-1], triangle[:, -1])[0] / size
+        off = np.abs(np.log(np.maximum(relative @ found, 1e-9)))
+        counts = 1.0 / np.sqrt(np.maximum(off, _CLEAR))
+    weights[some] = found
+    return weights

@@ -2,7 +2,8 @@
 
 Shape features depend on the operator alone: logarithms of its dimensions and of its matrix products, and the powers of
 two that divide these. Relative features compare it with a GPU: waves and their fullness for every candidate tile
-(NeuSight, section 4), the balance of the terms of the analytic model, bytes relative to the L2.
+(NeuSight, section 4), the balance of the terms of the analytic model, bytes relative to the L2. Operators with parts
+have the logarithms of these in place of tiles.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ MESSAGE, DEVICES, LIBRARY = 1, 2, 4
 # kernels that loop over keys the turns), waves of tasks, their fullness, and into how many parts k may be split.
 MEMORY_BALANCE, LAUNCH_BALANCE, LIMIT_SHARE, LINK_OR_TURNS = (SHAPE_FEATURES + k for k in (0, 1, 3, 4))
 WAVES, FULL, SPLITS = (SHAPE_FEATURES + k for k in (7, 8, 9))
+LOG_TIME, PARTS = SHAPE_FEATURES + 2, SHAPE_FEATURES + 10
+# An amount in place of 0, of which there is a logarithm.
+_NO_PART = 1e-3
 # Concurrent blocks per SM of kernels that loop over keys.
 _BLOCKS_OF_SM = 2.0
 _SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
@@ -250,7 +254,7 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
     memory = max(terms[DRAM_S, q], terms[L2_S, q])
     features[MEMORY_BALANCE, k] = _log(terms[COMPUTE_S, q] / memory)
     features[LAUNCH_BALANCE, k] = _log(work / max(terms[OVERHEAD, q], terms[LEAST, q]))
-    features[at + 2, k] = np.log(terms[TIME, q] + 1e-9)
+    features[LOG_TIME, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[LINK_OR_TURNS, k] = _log(terms[LINK_S, q] / memory)
     late = late_bytes(op_features.reread[row], op_features.passed[row])
@@ -270,3 +274,6 @@ def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not t
         waves = op_features.blocks[tile, row] / sms if tiled else 1.0
         features[at + 2 * tile, k] = _log(waves)
         features[at + 2 * tile + 1, k] = op_features.fill[tile, row] * waves / np.ceil(waves) if tiled else 0.0
+    parts = op_features.parts
+    for part in range(len(parts) if len(parts) and parts[0, row] > 0.0 else 0):
+        features[PARTS + part, k] = np.log(max(parts[part, row], _NO_PART))

@@ -46,9 +46,9 @@ NOTHING_CARRIED, ALL_CARRIED = Strengths(np.zeros(FACTORS), 0.0), Strengths(np.o
 class Model(NamedTuple):
     """Physics under `factors` [FACTORS], and log(measured / that) = mean + trend + trees + smooth.
 
-    Many rows give trees, under a trend where the operator has one; few rows give trees and a smooth part. `alone`: the
-    model stands by itself; otherwise it corrects the models of other GPUs. `tile`: the only tile of the GPU's kernels,
-    a row of CANDIDATES, or ANY_TILE.
+    Many rows give trees, under a trend where the operator has parts; few rows give trees and a smooth part. `alone`:
+    the model stands by itself; otherwise it corrects the models of other GPUs. `tile`: the only tile of the GPU's
+    kernels, a row of CANDIDATES, or ANY_TILE.
     """
 
     factors: Floats
@@ -199,7 +199,7 @@ class Cell:
 
 def _model_state(model: Model) -> dict[str, Any]:
     state = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
-    trend = {"trend": model.trend.state()} if len(model.trend.column) else {}
+    trend = {"trend": model.trend.state()} if len(model.trend.part) else {}
     return state | {"trees": model.trees.state(), "smooth": model.smooth.state()} | trend
 
 

@@ -40,7 +40,7 @@ class Samples:
     gpu        int [n], index into `names` (GPU ids) and `architectures` (their architecture keys)
     tile       int [n], the only tile of the GPU's kernels, or ANY_TILE
     places     columns of the smooth part for few rows; `own_places` for a GPU whose model stands alone
-    axes       columns of the trend over layers
+    axes       columns of the trend over parts
     moves      whether the operator mostly moves bytes
     streams    whether it only streams them, once
     waits      whether much of its time is waiting that no term of the analytic model covers, so that any may absorb it

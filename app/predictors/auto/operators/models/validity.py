@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth
-from app.predictors.auto.operators.models.trend import Trend, terms_of
+from app.predictors.auto.operators.models.trend import Trend
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS
 from app.predictors.shapes import check_below, check_shape
@@ -31,13 +31,10 @@ def check_model_parts(factors: object, trees: Trees, smooth: Smooth, trend: Tren
 
 def check_trend(trend: Trend) -> None:
     """Raise ValueError if a part of a trend has a wrong shape, or refers to an unknown feature."""
-    dims, keys, classes = len(trend.column), len(trend.key), len(trend.member)
-    check_below("layers of a trend", trend.layers, dims + 1)
-    check_below("phases of a trend", trend.phases, keys + 1)
-    check_below("columns of a trend", trend.column, FEATURES)
+    parts, keys, classes = len(trend.part), len(trend.key), len(trend.member)
+    check_below("told parts of a trend", trend.told, keys + 1)
+    check_below("parts of a trend", trend.part, FEATURES)
     check_below("keys of a trend", trend.key, FEATURES)
     check_shape("classes of a trend", trend.member, classes, keys)
-    if dims:
-        check_shape("places of a trend", trend.place, 3, dims)
-        check_shape("weights of a trend", trend.weight, 1 + classes, terms_of(dims, trend.layers))
-        check_shape("spans of a trend", trend.span, 1 + classes, 2)
+    if parts:
+        check_shape("weights of a trend", trend.weight, 1 + classes, parts)
