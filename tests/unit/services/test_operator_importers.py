@@ -16,6 +16,7 @@ from app.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_f
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.importers.host_bound import host_bound
+from app.services.measurements.importers.unsteady import unsteady
 from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page
 from app.store.measurement_filters import Page
@@ -363,6 +364,43 @@ def test_rows_at_a_floor_far_above_other_kernels_are_bound_by_the_host() -> None
     gpu = np.zeros(7, dtype=np.intp)
     assert host_bound(gpu, kernel, latency).tolist() == [False, False, True, True, True, False, False]
     assert not host_bound(kernel, kernel, latency).any()  # one kernel on each GPU: nothing to compare with
+
+
+HEADS, TOKENS = (size.ravel() for size in np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(8)))
+AT_RANDOM = np.exp(np.random.default_rng(0).normal(size=64))
+
+
+def test_kernels_whose_times_fall_in_every_size_are_unsteady() -> None:
+    other_from_4_heads_on = TOKENS * np.where(HEADS < 4, 50.0, HEADS)
+    latency = np.concatenate([HEADS * TOKENS, other_from_4_heads_on, AT_RANDOM])
+    sizes, kernel = np.array([np.tile(HEADS, 3), np.tile(TOKENS, 3)]), np.repeat(np.arange(3), 64)
+    left_out = unsteady(kernel, np.zeros(192, dtype=np.intp), sizes, latency)
+    assert left_out.tolist() == [False] * 128 + [True] * 64
+    # Rows that nothing but other columns tell apart have no neighbours to compare with.
+    assert not unsteady(kernel, np.arange(192), sizes, latency).any()
+
+
+def test_unsteady_kernels_are_left_out_and_counted(database: Database, tmp_path: Path) -> None:
+    rows = [
+        {"gpu": "h200_sxm", "framework": "trtllm", "framework_version": "1.3", "kernel_source": kernel, **MODULE}
+        | {"op_name": "msa_context_module", "model": "MiniMaxAI/MiniMax-M3", "compress_ratio": None}
+        | {
+            "num_heads": int(heads),
+            "batch_size": 4,
+            "new_tokens": int(2 * tokens),
+            "past_tokens": 0,
+            "latency_ms": time,
+        }
+        for kernel, times in (("steady", HEADS * TOKENS), ("unsteady", AT_RANDOM))
+        for heads, tokens, time in zip(HEADS, TOKENS, times.tolist(), strict=True)
+    ]
+    table = pa.Table.from_pylist(rows)
+    table = table.set_column(
+        table.column_names.index("compress_ratio"), "compress_ratio", table["compress_ratio"].cast(pa.float64())
+    )
+    pq.write_table(table, tmp_path / "sparse_attention_module.parquet")
+    report = bring_in(database, "aiconfigurator", tmp_path)
+    assert (report.inserted, report.skipped) == (64, {"times that fall as often as they grow with the sizes": 64})
 
 
 @pytest.mark.parametrize(

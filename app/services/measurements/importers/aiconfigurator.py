@@ -30,7 +30,8 @@ from app.services.measurements.importers.table_columns import (
     read_table,
     text_column,
 )
-from app.tables.arrays import Bools
+from app.services.measurements.importers.unsteady import unsteady
+from app.tables.arrays import Bools, Ints
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Words
 
@@ -51,6 +52,7 @@ _LAYERS = {
 FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *_SEVERAL)))
 _LEFT_OUT = "number formats that the operator lacks"
 _HOST_BOUND = "bound by the host, not by the device"
+_UNSTEADY = "times that fall as often as they grow with the sizes"
 
 
 def read(folder: Path) -> Iterator[Part]:
@@ -116,6 +118,8 @@ def _part(file: str, table: pa.Table, meaning: Table, notes: tuple[str, ...], *,
     table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
     if by_stack and meaning.floors:
         table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
+    if by_stack and meaning.sizes:
+        table = _without(table, _unsteady(table, meaning), _UNSTEADY, skipped)
     sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
     return Part(file, sent, None, skipped, notes=notes)
 
@@ -168,6 +172,26 @@ def _host_bound(table: pa.Table, meaning: Table) -> Bools:
     for name in meaning.floors[1:]:
         kernel = join_text(kernel, text_column(table, name))
     return host_bound(gpu.codes, kernel.codes, number_column(table, meaning.time).values)
+
+
+def _unsteady(table: pa.Table, meaning: Table) -> Bools:
+    """Return the rows of kernels whose times do not grow with their sizes, bool [n]."""
+    kernel = _codes(table, ("gpu", "framework", "op_name", meaning.kernel))
+    alike = _codes(table, [name for name in table.column_names if name not in (*meaning.sizes, meaning.time)])
+    sizes = np.array([number_column(table, name).values for name in meaning.sizes])
+    return unsteady(kernel, alike, sizes, number_column(table, meaning.time).values)
+
+
+def _codes(table: pa.Table, names: Sequence[str]) -> Ints:
+    """Return a code of each row by the values of columns, int [n]."""
+    code = np.zeros(table.num_rows, dtype=np.intp)
+    for name in names:
+        kind = table.schema.field(name).type
+        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        own = number_column(table, name).values if numbers else text_column(table, name).codes
+        known, own = np.unique(own, return_inverse=True)
+        code = np.unique(code * len(known) + own, return_inverse=True)[1]
+    return code
 
 
 def _without(table: pa.Table, rows: Bools, why: str, skipped: Counter[str]) -> pa.Table:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from app.ops.attention_module import KINDS
+from app.ops.attention_module_work import KINDS
 from app.services.measurements.importers.aiconfigurator_tables import DTYPES, Figures, Table, values_of
 from app.services.measurements.importers.table_columns import text_column
 from app.tables.arrays import Bools, Floats
@@ -203,6 +203,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
             known=_KNOWN,
+            sizes=("num_heads", "batch_size", "new_tokens", "past_tokens"),
         ),
     ),
     "linear_attention.parquet": (

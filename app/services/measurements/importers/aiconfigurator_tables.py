@@ -44,6 +44,7 @@ class Table(NamedTuple):
     dtype    column of the number format; empty: `constant_dtype`
     kernel   column of the kernel's name
     floors   columns that tell kernels of all sizes apart, whose floors show which the host bounds; empty: not compared
+    sizes    columns of sizes that times grow with, by which unsteady kernels are found; empty: not compared
     unused   columns that say nothing more
     formats  number formats that are read; empty: all
     custom   whether its rows are a stack's own collectives
@@ -65,6 +66,7 @@ class Table(NamedTuple):
     constant_dtype: str = "bf16"
     kernel: str = "kernel_source"
     floors: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
     custom: bool = False
@@ -174,6 +176,7 @@ def _by_stack() -> dict[str, Table]:
             _PAST,
             dtype="mla_dtype",
             unused=(*named, "table", "tp_size"),
+            floors=("framework", "kernel_source"),
         ),
         "mla_bmm.parquet": Table(
             "bmm", {"b": "num_heads", "m": "num_tokens"}, {}, _absorbed, labels=("op_name",), unused=("table",)

@@ -11,7 +11,7 @@ from app.tables.arrays import Bools, Floats, Ints
 
 # A kernel is bound by the host if its floor is this much above that of the GPU's quickest kernel, and its rows are up
 # to NEAR of the floor.
-_ABOVE, _NEAR = 10.0, 2.0
+_ABOVE, _NEAR = 8.0, 2.0
 # The floor is a low quantile: single rows are faster by chance.
 _FLOOR = 0.01
 
