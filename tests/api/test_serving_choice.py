@@ -156,7 +156,7 @@ def test_formats_are_chosen_among_and_named(client: TestClient) -> None:
 
 def test_a_larger_token_budget_is_chosen_where_it_saves_engines(client: TestClient) -> None:
     """Small GPUs have a budget of 2,048 tokens, which prompts of 8,000 pass in four steps with all weights each."""
-    long = SERVED | {"name": "llama-3-8b", "input_tokens": 8000, "output_tokens": 64, "load": {"rate_per_s": 6}}
+    long = SERVED | {"name": "llama-3-8b", "input_tokens": 8000, "output_tokens": 64, "load": {"rate_per_s": 16}}
     body: Body = {"gpus": ["l40s"], "ttft_ms": 4000, "max_devices": 1}
     (free,) = ask(client, "/plan", workload=long, **body)["choices"]
     (held,) = ask(client, "/plan", workload=long | {"max_batched_tokens": 512}, **body)["choices"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import nnls
 
 from app.predictors.auto.operators.models.trend import NO_TREND, PRESENT, Axes, Trend
 from app.tables.arrays import Floats, Singles
@@ -41,6 +40,8 @@ def _weights(amounts: Floats, latency_s: Floats) -> Floats:
 
     What counts is the relative error.
     """
+    from scipy.optimize import nnls  # noqa: PLC0415  (training alone needs it, and it takes memory)
+
     some = amounts.any(axis=1)
     relative, counts, weights = (amounts[some] / latency_s).T, np.ones(len(latency_s)), np.zeros(len(amounts))
     found = weights[some]
