@@ -67,4 +67,5 @@ def latent_parts(table: OpTable) -> LatentParts:
         batch * keys * heads * (2.0 * head + rope) * prefill,
         batch * context,
     )
-    return LatentParts(*(part * passes(table) for part in once))
+    times = passes(table)
+    return LatentParts(*(part * times for part in once))

@@ -58,7 +58,8 @@ def parts(table: OpTable) -> ModuleParts:
     s, seen, batch, queries = sizes(table), attended(table), table.column("batch"), queries_of(table)
     context, most, held = table.column("context_length"), table.column("index_keys"), weights(s)
     tokens, places = batch * queries, batch * context
-    width, dense, prefill = pair_width(table), ~absorbed(table), queries > 1
+    on_kept, prefill = absorbed(table), queries > 1
+    width, dense = pair_width(s, on_kept), ~on_kept
     pairs, index_pairs = batch * seen.pairs * width, batch * seen.index_pairs
     kv_heads = np.where(s.variant == MSA, s.kv_heads, 1.0)
     shared = s.heads / kv_heads
@@ -83,4 +84,5 @@ def parts(table: OpTable) -> ModuleParts:
         expanded * s.latent_dim,
         expanded,
     )
-    return ModuleParts(*(part * passes(table) for part in once))
+    times = passes(table)
+    return ModuleParts(*(part * times for part in once))

@@ -124,9 +124,8 @@ def absorbed(table: OpTable) -> Bools:
     return on_kept
 
 
-def pair_width(table: OpTable) -> Floats:
-    """Elements of key and value that a pair and head multiplies, [n]."""
-    s, on_kept = sizes(table), absorbed(table)
+def pair_width(s: Sizes, on_kept: Bools) -> Floats:
+    """Elements of key and value that a pair and head multiplies, [n]; `on_kept` as `absorbed`."""
     scored = np.where(on_kept, s.latent_dim, s.head_dim) + (s.variant <= DSA) * s.rope_dim
     width: Floats = scored + np.where(on_kept, s.latent_dim, s.value_dim)
     return width
@@ -141,7 +140,7 @@ def kept(s: Sizes) -> Any:
 def work(table: OpTable) -> Work:
     """Work of whole layers."""
     s, seen, batch = sizes(table), attended(table), table.column("batch")
-    queries, width = queries_of(table), pair_width(table)
+    queries, width = queries_of(table), pair_width(s, absorbed(table))
     held, tokens = weights(s), batch * queries
     flops = 2.0 * tokens * held + 2.0 * batch * s.heads * seen.pairs * width
     flops = flops + 2.0 * batch * seen.index_pairs * s.index_heads * s.index_dim
