@@ -10,7 +10,7 @@ import numpy as np
 from app.tables.arrays import Bools, Floats, Ints
 
 # A time that falls to less than this share of it where a size grows, and the share of such falls, of each size, from
-# which on a kernel is unsteady. Of all other kernels some size has less than a fourteenth; a fifth is chance.
+# which on a kernel is unsteady.
 _FALL, _OFTEN = 1.0 / 1.5, 0.1
 # Least pairs of neighbours in a size for a share.
 _LEAST_PAIRS = 20

@@ -14,6 +14,8 @@ _LEAST_ROWS = 30
 _ROUNDS, _CLEAR = 6, 0.03
 # How much the constants are shrunk, per row: parts that grow together share what is theirs.
 _SHRINKAGE = 1e-4
+# Least share of a time that a sum of parts has, of which there is a logarithm.
+_LEAST_SHARE = 1e-9
 
 
 def fitted_trend(features: Singles, latency_s: Floats, axes: Axes) -> Trend:
@@ -52,7 +54,7 @@ def _weights(amounts: Floats, latency_s: Floats) -> Floats:
         # The triangle has the same least squares as all rows.
         triangle = np.asarray(np.linalg.qr(np.concatenate([rows / [*size, 1.0], shrinking]), mode="r"))
         found = nnls(triangle[:, :-1], triangle[:, -1])[0] / size
-        off = np.abs(np.log(np.maximum(relative @ found, 1e-9)))
+        off = np.abs(np.log(np.maximum(relative @ found, _LEAST_SHARE)))
         counts = 1.0 / np.sqrt(np.maximum(off, _CLEAR))
     weights[some] = found
     return weights
