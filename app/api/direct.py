@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Scope
 
 from app.api import problems
 from app.api.kernel_batch import Answer
+from app.api.known_heads import KnownHeads
 from app.api.middleware import Observe
 from app.api.predict import READ, PredictRoute
 from app.api.usual_answer import UsualAnswer
@@ -40,6 +41,7 @@ class Direct:
 
     def __init__(self, app: Service, route: PredictRoute) -> None:
         self._app, self._route = app, route
+        self.heads = KnownHeads()  # of requests that it takes
         self._most_bytes = min(INLINE_BYTES, app.limits.of(route.path))
         self._unusual = _UNUSUAL if app.rate is None else _UNUSUAL | {_FORWARDED}
 

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with limits: connections, bytes of headers, and time to receive requests and take answers.
 
 httptools has none of these. A request that arrives in one piece, as most do, is not timed. Kernels are answered
-directly (app.api.direct), other requests by tasks.
+directly (app.api.direct), and their heads parsed once (app.api.known_heads); other requests are answered by tasks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import asyncio
 from functools import cache
 from typing import Any
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
 from app.api.direct import DIRECT, Direct
 from app.api.joined_writes import JoinedWrites
+from app.api.known_heads import Known
 from app.api.usual_answer import UsualAnswer
 from app.config import Settings
 from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
@@ -48,8 +50,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._settings = _settings()
         self.timeout_keep_alive = self._settings.keep_alive_s  # type: ignore[assignment]  # fractions work
         self._begun = self._in_body = self._refused = False  # a request has begun; its headers were received
-        self._direct: Direct | None = self.app_state.get(DIRECT)
+        self._direct: Direct | None = None if self.limit_concurrency else self.app_state.get(DIRECT)
         self._direct_waits = False  # for the body of a request
+        self._new_scope: Scope | None = None  # of a whole request that may be answered directly, as it was parsed
         self._shared = False  # requests ended in this piece, so it is not all of the next one's
         self._piece = self._received = 0  # bytes of this piece, and of earlier pieces of the request
         self._unsent = 0  # bytes of the answer that waited when last looked at
@@ -77,13 +80,48 @@ class BoundedHttp(HttpToolsProtocol):
         """Read a piece of a request; time the request if it is not whole."""
         if self._refused:
             return
+        starts = not self._begun
+        if starts and (known := self._known(data)) is not None:
+            self._answer_known(known)
+            return
         self._piece, self._shared = len(data), False
         super().data_received(data)
+        if self._new_scope is not None and self._direct is not None:
+            if starts:
+                self._direct.heads.learn(data, self._new_scope, self.cycle.body)
+            self._new_scope = None
         if self._direct_waits:  # for the rest of its body
             self._direct_waits = False
             super()._start_asgi_task(self.cycle, self.app)
         if self._begun or self._timer is not None:
             self._check()
+
+    def _known(self, data: bytes) -> Known | None:
+        """Return the request in a piece that needs no parser: it is whole, nothing is timed, and no other waits."""
+        if self._direct is None or self._timer is not None or self.cycle is None or not self.cycle.response_complete:
+            return None
+        return self._direct.heads.find(data)
+
+    def _answer_known(self, known: Known) -> None:
+        """Answer a whole request as the parser's callbacks would."""
+        self._idle_since = None
+        own = {"server": self.server, "client": self.client, "scheme": self.scheme, "state": self.app_state.copy()}
+        cycle = self.cycle = UsualAnswer(
+            {**known.scope, **own},  # type: ignore[typeddict-item]
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=True,
+            on_response=self.on_response_complete,
+        )
+        cycle.body, cycle.more_body = known.body, False  # type: ignore[assignment]  # only read
+        cycle.message_event.set()
+        self._answer_directly(cycle)
 
     def _check(self) -> None:
         """Start, continue or stop to time the request, and refuse one whose headers are too large."""
@@ -118,6 +156,8 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
         if self._direct_waits:
             self._direct_waits = False
+            if self.cycle.keep_alive and not self.cycle.waiting_for_100_continue:
+                self._new_scope = self.cycle.scope.copy()  # type: ignore[assignment]  # before anybody adds to it
             self._answer_directly(self.cycle)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
