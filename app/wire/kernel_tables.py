@@ -69,7 +69,8 @@ def tables_with_measured(workloads: Sequence[KernelWorkload], gpu: Sequence[int]
             labels.append(labels[position] if row.name is None else kernel_label(row.name))
             dtypes.append(dtypes[position] if row.dtype is None else DTYPE_CODE[row.dtype])
     both = _table(figures, labels, dtypes)
-    measured = Measurements(both.take(np.array(launch)), np.array(gpu, dtype=np.intp), np.array(latency_s))
+    launches = both if launch == list(range(len(both))) else both.take(np.array(launch))  # the usual case: one row each
+    measured = Measurements(launches, np.array(gpu, dtype=np.intp), np.array(latency_s))
     return both if len(both) == len(workloads) else both.take(np.arange(len(workloads))), measured
 
 
