@@ -43,6 +43,8 @@ class Growth:
     `first`: the feature of every tree's first level, compared with its smallest threshold; -1 for the best split.
     `relative`: whether the target is a logarithm whose loss is the relative error |predicted / true - 1|: twice the
     time is then worse than half the time.
+    `places`: number of places between two values where thresholds lie. A feature of a model has at most 255 thresholds
+    (trees.sums), and one boosting has up to BINS - 1 times this number.
     """
 
     trees: int
@@ -54,6 +56,7 @@ class Growth:
     settles: float = 1.0
     first: int = -1
     relative: bool = False
+    places: int = PLACES
 
     @property
     def clears(self) -> Floats:
@@ -151,16 +154,16 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (bins.astype(np.uint8), target.astype(np.float32), relative)
     grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
-    return Trees(feature, _placed(gaps, feature, bin_index, growth.seed), value)
+    return Trees(feature, _placed(gaps, feature, bin_index, growth), value)
 
 
-def _placed(gaps: Sequence[Gaps], feature: NDArray[np.int16], bin_index: Bins, seed: int) -> Singles:
+def _placed(gaps: Sequence[Gaps], feature: NDArray[np.int16], bin_index: Bins, growth: Growth) -> Singles:
     """Return a threshold in the gap above each bin, [trees, DEPTH]; infinite where a feature has no such gap."""
     ends = np.full((2, len(gaps), BINS), np.inf)
     for row, gap in enumerate(gaps):
         ends[:, row, : len(gap.low)] = gap
     low, high = ends[:, feature, bin_index]
-    place = (np.random.default_rng(seed).integers(PLACES, size=low.shape) + 0.5) / PLACES
+    place = (np.random.default_rng(growth.seed).integers(growth.places, size=low.shape) + 0.5) / growth.places
     threshold: Singles = ((1.0 - place) * low + place * high).astype(np.float32)
     return threshold
 

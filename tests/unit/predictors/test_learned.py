@@ -99,6 +99,28 @@ def test_router_classes_are_trained_separately() -> None:
         assert np.abs(known / rows.latency_s - 1.0).mean() < 0.05
 
 
+def test_trees_of_rows_apart_leave_no_feature_more_thresholds_than_a_byte_counts() -> None:
+    at_random = np.random.default_rng(0)
+
+    def layers(shape: tuple[int, ...], **other: float) -> list[dict[str, Any]]:
+        names = ("hidden", "intermediate", "experts", "top_k")
+        tokens = np.unique(np.rint(np.exp(at_random.uniform(0.0, 16.0, 3000)))).tolist()
+        return [dict(zip(names, shape, strict=True)) | {"tokens": n} | other for n in tokens]
+
+    def by_layer(ops: OpTable, gpu: Any) -> list[str]:
+        return ["grouped" if top_k == OTHER_GATE_LAYER[-1] else "fused" for top_k in ops.column("top_k")]
+
+    def scattered(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        return untrained(ops, gpu, gpus) * np.exp(at_random.normal(0.0, 0.5, len(ops)))
+
+    rows = [*layers(LAYERS[0]), *layers(OTHER_GATE_LAYER, gate=OTHER)]
+    runs = measured("moe", rows, GPUS, (SEEN,), scattered, dtype="bf16", kernel=by_layer)
+    known = Auto().fit_operators([runs], GPUS)
+    asked = measured("moe", rows[:1], GPUS, (SEEN,), scattered, dtype="bf16").rows
+    answer = known.predict(asked.ops, GPUS, np.zeros(1, dtype=np.intp), asked.gpu, evidence=no_evidence(asked.ops))
+    assert np.isfinite(answer.latency_s).all()
+
+
 def test_operators_that_are_no_experts_have_no_layers_apart() -> None:
     row = {"batch": 8, "heads": 16, "head_dim": 128, "value_dim": 128, "context_length": 4096, "hidden": 7168}
     kinds = [row | {"latent_dim": 512, "rope_dim": 64, "variant": float(kind)} for kind in (MLA, DSA, MSA)]

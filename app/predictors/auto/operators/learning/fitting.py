@@ -134,7 +134,7 @@ def _with_isolated(samples: Samples) -> Model:
     model = fitted(samples.of(usual), alone=True)
     features = np.ascontiguousarray(samples.features)
     left = samples.residual(model.factors) - model.log_correction(features)
-    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), first=ROUTER_CLASS)
+    growth = replace(_OWN_OF_GRAPHS, trees=_trees_of(n, eager=False), first=ROUTER_CLASS, places=1)
     grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
 
