@@ -361,9 +361,27 @@ def test_whole_layers_of_serving_stacks_are_read(database: Database, tmp_path: P
 def test_rows_at_a_floor_far_above_other_kernels_are_bound_by_the_host() -> None:
     latency = np.array([2.0, 500.0, 150.0, 160.0, 200.0, 900.0, 12.0])
     kernel = np.array([0, 0, 1, 1, 1, 1, 2])
-    gpu = np.zeros(7, dtype=np.intp)
-    assert host_bound(gpu, kernel, latency).tolist() == [False, False, True, True, True, False, False]
-    assert not host_bound(kernel, kernel, latency).any()  # one kernel on each GPU: nothing to compare with
+    gpu, apart, sizes = np.zeros(7, dtype=np.intp), np.arange(7), np.ones((1, 7))
+    assert host_bound(gpu, kernel, latency, apart, sizes).tolist() == [False, False, True, True, True, False, False]
+    # One kernel on each GPU: nothing to compare with.
+    assert not host_bound(kernel, kernel, latency, apart, sizes).any()
+
+
+def test_rows_far_above_the_floor_are_bound_by_the_host_where_larger_rows_are_quicker() -> None:
+    rows = [  # batch, heads, time, whether the host bounds it
+        (8, 4, 150.0, True),  # the floor
+        (8, 2, 900.0, True),  # no larger than that
+        (16, 2, 900.0, True),  # longer than the next
+        (16, 8, 400.0, False),
+        (16, 4, 550.0, False),  # longer than a larger one, but no more than another tile may cost
+        (16, 16, 800.0, False),
+        (1, 32, 700.0, False),  # larger than each other in one size
+    ]
+    batch, heads, latency, bound = (np.array(column) for column in zip(*rows, strict=True))
+    quick = np.repeat([False, True], [len(rows), 1])  # a row of another kernel of the GPU, which shows what a floor is
+    kernel, sizes = quick.astype(np.intp), np.array([np.append(batch, 1.0), np.append(heads, 1.0)])
+    found = host_bound(np.zeros(len(quick), dtype=np.intp), kernel, np.append(latency, 2.0), kernel, sizes)
+    assert found.tolist() == [*bound, False]
 
 
 HEADS, TOKENS = (size.ravel() for size in np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(8)))

@@ -31,7 +31,7 @@ from app.services.measurements.importers.table_columns import (
     text_column,
 )
 from app.services.measurements.importers.unsteady import unsteady
-from app.tables.arrays import Bools, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Column, Numbers, Words
 
@@ -171,15 +171,20 @@ def _host_bound(table: pa.Table, meaning: Table) -> Bools:
     gpu, kernel = text_column(table, "gpu"), text_column(table, meaning.floors[0])
     for name in meaning.floors[1:]:
         kernel = join_text(kernel, text_column(table, name))
-    return host_bound(gpu.codes, kernel.codes, number_column(table, meaning.time).values)
+    return host_bound(gpu.codes, kernel.codes, number_column(table, meaning.time).values, *_sizes(table, meaning))
 
 
 def _unsteady(table: pa.Table, meaning: Table) -> Bools:
     """Return the rows of kernels whose times do not grow with their sizes, bool [n]."""
-    kernel = _codes(table, ("gpu", "framework", "op_name", meaning.kernel))
+    told = {"gpu", "framework", "op_name", meaning.kernel}
+    kernel = _codes(table, [name for name in table.column_names if name in told])
+    return unsteady(kernel, *_sizes(table, meaning), number_column(table, meaning.time).values)
+
+
+def _sizes(table: pa.Table, meaning: Table) -> tuple[Ints, Floats]:
+    """Return a code of what else tells rows of equal sizes apart, int [n], and the sizes, float64 [sizes, n]."""
     alike = _codes(table, [name for name in table.column_names if name not in (*meaning.sizes, meaning.time)])
-    sizes = np.array([number_column(table, name).values for name in meaning.sizes])
-    return unsteady(kernel, alike, sizes, number_column(table, meaning.time).values)
+    return alike, np.array([number_column(table, name).values for name in meaning.sizes])
 
 
 def _codes(table: pa.Table, names: Sequence[str]) -> Ints:

@@ -145,6 +145,7 @@ EXCHANGE: dict[str, tuple[Table, ...]] = {
             known={"experts that devices share": _whole_experts},
             dtype="moe_dtype",
             floors=("framework", "op_name", "kernel_source"),
+            sizes=("num_tokens",),
             unused=("table", "moe_kernel", "dp_num_tokens", "rank0_num_tokens", "simulation_mode"),
         ),
     ),

@@ -177,6 +177,7 @@ _STATE = Table(
     unused=_OF_STATES,
     labels=("phase",),
 )
+_SIZES = ("num_heads", "batch_size", "new_tokens", "past_tokens")
 MODULES: dict[str, tuple[Table, ...]] = {
     "mla_module.parquet": (
         Table(
@@ -190,6 +191,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             labels=("model",),
             known=_KNOWN,
             floors=("framework", "op_name", "kernel_source"),
+            sizes=_SIZES,
         ),
     ),
     "sparse_attention_module.parquet": (
@@ -203,7 +205,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             unused=("mla_dtype", "tp_size", "table"),
             labels=("model",),
             known=_KNOWN,
-            sizes=("num_heads", "batch_size", "new_tokens", "past_tokens"),
+            sizes=_SIZES,
         ),
     ),
     "linear_attention.parquet": (
@@ -224,6 +226,7 @@ MODULES: dict[str, tuple[Table, ...]] = {
             inputs=(*_STATES, "chunk_size"),
             rows=is_convolution,
             floors=("framework", "kernel_source"),
+            sizes=tuple(_SEQUENCES.values()),
         ),
     ),
     "hyper_connections.parquet": (

@@ -44,7 +44,8 @@ class Table(NamedTuple):
     dtype    column of the number format; empty: `constant_dtype`
     kernel   column of the kernel's name
     floors   columns that tell kernels of all sizes apart, whose floors show which the host bounds; empty: not compared
-    sizes    columns of sizes that times grow with, by which unsteady kernels are found; empty: not compared
+    sizes    columns of sizes that times grow with, by which unsteady kernels are found, and rows far above the floor
+             that the host bounds; empty: not compared
     unused   columns that say nothing more
     formats  number formats that are read; empty: all
     custom   whether its rows are a stack's own collectives
@@ -158,7 +159,12 @@ def _by_stack() -> dict[str, Table]:
     message, devices = ("message_size",), {"devices": "num_gpus"}
     return attention | {
         "gemm.parquet": Table(
-            "linear", _PRODUCT, unused=named, formats=("bf16", "fp8", "fp8_block", "nvfp4"), floors=_KERNELS
+            "linear",
+            _PRODUCT,
+            unused=named,
+            formats=("bf16", "fp8", "fp8_block", "nvfp4"),
+            floors=_KERNELS,
+            sizes=("m", "n", "k"),
         ),
         "attention_encoder.parquet": Table(
             "attention_prefill",
@@ -177,6 +183,7 @@ def _by_stack() -> dict[str, Table]:
             dtype="mla_dtype",
             unused=(*named, "table", "tp_size"),
             floors=("framework", "kernel_source"),
+            sizes=("num_heads", "batch_size", "new_tokens", "past_tokens"),
         ),
         "mla_bmm.parquet": Table(
             "bmm", {"b": "num_heads", "m": "num_tokens"}, {}, _absorbed, labels=("op_name",), unused=("table",)
