@@ -27,6 +27,7 @@ class LatentParts(NamedTuple):
     blocks             the same of all keys and whole blocks of queries, on expanded keys
     cache, expanded    elements read of kept, or of expanded, keys and values
     places             keys of all sequences, of which kernels look up the places in the cache
+    chain              keys of one sequence of decode, which a kernel that does not split them reads one after the other
     """
 
     one: Floats
@@ -42,6 +43,7 @@ class LatentParts(NamedTuple):
     cache: Floats
     expanded: Floats
     places: Floats
+    chain: Floats
 
 
 def latent_parts(table: OpTable) -> LatentParts:
@@ -66,6 +68,7 @@ def latent_parts(table: OpTable) -> LatentParts:
         batch * keys * (latent + rope),
         batch * keys * heads * (2.0 * head + rope) * prefill,
         batch * context,
+        keys * ~prefill,
     )
     times = passes(table)
     return LatentParts(*(part * times for part in once))

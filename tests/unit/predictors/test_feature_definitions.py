@@ -35,7 +35,7 @@ NUMBERS = {
     "recurrent": (93.54213, -702.7898),
     "attention_prefill": (1809.581, 2423.463),
     "attention_decode": (1495.889, 2211.072),
-    "attention_mla": (650.1969, 8354.358),
+    "attention_mla": (650.1969, 8002.063),
     "attention_module": (259.7167, 5338.192),
     "moe": (1044.21, 54.38831),
     "all_reduce": (51.9533, -2391.589),
