@@ -43,9 +43,9 @@ class Table(NamedTuple):
     shares   column of how many times a row's time holds the operator
     dtype    column of the number format; empty: `constant_dtype`
     kernel   column of the kernel's name
-    floors   columns that tell kernels of all sizes apart, whose floors show which the host bounds; empty: not compared
-    sizes    columns of sizes that times grow with, by which unsteady kernels are found, and rows far above the floor
-             that the host bounds; empty: not compared
+    floors   columns that tell kernels of all sizes apart, whose floors, and `sizes`, show which rows the host bounds;
+             empty: not compared
+    sizes    columns of sizes that times grow with, by which unsteady kernels are found; empty: not compared
     unused   columns that say nothing more
     formats  number formats that are read; empty: all
     custom   whether its rows are a stack's own collectives

@@ -42,7 +42,7 @@ def host_bound(gpu: Ints, kernel: Ints, latency: Floats, alike: Ints, sizes: Flo
     for code in np.unique(alike[slow]):
         rows = np.flatnonzero(slow & (alike == code))
         most[rows] = _least_of_larger(sizes[:, rows], most[rows])
-    late: Bools = bound | (slow & (latency > most))
+    late: Bools = slow & (latency > most)
     return late
 
 
