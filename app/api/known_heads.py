@@ -1,6 +1,6 @@
 """Heads of requests that were parsed before: a client sends the same head with every body of one length.
 
-To parse a head, callback by callback, costs as much as the prediction it asks for.
+A parser calls Python for every header of it.
 """
 
 from __future__ import annotations
