@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.service import free_port
@@ -21,7 +22,7 @@ _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600"
 _INSTALL = f"{_APT} update && {_APT} install --no-install-recommends -y {_PACKAGES}"
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-_START_S = 60.0
+_START_S, _STOP_S = 60.0, 30.0
 
 # A node of two GPU types that runs, and nodes that Slurm knows but cannot reach.
 _CONFIGURATION = """\
@@ -77,9 +78,7 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
         _start(folder, environment)
         yield environment
     finally:
-        for daemon in reversed(_DAEMONS):
-            with suppress(OSError, ValueError):
-                os.kill(int((folder / f"{daemon}.pid").read_text()), 15)
+        _stop(folder)
 
 
 def _installed() -> bool:
@@ -104,6 +103,19 @@ def _start(folder: Path, environment: dict[str, str]) -> None:
     for daemon in _DAEMONS[1:]:
         _run([daemon, "-f", str(folder / "slurm.conf")], environment)
     _wait(folder, host, environment)
+
+
+def _stop(folder: Path) -> None:
+    """Return when the daemons have ended: slurmctld writes its state last, to a folder that the caller then removes."""
+    ending = []
+    for daemon in reversed(_DAEMONS):
+        with suppress(OSError, ValueError, psutil.NoSuchProcess):
+            process = psutil.Process(int((folder / f"{daemon}.pid").read_text()))
+            process.terminate()
+            ending.append(process)
+    for process in psutil.wait_procs(ending, timeout=_STOP_S)[1]:
+        process.kill()
+        process.wait()
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
