@@ -33,7 +33,8 @@ import numpy as np
 
 from app.engine.curated import load_seed_specs
 from app.evaluation.operator_cells import read_cells
-from app.evaluation.operators import NO_EVIDENCE, family_of
+from app.evaluation.operators import NO_EVIDENCE, family_of, operators_of
+from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
@@ -52,7 +53,6 @@ from app.training.operator_folds import (
 )
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
 
-SALT = np.uint64(20)
 HELD_OUT, LARGEST = 0.2, 0.125
 FEW = 32
 LARGE_MESSAGE_BYTES = 16 * 2**20
@@ -84,12 +84,16 @@ class Fold(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Rows per cell and GPU: learned from, learned from where a GPU is left out, and asked; and GPUs left out."""
+    """Rows per cell and GPU: learned from, learned from where a GPU is left out, and asked; and GPUs left out.
+
+    `salt`: of the hash that draws what is held out where GPUs are seen.
+    """
 
     learned: int
     elsewhere: int
     asked: int
     targets: int
+    salt: int
 
 
 def main() -> None:
@@ -104,11 +108,13 @@ def main() -> None:
     parser.add_argument("--elsewhere", type=int, default=500, help="the same where a GPU is left out")
     parser.add_argument("--asked", type=int, default=400, help="asked per operator, dtype and GPU")
     parser.add_argument("--targets", type=int, default=99, help="GPUs that are left out, of every family")
+    parser.add_argument("--salt", type=int, default=20, help="another one holds out other configurations")
     parser.add_argument("--json", type=Path, help="append every error to this file, a line each")
     options = parser.parse_args()
     gpus = GpuTable.from_specs(load_seed_specs())
-    limits = Limits(options.rows, options.elsewhere, options.asked, options.targets)
-    for family, cells, pools in families(list(read_cells(options.data)), gpus):
+    limits = Limits(options.rows, options.elsewhere, options.asked, options.targets, options.salt)
+    ops = operators_of({name.split(" ")[0] for name in options.family}) if options.family else OP_CODE
+    for family, cells, pools in families(list(read_cells(options.data, ops)), gpus):
         if options.family and family not in options.family:
             continue
         asked = [gpus.ids.index(name) for name in options.gpu] if options.gpu else None
@@ -147,7 +153,7 @@ def _folds(
     """Every fold of a family; `only` these GPUs, which then learn alone where they are seen."""
     nothing = [np.empty(0, dtype=np.intp)] * len(cells)
     both = list(zip(cells, pools, strict=True))
-    splits = {"seen": [_held(*one) for one in both]}
+    splits = {"seen": [_held(*one, limits.salt) for one in both]}
     if cells[0].group == "collective":
         splits["extended"] = [_extended(cell) for cell in cells]
     for name, held in splits.items():
@@ -207,12 +213,12 @@ def _declared_siblings(gpus: GpuTable, one: int, other: int) -> GpuTable:
     return replace(gpus, architectures=tuple(makes), memo={})
 
 
-def _held(cell: Cell, pool: Bools) -> Bools:
+def _held(cell: Cell, pool: Bools, salt: int) -> Bools:
     """Rows held out on GPUs that others teach, bool [n]."""
     modern = bool((cell.split == NO_SPLIT).all())
     table = cell.runs.rows.ops
     of = configurations(cell.runs) if modern else hashed(table)
-    held = chosen(mixed(of, SALT), HELD_OUT)
+    held = chosen(mixed(of, np.uint64(salt)), HELD_OUT)
     if not modern and cell.group != "conv2d":
         work = work_of(table, kinds_of(table))
         size = work.flops if cell.group in {"linear", "bmm"} else work.bytes

@@ -17,7 +17,6 @@ from unittest.mock import patch
 import numpy as np
 
 from app.ops.figures import Rereads
-from app.predictors.auto.operators.collectives.extrapolation import Fallback
 from app.predictors.auto.operators.learning import fitting
 from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
 from app.predictors.auto.operators.models.trend import NO_TREND
@@ -103,9 +102,8 @@ def _graphs_trees(**other: Any) -> Callable[[], Names]:
     return lambda: [("learning.fitting:_OWN_OF_GRAPHS", replace(fitting._OWN_OF_GRAPHS, **other))]
 
 
-def _no_fallback(shape: Any, codes: Any, asked: Any, packed: Any, gpu_models: Any) -> Fallback:
-    n, none = len(asked[0]), np.empty(0)
-    return Fallback(none.astype(np.intp), none, none, none, np.full(n, -1), np.full(n, -1), np.zeros(n))
+def _no_fallbacks(ops: Any, shape: Any, queries: Any, packed: Any, gpu_models: Any) -> Any:
+    return ops, queries
 
 
 def _no_donors(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
@@ -181,7 +179,7 @@ PHYSICS = (
         "the only tile of a GPU's batches",
         110,
         ("bmm fp32",),
-        _are(("learning.learn:tiled", lambda rows, gpus, known: training_samples.samples(rows, gpus))),
+        _are(("learning.learn:tiled", lambda rows, gpus, before: training_samples.samples(rows, gpus))),
     ),
     Mechanism(
         "the only tile of an architecture",
@@ -195,9 +193,9 @@ LEARNED = (
     Mechanism(
         "trend over the parts of modules",
         190,
-        ("attention_module bf16",),
+        ("attention_module bf16", "attention_mla bf16"),
         _are(("learning.fitting:fitted_trend", lambda features, latency_s, axes: NO_TREND)),
-        SEEN,
+        (*SEEN, "left out", *SIBLINGS),
     ),
     Mechanism("no bottleneck beyond what was measured", 18, (DECODE,), _fitted(capped=False)),
     Mechanism(
@@ -239,10 +237,10 @@ LEARNED = (
         "siblings of collectives",
         140,
         ("collective",),
-        _are(("learning.learn:_with_interpolated_sizes", lambda usual, gpus: dict(usual))),
+        _are(("learning.learn:with_interpolated_sizes", lambda rows, gpus: rows)),
     ),
     Mechanism(
-        "collectives beyond what was measured", 160, ("collective",), _are(("model:fallback_rows", _no_fallback))
+        "collectives beyond what was measured", 160, ("collective",), _are(("model:with_fallbacks", _no_fallbacks))
     ),
 )
 TRANSFER = (
@@ -278,7 +276,7 @@ FEW_SHOT = (
         "few rows: sooner where a library chooses",
         14,
         ("conv2d fp32",),
-        _are(("models.training_samples:chooses", lambda kind: False)),
+        _are(("learning.fitting:chooses", lambda kind: False)),
         FEW,
     ),
     Mechanism("few rows: length, amplitude, noise searched", 22, MANY, _are(("learning.calibration:_ROUNDS", 0)), FEW),

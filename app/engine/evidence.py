@@ -10,8 +10,8 @@ import numpy as np
 from app.engine.engine import KernelIndex
 from app.ops.kernel import FIELD_INDEX
 from app.tables.arrays import Floats, Ints
-from app.tables.measurements import Evidence, Measurements
-from app.tables.ops import OpTable, concatenate
+from app.tables.measurements import Evidence, Measurements, stacked
+from app.tables.ops import OpTable
 
 # Stored rows that one query is transferred from. More rows of one kernel add no information.
 MOST_STORED = 64
@@ -50,18 +50,10 @@ def gather_evidence(
             take.extend(bears)
             query.extend([number] * len(bears))
             number += 1
-    rows = given if len(tables) == 1 else _stacked(tables)
+    rows = given if len(tables) == 1 else stacked(tables)
     if len(tables) > 1 or len(take) != len(given):
         rows = rows.take(np.array(take, dtype=np.intp))
     return Evidence(rows, np.array(query, dtype=np.intp))
-
-
-def _stacked(tables: Sequence[Measurements]) -> Measurements:
-    return Measurements(
-        concatenate([table.ops for table in tables]),
-        np.concatenate([table.gpu for table in tables]),
-        np.concatenate([table.latency_s for table in tables]),
-    )
 
 
 def _closest(rows: Measurements, ops: OpTable, row: int, target: int) -> Ints:

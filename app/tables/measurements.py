@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.tables.arrays import Floats, Ints
-from app.tables.ops import OpTable
+from app.tables.ops import OpTable, concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,15 @@ class Measurements:
     def take(self, rows: Ints) -> Measurements:
         """Return the given rows, which may repeat."""
         return Measurements(self.ops.take(rows), self.gpu[rows], self.latency_s[rows])
+
+
+def stacked(parts: Sequence[Measurements]) -> Measurements:
+    """Return measured rows one after another; their tables of operators have equal fields."""
+    return Measurements(
+        concatenate([part.ops for part in parts]),
+        np.concatenate([part.gpu for part in parts]),
+        np.concatenate([part.latency_s for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -72,6 +72,13 @@ class OpTable:
         if self.place is not None:
             return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, i])
         return OpTable(kind, dtype, label, self.fields, self.dims.take(i, axis=1))
+
+    def with_columns(self, columns: Mapping[str, Floats]) -> OpTable:
+        """Return the table with these dimensions, float64 [n] each, in place of its own; of no batched network."""
+        dims = self.dims.copy()
+        for name, column in columns.items():
+            dims[self.fields[name]] = column
+        return replace(self, dims=dims)
 
     def part(self, rows: slice) -> OpTable:
         """Return a view of consecutive rows, for NumPy only: compiled code needs contiguous `dims`."""

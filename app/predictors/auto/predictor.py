@@ -145,7 +145,7 @@ class Auto:
         """Return `auto` calibrated, in milliseconds; `found` were fitted to distinct operators or GPUs."""
         operators = learning.corrected(self.operators_, found, gpus)
         if prepared is not None:
-            operators = operators.with_prepared(prepared, self.operators_.trees, gpus)
+            operators = operators.with_prepared(prepared, self.operators_, gpus)
         return replace(self, operators_=operators)
 
     def prepared(self, gpus: GpuTable) -> Prepared:

@@ -17,8 +17,7 @@ from app.store import measurements
 from app.store.operator_blocks import ID_BYTES, identities
 from app.tables.arrays import Bools, Bytes, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.ops import concatenate
+from app.tables.measurements import Evidence, Measurements, stacked
 from app.tables.predictions import Predictions
 from app.wire.kernel_tables import NO_MEASUREMENTS
 
@@ -150,12 +149,7 @@ def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:
         kernel_evidence(engine.kernels, measured.ops.take(np.array([k])), target[k : k + 1], nothing)
         for k in range(len(measured))
     ]
-    rows = [part.rows for part in parts]
     return Evidence(
-        Measurements(
-            concatenate([part.ops for part in rows]),
-            np.concatenate([part.gpu for part in rows]),
-            np.concatenate([part.latency_s for part in rows]),
-        ),
+        stacked([part.rows for part in parts]),
         np.concatenate([np.full(len(part), k, dtype=np.intp) for k, part in enumerate(parts)]),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -33,9 +33,14 @@ def measured(
     return Measurements(operators(op, *rows, dtype=dtype), np.full(len(rows), gpu), np.array(times))
 
 
+def interpolated(cells: Sequence[Measurements]) -> list[Measurements]:
+    """Each cell with the sizes that it lacks."""
+    return list(with_interpolated_sizes({("cell", str(k)): cell for k, cell in enumerate(cells)}, GPUS).values())
+
+
 def test_steps_are_interpolated_from_other_collectives() -> None:
     gappy = measured("all_gather", [power for power in SIZES if power not in {19, 20}])
-    found, other = with_interpolated_sizes([gappy, measured("reduce_scatter", SIZES, slower=1.3)], GPUS)
+    found, other = interpolated([gappy, measured("reduce_scatter", SIZES, slower=1.3)])
     assert len(other) == 2 * len(SIZES), "it lacks nothing"
     told = found.take(np.arange(len(gappy), len(found)))
     assert found.take(np.arange(len(gappy))).latency_s.tolist() == gappy.latency_s.tolist()
@@ -51,8 +56,8 @@ def test_steps_are_interpolated_from_other_collectives() -> None:
 
 def test_there_is_no_interpolation_beyond_the_sizes_or_from_other_gpus() -> None:
     short, elsewhere = measured("all_gather", [14, 16, 18]), measured("reduce_scatter", SIZES, gpu=A100)
-    assert [len(cell) for cell in with_interpolated_sizes([short, elsewhere], GPUS)] == [6, 2 * len(SIZES)]
-    found, _ = with_interpolated_sizes([short, measured("all_gather", SIZES, dtype="int8")], GPUS)
+    assert [len(cell) for cell in interpolated([short, elsewhere])] == [6, 2 * len(SIZES)]
+    found, _ = interpolated([short, measured("all_gather", SIZES, dtype="int8")])
     assert sorted(set(np.log2(found.ops.column("message_bytes")))) == [14.0, 15.0, 16.0, 17.0, 18.0]
 
 
@@ -61,6 +66,6 @@ def test_with_enough_rows_no_interpolation_is_used(monkeypatch: pytest.MonkeyPat
     asked = 2 * (len(SIZES) - 2)
     rows = sum(len(cell) for cell in cells) + asked
     monkeypatch.setattr(interpolation, "MOST", rows)
-    assert len(with_interpolated_sizes(cells, GPUS)[0]) == 4 + asked
+    assert len(interpolated(cells)[0]) == 4 + asked
     monkeypatch.setattr(interpolation, "MOST", rows - 1)
-    assert [len(cell) for cell in with_interpolated_sizes(cells, GPUS)] == [4, 2 * len(SIZES)]
+    assert [len(cell) for cell in interpolated(cells)] == [4, 2 * len(SIZES)]

@@ -48,9 +48,9 @@ def test_the_correction_passes_through_few_rows_and_fades() -> None:
     asked[0] = [2.1, 7.7, 500.0]
     physics = np.empty(3)
     fill_scaled(terms[:, :3].copy(), found.factors, physics)
-    said = np.log(physics / 1e-3) + found.mean + found.smooth.sum(asked)
+    said = np.log(physics / 1e-3) + found.log_correction(asked)
     np.testing.assert_allclose(said[:2], 0.3 * np.sin([2.1, 7.7]), atol=0.05)
-    assert found.smooth.sum(asked)[2] == pytest.approx(0.0, abs=1e-6)
+    assert found.log_correction(asked)[2] - found.mean == pytest.approx(0.0, abs=1e-6)
 
 
 def test_few_rows_refit_the_physics_constant_that_explains_them() -> None:
@@ -74,13 +74,13 @@ def test_an_outlier_does_not_move_the_other_rows() -> None:
     found = calibrate(Rows(terms_of(features), target, features, FIRST), NEUTRAL, Kernels.of(NO_TREES))
     physics = np.empty(41)
     fill_scaled(terms_of(features), found.factors, physics)
-    said = np.log(physics / 1e-3) + found.mean + found.smooth.sum(features)
+    said = np.log(physics / 1e-3) + found.log_correction(features)
     assert np.abs(np.delete(said, 20)).max() < 0.1
 
 
 def test_collectives_of_other_device_counts_hardly_correct() -> None:
     """Bytes are near one another where they differ by e; devices are far where they differ by two."""
-    places = Places.of(OP_CODE["all_reduce"], product=False)
+    places = Places.of(OP_CODE["all_reduce"])
     stretch = dict(zip(own_dims(OP_CODE["all_reduce"]), places.stretch, strict=False))
     assert stretch["message_bytes"] < 2.0 < np.log(2.0) * stretch["devices"]
 
@@ -102,7 +102,7 @@ def test_few_collectives_correct_all_that_are_bound_by_the_same_link() -> None:
 
 def test_another_kv_dtype_is_as_far_as_a_twentyfold_context_length() -> None:
     """Formats are codes one apart; a context is as far where it is some 20 times as long."""
-    places = Places.of(OP_CODE["attention_prefill"], product=True)
+    places = Places.of(OP_CODE["attention_prefill"])
     stretch = dict(zip(own_dims(OP_CODE["attention_prefill"]), places.stretch, strict=False))
     assert np.log(19.0) * stretch["context_length"] < stretch["kv_dtype"] < np.log(21.0)
 
@@ -151,4 +151,4 @@ def test_a_correction_that_fails_on_rows_left_out_is_served_in_part() -> None:
         found = calibrate(rows, NEUTRAL, Kernels.of(NO_TREES))
         physics = np.empty(32)
         fill_scaled(rows.terms, found.factors, physics)
-        assert least <= np.abs(found.mean + found.smooth.sum(features) + np.log(physics / 1e-3)).mean() <= most
+        assert least <= np.abs(found.log_correction(features) + np.log(physics / 1e-3)).mean() <= most

@@ -12,7 +12,6 @@ import pytest
 from app.ops.attention_module_work import DSA, MLA, MSA
 from app.ops.moe import OTHER
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto.operators.collectives.interpolation import joined
 from app.predictors.auto.operators.learning.fitting import agreed
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
@@ -30,7 +29,7 @@ from app.predictors.physics.analytic_model import (
 )
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
+from app.tables.measurements import Measurements, stacked
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
@@ -274,7 +273,7 @@ def test_a_gpu_of_few_rows_is_no_donor_where_others_have_many() -> None:
 
 def joined_runs(first: OperatorRuns, other: OperatorRuns) -> OperatorRuns:
     """Rows of both, of one operator and dtype."""
-    rows = joined([first.rows, other.rows])
+    rows = stacked([first.rows, other.rows])
     codes = {name: np.concatenate([getattr(first, name), getattr(other, name)]) for name in ("software", "kernel")}
     blank = np.full((3, len(rows)), np.nan)
     return replace(first, rows=rows, grid=blank, block=blank, **codes)

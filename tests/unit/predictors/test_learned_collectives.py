@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.auto.operators.collectives.interpolation import joined
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.groups import SITUATIONS
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
+from app.tables.measurements import Measurements, stacked
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
@@ -145,7 +144,7 @@ def test_unmeasured_device_counts_have_the_interval_of_unseen_gpus() -> None:
         measured("all_reduce", rows, GPUS, (gpu,), lambda ops, gpus, gpu: untrained(ops, gpu) * 2.0, dtype="fp16")
         for gpu, rows in ((SEEN, MESSAGES), (SEEN_TOO, [*MESSAGES, *eight]))
     ]
-    rows = joined([run.rows for run in both])
+    rows = stacked([run.rows for run in both])
     trained = Auto().fit_operators(
         [runs_of("all_reduce", "fp16", rows.ops, gpu=rows.gpu.tolist(), latency_s=rows.latency_s.tolist())], GPUS
     )
@@ -182,7 +181,7 @@ def test_device_counts_between_measured_ones_interpolate_the_correction() -> Non
 
 def test_an_unmeasured_library_uses_the_measured_one() -> None:
     """Models ask for NCCL, whoever made the GPU."""
-    rows = joined(
+    rows = stacked(
         [
             by_library(NCCL, dtype="fp16", on=(SEEN,), times=1.0).rows,
             by_library(ONECCL, dtype="fp16", on=(SEEN_TOO,), times=5.0).rows,

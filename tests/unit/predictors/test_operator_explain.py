@@ -10,7 +10,7 @@ import pytest
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
-from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, shape_features
+from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, Rows, shape_features
 from app.predictors.auto.operators.models.training_samples import fill_all, samples
 from app.predictors.auto.predictor import Auto
 from app.predictors.finish import finished
@@ -192,9 +192,10 @@ def test_features_show_how_decoding_fills_the_sms() -> None:
     alone = operator_features(product, kinds_of(product), products_of(kinds_of(product)))
     assert among.loops[0].tolist() == [0, 8, 8 * slots, 16 * slots]
     assert alone.loops.shape[1] == 0
-    terms, both = np.empty((TERMS, 4)), np.empty((FEATURES, 4), dtype=np.float32)
-    fill_terms(among, devices_of(GPUS), (np.arange(4), j), np.full(4, ANY_TILE), terms)
-    fill_all(shape_features(kinds, products_of(kinds), 4), among, devices_of(GPUS), j, terms, both)
+    shape = shape_features(kinds, products_of(kinds), 4)
+    every, both = Rows(shape, among, devices_of(GPUS), np.empty((TERMS, 4))), np.empty((FEATURES, 4), dtype=np.float32)
+    fill_terms(among, every.devices, (np.arange(4), j), np.full(4, ANY_TILE), every.terms)
+    fill_all(every, j, both)
     np.testing.assert_array_equal(both[:, 1:], features)
     np.testing.assert_array_equal(both[:, :1], samples(Measurements(product, j[:1], np.ones(1)), GPUS).features)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, fill_features
+from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
-from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak, reduced_peak_compute_s
-from app.predictors.auto.operators.models.smooth import add_smooth
+from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak
+from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
 from app.predictors.auto.operators.models.trend import add_trend
-from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Inputs, Queries, Rows, Source, Trace
+from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Queries, Trace
 from app.predictors.intervals.groups import (
     S_CALIBRATED,
     S_SEEN,
@@ -30,10 +30,11 @@ from app.predictors.physics.analytic_model import (
     best_tile,
     bound_of,
     composed,
+    compute_s,
     fill_terms,
 )
 from app.predictors.physics.operator_features import OperatorFeatures
-from app.predictors.physics.physics_fit import FACTORS, scaled_s, scaled_work_s
+from app.predictors.physics.physics_fit import COMPUTE, FACTORS, scaled_s, scaled_work_s
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled
@@ -69,14 +70,15 @@ def fill_answers(
             situation, donor = gpu_models.situation[cell, gpu], gpu_models.donor[cell, gpu, 0]
             factors, span = gpu_models.factors[cell, gpu], (packed.low[cell], packed.high[cell])
             devices = most_devices(gpu_models, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
-        fit, block = Fit(factors, span[0], span[1]), Block(query, i[query], cell, gpu, distance, correction)
+        trained = dtype if cell == gpu_models.cell[kind, dtype, 0] else gpu_models.dtype[cell]
+        fit = Fit(factors, span[0], span[1], situation, devices, trained, gpu_models.borrowed[kind, dtype])
+        block = Block(query, i[query], cell, gpu, distance, correction)
         for k in range(len(query)):
             distance[k] = extrapolation_distance(shape, block.row[k], fit.low, fit.high)
         correction[: len(query)] = 0.0
         if cell >= 0:
             _fill_corrections(rows, packed, gpu_models, queries, block, trace)
-        trained = dtype if cell == gpu_models.cell[kind, dtype, 0] else gpu_models.dtype[cell]
-        _fill_codes(rows, block, Source(situation, gpu_models.borrowed[kind, dtype], devices, kind, trained), answers)
+        _fill_codes(rows, block, fit, answers)
         if len(trace.cell):
             _trace_physics(rows, gpu_models, block, trace)
         if donor >= 0:
@@ -103,7 +105,8 @@ def _fill_corrections(
         ones = queries.other[block.query] if side else queries.twin[block.query]
         if side:
             more, also = np.zeros(count), np.zeros_like(single)
-        _add_models(rows, packed, gpu_models, Inputs(queries.row[ones], ones, block.cell, block.gpu), more, also)
+        read = Block(ones, queries.row[ones], block.cell, block.gpu, block.distance, more)
+        _add_models(rows, packed, gpu_models, read, also)
     if between:
         correction[:count] += share[block.query] * (more - correction[:count])
         single += share[block.query] * (also - single)
@@ -123,19 +126,22 @@ def _fill_corrections(
 
 
 @compiled
-def _fill_codes(rows: Rows, block: Block, source: Source, answers: Answers) -> None:
+def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
     """Fill the bound, the support and the interval group of each answer of a block.
 
     A collective over more devices than in training counts as unseen: how a machine wires more is up to the machine.
     """
     for k in range(len(block.query)):
         q, row, distance = block.query[k], block.row[k], block.distance[k]
-        usual = S_UNSEEN if rows.shape[DEVICES, row] > source.devices else source.situation
+        situation = S_UNSEEN if rows.shape[DEVICES, row] > fit.devices else fit.situation
         # Training has no backward passes and no bursts.
-        untrained = rows.op_features.backward[row] > 0.0 or rows.op_features.burst[row] > 0.0
-        situation = _downgraded(_situation_at(usual, distance), source.borrowed, untrained)
-        answers.bound[q], answers.situation[q] = bound_of(rows.terms, q), _supporting(situation, distance)
-        answers.group[q] = _group_of(source.kind, source.dtype, situation)
+        if rows.op_features.backward[row] > 0.0 or rows.op_features.burst[row] > 0.0:
+            situation = S_UNTRAINED
+        situation = _situation_at(situation, distance > 0.0, fit.borrowed)
+        answers.group[q] = _group_of(rows.op_features.kind[row], fit.dtype, situation)
+        # A sibling outside its training range extrapolates; its interval stays.
+        outside = distance > 0.0 and situation == S_SIBLING
+        answers.bound[q], answers.situation[q] = bound_of(rows.terms, q), S_SEEN_OUTSIDE if outside else situation
 
 
 @compiled
@@ -156,9 +162,8 @@ def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit,
             in_turn = op_features.between[row] > 0.0
             terms[DRAM_S, q] *= dram_scale(op_features.kind[row], in_turn, fit.factors, correction, ratio)
         if scaled_peak:
-            terms[COMPUTE_S, q] = reduced_peak_compute_s(
-                op_features, row, devices, gpu, gpu_models.tile[cell, gpu], (fit.factors, correction)
-            )
+            slower = fit.factors[COMPUTE] * np.exp(correction)
+            terms[COMPUTE_S, q] = compute_s(op_features, row, devices, gpu, gpu_models.tile[cell, gpu], slower)
 
 
 @compiled
@@ -198,16 +203,14 @@ def _trace_members(rows: Rows, block: Block, fit: Fit, trace: Trace) -> None:
 
 
 @compiled
-def _add_models(
-    rows: Rows, packed: Packed, gpu_models: GpuModels, inputs: Inputs, total: Floats, single: Floats
-) -> None:
-    """Add to `total` [m] the weighted log corrections of a cell's models.
+def _add_models(rows: Rows, packed: Packed, gpu_models: GpuModels, block: Block, single: Floats) -> None:
+    """Add to `block.correction` the weighted log corrections of a cell's models.
 
     The model of a sibling is evaluated for that GPU, the donor. `single` [MEMBERS, m], unless it is empty, gets the
     correction of each model at full weight.
     """
-    i, query, cell, gpu = inputs.row, inputs.query, inputs.cell, inputs.gpu
-    count, shown = len(i), -1
+    query, cell, gpu, total = block.query, block.cell, block.gpu, block.correction
+    count, shown = len(query), -1
     features = np.empty((FEATURES, count), dtype=np.float32)  # in one piece, to be read as vectors
     for k in range(MEMBERS):
         model, donor = gpu_models.member[cell, gpu, k], gpu_models.donor[cell, gpu, k]
@@ -216,9 +219,9 @@ def _add_models(
         on = gpu if donor < 0 else donor
         if on != shown and on == gpu:
             for n in range(count):
-                fill_features(rows.shape, rows.op_features, rows.devices, i[n], gpu, rows.terms, query[n], features, n)
+                fill_features(rows, block.row[n], gpu, query[n], features, n)
         elif on != shown:
-            _fill_donor_features(rows, inputs, donor, gpu_models.tile[cell, gpu], features)
+            _fill_donor_features(rows, block, donor, gpu_models.tile[cell, gpu], features)
         shown, weight = on, gpu_models.weight[cell, gpu, k]
         if len(single):
             single[k] = -total[:count] / weight
@@ -229,8 +232,8 @@ def _add_models(
             trees, behind = packed.added, len(trees.half)
         span = packed.first[model] - behind, packed.stop[model] - behind
         add_trees(features, trees, thresholds, span, weight, total[:count])
-        points = slice(packed.begin[model], packed.end[model])
-        smooth = (packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
+        points = slice(packed.begin[model], packed.begin[model + 1])
+        smooth = Smooth(packed.column[model], packed.scale[model], packed.point[points], packed.weight[points])
         add_smooth(features, smooth, weight, total[:count])
         trend = packed.trend[packed.trend_begin[model] : packed.trend_begin[model + 1]]
         add_trend(features, trend, weight, total[:count])
@@ -239,22 +242,22 @@ def _add_models(
 
 
 @compiled
-def _fill_donor_features(rows: Rows, inputs: Inputs, donor: int, only: int, features: Singles) -> None:
+def _fill_donor_features(rows: Rows, block: Block, donor: int, only: int, features: Singles) -> None:
     """Fill `features` [FEATURES, m] as on GPU row `donor`, with the tile `only` or ANY_TILE.
 
     Rows of which the two L2s keep different parts get the features of the GPU itself: the donor's model has its step
     where the donor's own L2 ends.
     """
-    (i, query, gpu), (shape, op_features, devices, terms) = (inputs.row, inputs.query, inputs.gpu), rows
-    there = np.empty((TERMS, len(i)))
-    fill_terms(op_features, devices, (i, np.full(len(i), donor)), np.full(len(i), only), there)
+    i, query, gpu, bandwidth = block.row, block.query, block.gpu, rows.devices.bandwidth
+    there = Rows(rows.shape, rows.op_features, rows.devices, np.empty((TERMS, len(i))))
+    fill_terms(rows.op_features, rows.devices, (i, np.full(len(i), donor)), np.full(len(i), only), there.terms)
     for n in range(len(i)):
-        bytes_here = terms[DRAM_S, query[n]] * devices.bandwidth[gpu]
-        bytes_there = there[DRAM_S, n] * devices.bandwidth[donor]
+        bytes_here = rows.terms[DRAM_S, query[n]] * bandwidth[gpu]
+        bytes_there = there.terms[DRAM_S, n] * bandwidth[donor]
         if abs(bytes_here - bytes_there) <= SAME_TRAFFIC * max(bytes_here, bytes_there):
-            fill_features(shape, op_features, devices, i[n], donor, there, n, features, n)
+            fill_features(there, i[n], donor, n, features, n)
         else:
-            fill_features(shape, op_features, devices, i[n], gpu, terms, query[n], features, n)
+            fill_features(rows, i[n], gpu, query[n], features, n)
 
 
 @compiled
@@ -286,25 +289,11 @@ def _tiles_of(cells: Ints, j: Ints, gpu_models: GpuModels) -> Ints:
 
 
 @compiled
-def _situation_at(situation: int, distance: float) -> int:
-    """The situation of an answer at this extrapolation distance, given the one inside the training range."""
-    if distance > 0.0 and situation in (S_SEEN, S_CALIBRATED):
-        return S_SEEN_OUTSIDE
-    return S_UNSEEN_OUTSIDE if distance > 0.0 and situation == S_UNSEEN else situation
-
-
-@compiled
-def _downgraded(situation: int, borrowed: bool, untrained: bool) -> int:
-    """The situation whose interval holds for models of another dtype, or of none of the rows' kind (`untrained`)."""
-    if untrained:
-        return S_UNTRAINED
-    return S_SIBLING if borrowed and situation in (S_SEEN, S_CALIBRATED) else situation
-
-
-@compiled
-def _supporting(situation: int, distance: float) -> int:
-    """The situation that the support is of: a sibling outside its training range extrapolates, its interval stays."""
-    return S_SEEN_OUTSIDE if distance > 0.0 and situation == S_SIBLING else situation
+def _situation_at(situation: int, outside: bool, borrowed: bool) -> int:
+    """The situation whose interval holds `outside` the training range, and for models of another dtype."""
+    if situation in (S_SEEN, S_CALIBRATED):
+        return S_SEEN_OUTSIDE if outside else S_SIBLING if borrowed else situation
+    return S_UNSEEN_OUTSIDE if outside and situation == S_UNSEEN else situation
 
 
 @compiled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.collectives.extrapolation import fallback_rows, with_fallback
+from app.predictors.auto.operators.collectives.extrapolation import with_fallbacks
 from app.predictors.auto.operators.inference import fill_answers
-from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, shape_features
+from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, Rows, shape_features
 from app.predictors.auto.operators.models.packed import (
     EMPTY,
     MOST_NUMBERS,
@@ -31,7 +31,7 @@ from app.predictors.auto.operators.models.packed import (
 from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Model
 from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
-from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Rows, Trace
+from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Trace
 from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.links import by_link
 from app.predictors.physics.analytic_model import LIMIT, TERMS, devices_of
@@ -39,12 +39,11 @@ from app.predictors.physics.operator_features import operator_features, products
 from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
 from app.predictors.roofline import hardware_limit, peaks
-from app.predictors.trees.sums import TreeArrays
 from app.runtime.fields_only import fields_only
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
-from app.tables.ops import DTYPE_CODE, DTYPES, OpTable, concatenate
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import MEASURED, Estimate
 
 CellKey = tuple[str, str]
@@ -53,6 +52,8 @@ RowKey = tuple[str, tuple[str, str], frozenset[str], frozenset[str]]
 # Factors [rows, FACTORS], models and weights [rows, MEMBERS], situation, tile, devices and library [rows, ...].
 GpuModelRow = tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
 
+# Most rows of GPUs that are kept.
+_MOST_ROWS = 1024
 # Formats of the same pipe: a dtype without a cell of its own borrows that of the other.
 _LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
 # The dtype that borrows from native GPUs only: an Arc emulates FP8 on its vector units, but runs INT8 on matrix units.
@@ -78,14 +79,10 @@ class Traced(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """Cells by operator and dtype; `tree_arena` holds the trees of loaded models.
-
-    `ready`: rows of `_gpu_model_row` that another process computed.
-    """
+    """Cells by operator and dtype; `tree_arena` holds the trees of loaded models."""
 
     cells: Mapping[CellKey, Cell] = field(default_factory=dict)
     tree_arena: TreeArena = EMPTY
-    ready: dict[RowKey, GpuModelRow] = field(default_factory=dict, repr=False)
 
     __getstate__ = fields_only
 
@@ -103,26 +100,21 @@ class Learned:
         if collective:
             gpus, j = by_link(ops, gpus, i, j)
         order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
-        twin, gpu_models, products = np.arange(n), self._gpu_models(gpus), products_of(kinds)
-        other, share = twin, np.zeros(n)
+        queries = Queries(i, j, order, np.arange(n), np.arange(n), np.zeros(n))
+        gpu_models, products = self._gpu_models(gpus), products_of(kinds)
         shape = shape_features(kinds, products, len(ops))
         if collective:
-            held = fallback_rows(shape, (ops.kind, ops.dtype), (i, j), self._packed, gpu_models)
-            if len(held.query):
-                twin, other = (np.where(at < 0, twin, n + at) for at in (held.twin, held.other))
-                share, place = held.share, len(ops) + np.arange(len(held.query))
-                rows = with_fallback(ops, i[held.query], held)
-                ops, i, j = concatenate([ops, rows]), np.append(i, place), np.append(j, j[held.query])
+            ops, queries = with_fallbacks(ops, shape, queries, self._packed, gpu_models)
+            if len(ops) > shape.shape[1]:
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
-        op_features = operator_features(ops, kinds, products)
-        rows_of = Rows(shape, op_features, devices_of(gpus), np.empty((TERMS, len(i))))
-        answers = Answers.of(n)
-        fill_answers(rows_of, self._packed, gpu_models, Queries(i, j, order, twin, other, share), answers, trace)
-        support, limit_s = SUPPORT_OF_SITUATION[answers.situation], rows_of.terms[LIMIT, :n]
+        terms, answers = np.empty((TERMS, len(queries.row))), Answers.of(n)
+        rows = Rows(shape, operator_features(ops, kinds, products), devices_of(gpus), terms)
+        fill_answers(rows, self._packed, gpu_models, queries, answers, trace)
+        support, limit_s = SUPPORT_OF_SITUATION[answers.situation], terms[LIMIT, :n]
         estimate = Estimate(answers.latency_s, answers.bound, support, answers.group, answers.stretch, limit_s)
-        return Traced(estimate, trace, rows_of, gpu_models, gpus, j[:n])
+        return Traced(estimate, trace, rows, gpu_models, gpus, j)
 
     def source_cells(self, traced: Traced) -> list[CellKey | None]:
         """Operator and dtype of the cell behind each answer, None where there is none."""
@@ -232,20 +224,15 @@ class Learned:
         """Return what answers on these GPUs need, for `with_prepared`: takes 0.2 s."""
         return Prepared(self._packed._replace(trees=NO_TREE_ARRAYS), self._gpu_models(gpus))
 
-    def with_prepared(self, prepared: Prepared, trees: TreeArrays, gpus: GpuTable) -> Self:
-        """Return itself with what `prepared` returned for the same cells and GPUs; `trees`: those of the arena."""
+    def with_prepared(self, prepared: Prepared, before: Learned, gpus: GpuTable) -> Self:
+        """Return itself with what `prepared` returned for the same cells and GPUs; `before` has the same arena."""
         models = prepared.gpu_models
         columns = (models.factors, models.member, models.weight, models.situation, models.tile)
         parts = [np.moveaxis(part, 1, 0) for part in (*columns, models.devices, models.library)]
-        self.ready.update(zip(self._row_keys(gpus), zip(*parts, strict=True), strict=True))
-        self.__dict__["_packed"] = prepared.packed._replace(trees=trees)  # a cached property
+        self._rows.update(zip(self._row_keys(gpus), zip(*parts, strict=True), strict=True))
+        self.__dict__["_packed"] = prepared.packed._replace(trees=before._packed.trees)  # a cached property
         gpus.memo_of[self] = models
         return self
-
-    @property
-    def trees(self) -> TreeArrays:
-        """The trees of the arena, as compiled code reads them."""
-        return self._packed.trees
 
     def _row_keys(self, gpus: GpuTable) -> list[RowKey]:
         """Return the arguments of `_gpu_model_row` for every GPU of a table."""
@@ -258,7 +245,7 @@ class Learned:
         ]
 
     def _stacked(self, gpus: GpuTable) -> GpuModels:
-        rows = [self._gpu_model_row(*key) for key in self._row_keys(gpus)]
+        rows = [self._row(key) for key in self._row_keys(gpus)]
         factors, member, weight, situation, tile, devices, library = (
             np.stack(part, axis=1) for part in zip(*rows, strict=True)
         )
@@ -268,19 +255,21 @@ class Learned:
         return GpuModels(*per_gpu, self.cell_of, self._borrowed, dtype, devices, library)
 
     @cached_property
-    def _gpu_model_row(self) -> Callable[[str, tuple[str, str], frozenset[str], frozenset[str]], GpuModelRow]:
-        """`_gpu_model_row_of`, cached for the last GPUs."""
-        return lru_cache(maxsize=1024)(self._gpu_model_row_of)
+    def _rows(self) -> dict[RowKey, GpuModelRow]:
+        """Rows that `_gpu_model_row` returned, here or in another process."""
+        return {}
 
-    def _gpu_model_row_of(
+    def _row(self, key: RowKey) -> GpuModelRow:
+        if (row := self._rows.get(key)) is None:
+            if len(self._rows) >= _MOST_ROWS:
+                self._rows.clear()
+            row = self._rows[key] = self._gpu_model_row(*key)
+        return row
+
+    def _gpu_model_row(
         self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
     ) -> GpuModelRow:
-        """The row of GpuModels of one GPU.
-
-        `architectures`: its architecture keys, for operators and for collectives.
-        """
-        if (ready := self.ready.get((gpu, architectures, slowed, emulating))) is not None:
-            return ready
+        """The row of GpuModels of one GPU, whose `architectures` are its keys for operators and for collectives."""
         n = len(self.cell_rows)
         factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
         weight = np.zeros((n, MEMBERS))
@@ -332,14 +321,14 @@ class Learned:
             op, dtype = key.split(" ")
             cells[op, dtype] = Cell.from_state(cell)
         models = cls(cells)._models
-        tree_arena = EMPTY.joined([model.trees for model in models])
+        tree_arena = TreeArena.of([model.trees for model in models])
         stored = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
         return cls({key: cell.with_models(stored) for key, cell in cells.items()}, tree_arena)
 
 
-def borrows_native(key: CellKey | None, dtype: str) -> bool:
+def borrows_native(key: CellKey, dtype: str) -> bool:
     """Whether `dtype` borrows from cell `key`, excluding GPUs that emulate the format of the cell."""
-    return key is not None and dtype == _BORROWS_NATIVE != key[1]
+    return dtype == _BORROWS_NATIVE != key[1]
 
 
 def with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, evidence: Evidence) -> Estimate:

@@ -7,27 +7,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from app.predictors.auto.operators.models.per_operator import MOST_SIBLINGS
-from app.predictors.physics.analytic_model import Devices
-from app.predictors.physics.operator_features import OperatorFeatures
-from app.tables.arrays import Bools, Floats, Ints, Singles
+from app.tables.arrays import Bools, Floats, Ints
 
 # Most models of one answer: those of siblings, and the one of few rows of the GPU itself.
 MEMBERS = MOST_SIBLINGS + 1
-
-
-class Rows(NamedTuple):
-    """Features of operator rows, figures of GPUs, and the physics of queries.
-
-    shape        float32 [SHAPE_FEATURES, rows]
-    op_features  a struct of arrays over the rows
-    devices      figures of the GPUs, a struct of arrays over them
-    terms        float64 [TERMS, queries], seconds by the physics, filled by the pass
-    """
-
-    shape: Singles
-    op_features: OperatorFeatures
-    devices: Devices
-    terms: Floats
 
 
 class Queries(NamedTuple):
@@ -48,15 +31,23 @@ class Queries(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What a cell learned for one GPU: constants and the training range of its shape features.
+    """What a cell learned for one GPU.
 
     factors    float64 [FACTORS], constants of the physics
-    low, high  float64 [>= EAGER + 1], training range; infinite where nothing was learned
+    low, high  float64 [>= EAGER + 1], training range of the shape features; infinite where nothing was learned
+    situation  code into SITUATIONS inside the training range
+    devices    logarithm of the most devices of a collective in training, infinite for other operators
+    dtype      code of the dtype trained on
+    borrowed   whether that is another than the query's
     """
 
     factors: Floats
     low: Floats
     high: Floats
+    situation: int
+    devices: float
+    dtype: Any
+    borrowed: bool
 
 
 class Block(NamedTuple):
@@ -75,31 +66,6 @@ class Block(NamedTuple):
     gpu: int
     distance: Floats
     correction: Floats
-
-
-class Source(NamedTuple):
-    """What the models behind a block were trained on.
-
-    situation    code into SITUATIONS inside the training range
-    borrowed     whether they were trained on another dtype than the query's
-    devices      logarithm of the most devices of a collective in training, infinite for other operators
-    kind, dtype  codes of the operator and the dtype trained on
-    """
-
-    situation: int
-    borrowed: bool
-    devices: float
-    kind: Any
-    dtype: Any
-
-
-class Inputs(NamedTuple):
-    """Operator rows whose features a cell's models read: row int [m], query int [m] (their columns of the terms)."""
-
-    row: Ints
-    query: Ints
-    cell: int
-    gpu: int
 
 
 class Answers(NamedTuple):

@@ -9,54 +9,44 @@ interpolated in the logarithm of the number.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, MESSAGE
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of
+from app.predictors.auto.operators.queries import Queries
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
-from app.tables.ops import OpTable
+from app.tables.ops import OpTable, concatenate
 
 # Largest difference of two equal sizes, as logarithms: features are rounded.
 _ROUNDED = 1e-3
 
 
-class Fallback(NamedTuple):
-    """The m rows whose corrections apply to queries outside the training range, of n queries.
+def with_fallbacks(
+    ops: OpTable, shape: Singles, queries: Queries, packed: Packed, gpu_models: GpuModels
+) -> tuple[OpTable, Queries]:
+    """Return `ops` followed by fallbacks, and `queries` with those as twins; a query between two numbers has two.
 
-    query        int [m], the query of each; a query between two numbers of devices has two
-    message_bytes, devices, library  float64 [m]
-    twin, other  int [n], the rows of the m whose corrections apply to a query, -1 its own
-    share        float64 [n], weight of the correction of `other`
+    `ops` and `queries` themselves if no query needs one.
     """
-
-    query: Ints
-    message_bytes: Floats
-    devices: Floats
-    library: Floats
-    twin: Ints
-    other: Ints
-    share: Floats
-
-
-def fallback_rows(
-    shape: Singles, codes: tuple[Ints, Ints], asked: tuple[Ints, Ints], packed: Packed, gpu_models: GpuModels
-) -> Fallback:
-    """The fallback of each query that needs one; arguments as of `cells_of`."""
-    held = _held(shape, codes, asked, packed, gpu_models)
-    first, second = np.flatnonzero(~np.isnan(held[0])), np.flatnonzero(held[4] > 0.0)
-    twin = np.full(held.shape[1], -1)
-    twin[first] = np.arange(len(first))
+    held = _held(shape, (ops.kind, ops.dtype), (queries.row, queries.gpu), packed, gpu_models)
+    message, fewer, more, library, share = held
+    first, second = np.flatnonzero(~np.isnan(message)), np.flatnonzero(share > 0.0)
+    query, n = np.append(first, second), len(message)
+    if not len(query):
+        return ops, queries
+    twin = queries.twin.copy()
+    twin[first] = n + np.arange(len(first))
     other = twin.copy()
-    other[second] = len(first) + np.arange(len(second))
-    query = np.append(first, second)
-    message, library = held[0, query], held[3, query]
-    devices = np.append(held[1, first], held[2, second])
-    return Fallback(query, message, devices, library, twin, other, np.nan_to_num(held[4]))
+    other[second] = n + len(first) + np.arange(len(second))
+    columns = {"message_bytes": message[query], "implementation": library[query]}
+    columns["devices"] = np.append(fewer[first], more[second])
+    rows = ops.take(queries.row[query]).with_columns(columns)
+    row = np.append(queries.row, len(ops) + np.arange(len(query)))
+    gpu = np.append(queries.gpu, queries.gpu[query])
+    return concatenate([ops, rows]), Queries(row, gpu, queries.order, twin, other, np.nan_to_num(share))
 
 
 @compiled
@@ -65,7 +55,7 @@ def _held(
 ) -> Floats:
     """Message bytes, two numbers of devices, library, and the share of the second number, float64 [5, n].
 
-    NaN for queries that need no fallback.
+    NaN for queries that need no fallback; arguments as of `cells_of`.
     """
     cells, (i, j), (kind, _) = cells_of(shape, codes, asked, packed, gpu_models), asked, codes
     held = np.full((5, len(i)), np.nan)
@@ -99,15 +89,3 @@ def _around(devices: float, measured: Floats) -> tuple[float, float, float]:
             return last, more, max((devices - last) / (more - last), 0.0)
         last = more
     return last, last, 0.0
-
-
-def with_fallback(ops: OpTable, i: Ints, held: Fallback) -> OpTable:
-    """Rows `i` [m] with the sizes and libraries of their fallbacks."""
-    rows = ops.take(i)
-    for name, column in (
-        ("message_bytes", held.message_bytes),
-        ("devices", held.devices),
-        ("implementation", held.library),
-    ):
-        rows.dims[rows.fields[name]] = column
-    return rows

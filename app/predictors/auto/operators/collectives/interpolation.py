@@ -14,7 +14,7 @@ series; training takes these as measured. log(measured / physics) is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ from app.ops import OPS
 from app.predictors.auto.operators.models.gaussian_process import matern
 from app.predictors.auto.operators.models.training_samples import samples
 from app.predictors.physics.physics_fit import NEUTRAL
+from app.predictors.priors import IS_COLLECTIVE
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
+from app.tables.measurements import Measurements, stacked
 from app.tables.ops import OpTable, concatenate
 
 # Standard deviations in log space, and lengths in the logarithm of bytes; chosen with configurations held out.
@@ -36,11 +37,18 @@ RINGS, ONE_PASS, NO_RING, LIBRARIES = 0.5, 0.8, 0.2, 0.1
 # Most rows of a GPU, measured and interpolated; with more, its series hold sizes enough and are not interpolated.
 MOST = 1000
 
+# Measured rows by operator and dtype.
+Cells = Mapping[tuple[str, str], Measurements]
 
-def with_interpolated_sizes(cells: Sequence[Measurements], gpus: GpuTable) -> list[Measurements]:
-    """Measured rows per cell, one operator in one dtype each, followed by the interpolated ones."""
+
+def with_interpolated_sizes(rows: Cells, gpus: GpuTable) -> Cells:
+    """The measured rows of every cell, those of collectives followed by the interpolated ones."""
+    keys = [key for key, cell in rows.items() if len(cell) and IS_COLLECTIVE[cell.ops.kind[0]]]
+    if not keys:
+        return rows
+    cells = [rows[key] for key in keys]
     parts_of = [[cell] for cell in cells]
-    every, owner = joined(cells), np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
+    every, owner = stacked(cells), np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
     for gpu in np.unique(every.gpu):
         here = np.flatnonzero(every.gpu == gpu)
         first, size = _missing(every.ops.take(here))
@@ -48,16 +56,7 @@ def with_interpolated_sizes(cells: Sequence[Measurements], gpus: GpuTable) -> li
             new = _interpolated(every.take(here), first, size, gpus)
             for cell in np.unique(owner[here[first]]):
                 parts_of[cell].append(new.take(np.flatnonzero(owner[here[first]] == cell)))
-    return [joined(parts) for parts in parts_of]
-
-
-def joined(parts: Sequence[Measurements]) -> Measurements:
-    """Measured rows one after another."""
-    return Measurements(
-        concatenate([part.ops for part in parts]),
-        np.concatenate([part.gpu for part in parts]),
-        np.concatenate([part.latency_s for part in parts]),
-    )
+    return {**rows, **{key: stacked(parts) for key, parts in zip(keys, parts_of, strict=True)}}
 
 
 def _missing(table: OpTable) -> tuple[Ints, Floats]:
@@ -75,10 +74,8 @@ def _missing(table: OpTable) -> tuple[Ints, Floats]:
 
 def _interpolated(rows: Measurements, first: Ints, size: Floats, gpus: GpuTable) -> Measurements:
     """Rows like `first` [m] with `size` [m] bytes, and their expected times given the `rows` of one GPU."""
-    dims = rows.ops.take(first).dims.copy()
-    dims[rows.ops.fields["message_bytes"]] = size
-    kind, dtype, label = rows.ops.kind[first], rows.ops.dtype[first], rows.ops.label[first]
-    new = Measurements(OpTable(kind, dtype, label, rows.ops.fields, dims), rows.gpu[first], np.ones(len(first)))
+    ops = rows.ops.take(first).with_columns({"message_bytes": size})
+    new = Measurements(ops, rows.gpu[first], np.ones(len(first)))
     residual, physics = samples(rows, gpus).residual(NEUTRAL), -samples(new, gpus).residual(NEUTRAL)
     covariance, n = _covariance(concatenate([rows.ops, new.ops])), len(rows)
     weight = np.linalg.solve(covariance[:n, :n] + NOISE**2 * np.eye(n), residual - residual.mean())

@@ -25,6 +25,7 @@ from app.predictors.auto.operators.models.gaussian_process import (
     transfer_covariance,
 )
 from app.predictors.auto.operators.models.gaussian_process import dependence as dependence_of
+from app.predictors.auto.operators.models.per_operator import Model
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
 from app.predictors.trees.boosted import Trees
@@ -67,15 +68,6 @@ class Rows(NamedTuple):
     predicted: bool = False
 
 
-class Calibration(NamedTuple):
-    """Fitted constants [FACTORS], and the corrections of the physics under them."""
-
-    factors: Floats
-    mean: float
-    trees: Trees
-    smooth: Smooth
-
-
 class _Mode(NamedTuple):
     """The most likely constants [FACTORS], the negative log marginal likelihood there, and the rows' weights [n]."""
 
@@ -84,8 +76,8 @@ class _Mode(NamedTuple):
     weight: Floats
 
 
-def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
-    """The calibration to `rows`, from the constants `start` [FACTORS] and the trees of the other GPUs.
+def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Model:
+    """The model calibrated to `rows`, from the constants `start` [FACTORS] and the trees of the other GPUs.
 
     Outliers would draw their neighbours with them, so targets are clipped near their leave-one-out predictions.
     """
@@ -98,7 +90,8 @@ def calibrate(rows: Rows, start: Floats, kernels: Kernels) -> Calibration:
     part = _served_part(measured, rows, start, mode, prior) if rows.predicted else 1.0
     factors, weight = start * (mode.factors / start) ** part, part * mode.weight
     mean = OFFSET**2 * float(weight.sum())
-    return Calibration(factors, mean, _trees(view, kernels, weight), _smooth(rows, view, rest, weight))
+    trees, smooth = _trees(view, kernels, weight), _smooth(rows, view, rest, weight)
+    return Model(factors, mean, trees, smooth, alone=False)
 
 
 def _likeliest(rows: Rows, view: View, start: Floats, known: Floats) -> tuple[Rest, Floats, _Mode]:
@@ -189,9 +182,7 @@ def _solved(rows: Rows, start: Floats, prior: Floats) -> _Mode:
 
 def _trees(view: View, kernels: Kernels, weight: Floats) -> Trees:
     """The shared trees, scaled, with leaf values corrected by the rows in each leaf and its neighbours."""
-    held = np.zeros((len(kernels.share), LEAVES))
-    for tree in range(len(held)):
-        held[tree] = np.bincount(view.leaf[:, tree], weights=weight, minlength=LEAVES)
+    held = np.array([np.bincount(leaf, weight, LEAVES) for leaf in view.leaf.T]).reshape(-1, LEAVES)
     more = np.float64(STRENGTH**2 * (view.learned @ weight))  # whatever precision the leaves are in
     value = more * kernels.trees.value + LEAF**2 * kernels.share[:, None] * (held @ NEAR)
     return kernels.trees._replace(value=value.astype(np.float32))

@@ -6,14 +6,14 @@ served size have room for more.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 
 from app.ops import OPS
-from app.predictors.auto.operators.collectives.interpolation import joined
 from app.predictors.priors import IS_LINEAR
-from app.tables.measurements import Measurements
+from app.tables.arrays import Floats, Ints
+from app.tables.measurements import Measurements, stacked
 from app.tables.ops import DTYPE_CODE
 
 # Rows of a GPU from which the ensemble is better: with 6,000 its random trees erred a third more than the boosted ones.
@@ -47,7 +47,7 @@ def unmeasured(rows: Measurements) -> Measurements:
                 parts.append(_of_gpu(rows.take(mine)))
             if attends and len(mine) <= MOST_ROWS:
                 parts.append(_layers_of_gpu(rows.take(mine)))
-    return joined(parts)
+    return stacked(parts)
 
 
 def _layers_of_gpu(rows: Measurements) -> Measurements:
@@ -61,10 +61,8 @@ def _layers_of_gpu(rows: Measurements) -> Measurements:
     every = np.unique(np.concatenate([known, mixed], axis=1), axis=1, return_inverse=True)[1].ravel()
     new = ~np.isin(every[known.shape[1] :], every[: known.shape[1]]) & (mixed[0] % mixed[1] == 0.0)
     mixed = mixed[:, new][:, :n]
-    table = rows.ops.take(random.choice(np.arange(len(rows)), size=mixed.shape[1]))
-    dims = table.dims.copy()
-    dims[[table.fields[name] for name in LAYER]] = mixed
-    return Measurements(replace(table, dims=dims), np.full(len(table), rows.gpu[0]), np.ones(len(table)))
+    like = random.choice(np.arange(len(rows)), size=mixed.shape[1])
+    return _like(rows, like, dict(zip(LAYER, mixed, strict=True)))
 
 
 def _of_gpu(rows: Measurements) -> Measurements:
@@ -73,9 +71,10 @@ def _of_gpu(rows: Measurements) -> Measurements:
     ms, known = np.unique(rows.ops.column("m")), np.zeros((len(ns), len(ks)), dtype=np.bool_)
     known[n, k] = True
     pairs = np.random.default_rng(0).permutation(np.argwhere(~known))[: int(MOST_UNMEASURED * len(rows) / len(ms))]
-    table = rows.ops.take(np.zeros(len(pairs) * len(ms), dtype=np.intp))
-    dims = table.dims.copy()
-    sizes = (np.tile(ms, len(pairs)), np.repeat(ns[pairs[:, 0]], len(ms)), np.repeat(ks[pairs[:, 1]], len(ms)))
-    for name, size in zip("mnk", sizes, strict=True):
-        dims[table.fields[name]] = size
-    return Measurements(replace(table, dims=dims), np.full(len(table), rows.gpu[0]), np.ones(len(table)))
+    columns = {"m": np.tile(ms, len(pairs)), "n": ns[pairs[:, 0]].repeat(len(ms)), "k": ks[pairs[:, 1]].repeat(len(ms))}
+    return _like(rows, np.zeros(len(pairs) * len(ms), dtype=np.intp), columns)
+
+
+def _like(rows: Measurements, like: Ints, columns: Mapping[str, Floats]) -> Measurements:
+    """Unmeasured rows as the measured ones `like`, with other `columns`."""
+    return Measurements(rows.ops.take(like).with_columns(columns), rows.gpu[like], np.ones(len(like)))

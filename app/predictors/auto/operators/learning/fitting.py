@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.ops import OPS
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
 from app.predictors.auto.operators.learning.trend_fit import fitted_trend
-from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS
-from app.predictors.auto.operators.models.gaussian_process import Kernels
+from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS, SHAPE_FEATURES
+from app.predictors.auto.operators.models.gaussian_process import Kernels, Places, chooses
 from app.predictors.auto.operators.models.per_operator import (
     NOTHING_CARRIED,
     Cell,
@@ -29,7 +30,7 @@ from app.predictors.auto.operators.models.per_operator import (
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
-from app.predictors.auto.operators.models.trend import NO_TREND, without_parts
+from app.predictors.auto.operators.models.trend import NO_TREND, Axes, without_parts
 from app.predictors.fitted_once import once
 from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
@@ -76,49 +77,43 @@ def renews_shared(samples: Samples, before: Cell | None) -> bool:
     return before is None or {samples.names[code] for code in np.unique(samples.gpu)} >= set(before.own)
 
 
-def learn(samples: Samples, shape_features: int, before: Cell | None, shared: Shared | None) -> Cell:
+def learn(samples: Samples, before: Cell | None, shared: Shared | None) -> Cell:
     """The cell fitted to `samples`; models of other GPUs in `before` stay, and its shared model where `shared` is None.
 
     `shared` was fitted to these rows too.
     """
-    codes = np.unique(samples.gpu).tolist()
-    names = {samples.names[code] for code in codes}
-    old = before or Cell()
-    shape = samples.features[:shape_features]
+    old, parts = before or Cell(), {name: (key, rows) for name, key, rows in samples.by_gpu()}
+    shape = samples.features[:SHAPE_FEATURES]
     low, high = shape.min(axis=1).astype(np.float64), shape.max(axis=1).astype(np.float64)
-    if before is not None and len(old.low) == len(low):
+    if before is not None:
         low, high = np.minimum(low, old.low), np.maximum(high, old.high)
-    architecture = {**old.architecture, **{samples.names[code]: samples.architectures[code] for code in codes}}
-    own = {gpu: model for gpu, model in old.own.items() if gpu not in names}
+    architecture = {**old.architecture, **{name: key for name, (key, _) in parts.items()}}
+    own = {gpu: model for gpu, model in old.own.items() if gpu not in parts}
     base = Cell(own, architecture, *(shared or (old.shared, old.strength)), low, high)
-    fitted_to = [samples.of(np.flatnonzero(samples.gpu == code)) for code in codes]
     mine = {
-        samples.names[code]: _own(rows, code, base, shared_has_rows=shared is not None)
-        for code, rows in zip(codes, fitted_to, strict=True)
+        name: _own(rows, base.others(name, key), base.shared, shared_has_rows=shared is not None)
+        for name, (key, rows) in parts.items()
     }
     return replace(base, own={**own, **mine})
 
 
-def _own(samples: Samples, code: int, base: Cell, *, shared_has_rows: bool) -> Model:
+def _own(samples: Samples, others: GpuModel, shared: Model | None, *, shared_has_rows: bool) -> Model:
     """The model of one GPU; `shared_has_rows`: the shared model was fitted to these rows too."""
     if len(samples.latency_s) >= ENOUGH:
         return _with_isolated(samples.of_one_gpu())
-    others = base.others(samples.names[code], samples.architectures[code])
     if shared_has_rows and len(samples.latency_s) >= LEAST_ALONE:
         # The shared model's residuals on its own training rows say nothing of other rows.
         return corrected(samples, others._replace(members=()), None, alone=True)
-    return corrected(samples, others, base.shared)
+    return corrected(samples, others, shared)
 
 
 def calibrated(samples: Samples, before: Cell) -> dict[str, tuple[Model, str]]:
     """Corrections of `before` for the GPUs of these samples that have no model of their own, with architecture keys."""
-    found = {}
-    for code in np.unique(samples.gpu).tolist():
-        name, architecture = samples.names[code], samples.architectures[code]
-        if name not in before.own or not before.own[name].alone or name in before.lenders:
-            rows = samples.of(np.flatnonzero(samples.gpu == code))
-            found[name] = corrected(rows, before.others(name, architecture), before.shared), architecture
-    return found
+    return {
+        name: (corrected(rows, before.others(name, key), before.shared), key)
+        for name, key, rows in samples.by_gpu()
+        if not before.stands_alone(name)
+    }
 
 
 @once
@@ -142,14 +137,14 @@ def _with_isolated(samples: Samples) -> Model:
 def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
     """Constants of the physics or a trend, and trees fitted to the log residuals; `weight` [n] of the rows."""
     mass = np.ones(len(samples.latency_s)) if weight is None else weight
-    capped = alone and samples.waits
-    features = np.ascontiguousarray(samples.features)
-    trend = fitted_trend(features, samples.latency_s, samples.axes) if alone else NO_TREND
+    features, axes, op = np.ascontiguousarray(samples.features), Axes.of(samples.kind), OPS[samples.kind]
+    trend = fitted_trend(features, samples.latency_s, axes) if alone else NO_TREND
     factors = NEUTRAL
     if trend is NO_TREND:
-        factors = fitted_factors(samples.terms, samples.latency_s, weight=mass, streams=samples.streams, capped=capped)
+        streams, capped = op.traffic == "streams", alone and op.waits
+        factors = fitted_factors(samples.terms, samples.latency_s, mass, streams=streams, capped=capped)
     residual = samples.residual(factors) - trend.sum(features)
-    features = without_parts(features, samples.axes)
+    features = without_parts(features, axes)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
     count = _trees_of(len(residual), eager=eager) if trees is None else trees
@@ -161,7 +156,7 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
         room = replace(growth, trees=_trees_of(len(target) + blank.shape[1], eager=False))
-        grown = distilled(features, target, grown, room, without_parts(blank, samples.axes))
+        grown = distilled(features, target, grown, room, without_parts(blank, axes))
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples), trend)
 
 
@@ -176,9 +171,10 @@ def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone
     if n > ENOUGH:
         samples = samples.of(np.random.default_rng(0).permutation(n)[:ENOUGH])
     target = np.log(samples.latency_s) - log_correction(others, samples.features)
-    places = samples.own_places if alone else samples.places
-    rows = Rows(samples.terms, target, samples.features, places, samples.chosen, predicted=bool(others.members))
-    return Model(*calibrate(rows, others.factors, kernels_of(shared)), alone, _tile(samples))
+    places = Places.of(samples.kind) if alone else Places.of_few(samples.kind)
+    chosen, predicted = chooses(samples.kind), bool(others.members)
+    rows = Rows(samples.terms, target, samples.features, places, chosen, predicted)
+    return calibrate(rows, others.factors, kernels_of(shared))._replace(alone=alone, tile=_tile(samples))
 
 
 def _tile(samples: Samples) -> int:
@@ -219,8 +215,8 @@ def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
     rows of a held-out GPU they did worse than none (docs/explanation/notebook.md). For those that only stream, siblings
     get no more either, as bandwidth explains the rest. Nothing with fewer than LEAST_ARCHITECTURES.
     """
-    kind = parts[0]
-    architectures = {code: kind.architectures[code] or kind.names[code] for code in codes}
+    first, traffic = parts[0], OPS[parts[0].kind].traffic
+    architectures = {code: first.architectures[code] or first.names[code] for code in codes}
     of_architecture = [
         [code for code in codes if architectures[code] == architecture]
         for architecture in sorted(set(architectures.values()))
@@ -233,8 +229,8 @@ def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
         for architecture in of_architecture
     ]
     carried = agreed(np.array(constants))
-    if kind.moves:
-        return Strengths(carried, 0.0, limits_siblings=kind.streams)
+    if traffic != "computes":
+        return Strengths(carried, 0.0, limits_siblings=traffic == "streams")
     errors = []
     for architecture in of_architecture:
         model = _shared(parts, [code for code in codes if code not in architecture], TRIAL_ROWS, TRIAL_TREES)
@@ -248,7 +244,8 @@ def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
 @once
 def _constants(samples: Samples) -> Floats:
     """Logarithms of the constants fitted to one GPU alone, float64 [FACTORS]."""
-    return np.log(fitted_factors(samples.terms, samples.latency_s, streams=samples.streams))
+    streams = OPS[samples.kind].traffic == "streams"
+    return np.log(fitted_factors(samples.terms, samples.latency_s, streams=streams))
 
 
 def agreed(constants: Floats) -> Floats:

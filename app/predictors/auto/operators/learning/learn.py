@@ -13,13 +13,13 @@ import numpy as np
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.collectives.interpolation import joined, with_interpolated_sizes
+from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
 from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn, renews_shared, shared_by
 from app.predictors.auto.operators.learning.tile_choice import tiled
 from app.predictors.auto.operators.model import CellKey, Learned, borrows_native
-from app.predictors.auto.operators.models.features import SHAPE_FEATURES, shape_features
-from app.predictors.auto.operators.models.gaussian_process import View, expected
+from app.predictors.auto.operators.models.features import shape_features
+from app.predictors.auto.operators.models.gaussian_process import Places, View, expected
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.ranges import extrapolation_distance
 from app.predictors.auto.operators.models.training_samples import (
@@ -35,7 +35,7 @@ from app.predictors.physics.operator_features import products_of
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
+from app.tables.measurements import Measurements, stacked
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 
@@ -45,13 +45,13 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
-    rows = _with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus)
+    rows = with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus)
     for keys in _sharing([key for key in rows if len(rows[key])]):
         taught = {key: _taught(rows[key], usual[key], gpus, cells.get(key)) for key in keys}
         renewed = [key for key, (training, _) in taught.items() if renews_shared(training, cells.get(key))]
         shared = shared_by([taught[key][1] for key in renewed])
         for key, (training, _) in taught.items():
-            cells[key] = learn(training, SHAPE_FEATURES, cells.get(key), shared if key in renewed else None)
+            cells[key] = learn(training, cells.get(key), shared if key in renewed else None)
     return Learned(cells)
 
 
@@ -72,7 +72,7 @@ def _taught(rows: Measurements, usual: OperatorRuns, gpus: GpuTable, before: Cel
 
     The shared model serves GPUs of unknown tile.
     """
-    training = with_isolated_rows(tiled(rows, gpus, (before or Cell()).tile), usual)
+    training = with_isolated_rows(tiled(rows, gpus, before or Cell()), usual)
     blank = unmeasured(rows)
     training = replace(training, blank=(samples(blank, gpus).features, blank.gpu)) if len(blank) else training
     return training, training if (training.tile == ANY_TILE).all() else samples(rows, gpus)
@@ -95,7 +95,7 @@ def corrections(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) ->
             given.setdefault(key, []).append(rows.take(here))
     for key, parts in given.items():
         base = _base(known, key, gpus)
-        found[key] = calibrated(tiled(joined(parts), gpus, base.tile), base)
+        found[key] = calibrated(tiled(stacked(parts), gpus, base), base)
     return found
 
 
@@ -154,11 +154,12 @@ def _expected_errors(cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats |
     """As `expected_errors`, of rows that all calibrate one cell."""
     gpu = int(rows.gpu[0])
     name, architecture = gpus.ids[gpu], architecture_keys(gpus, collective=bool(IS_COLLECTIVE[rows.ops.kind[0]]))[gpu]
-    if name in cell.own and cell.own[name].alone and name not in cell.lenders:
+    if cell.stands_alone(name):
         return None
-    inputs, kernels = samples(rows, gpus, np.full(len(rows), cell.tile(name, architecture))), kernels_of(cell.shared)
-    view = View.of(inputs.features, inputs.places, kernels)
-    return expected(view, inputs.terms, cell.others(name, architecture).factors, kernels)
+    others, kernels = cell.others(name, architecture), kernels_of(cell.shared)
+    inputs = samples(rows, gpus, np.full(len(rows), others.tile))
+    view = View.of(inputs.features, Places.of_few(inputs.kind), kernels)
+    return expected(view, inputs.terms, others.factors, kernels)
 
 
 def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
@@ -168,15 +169,6 @@ def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     row = int(known.cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
     lender = None if row < 0 else list(known.cell_rows.values())[row]
     if lender is None:
-        return Cell.empty(SHAPE_FEATURES)
+        return Cell()
     native = borrows_native(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
     return known.cells[lender].as_borrowed(known.emulating(gpus) if native else frozenset())
-
-
-def _with_interpolated_sizes(usual: Mapping[CellKey, Measurements], gpus: GpuTable) -> dict[CellKey, Measurements]:
-    """Measured rows per cell, with the interpolated sizes of collectives."""
-    collectives = [key for key in usual if IS_COLLECTIVE[OP_CODE[key[0]]] and len(usual[key])]
-    if not collectives:
-        return dict(usual)
-    filled = with_interpolated_sizes([usual[key] for key in collectives], gpus)
-    return {**usual, **dict(zip(collectives, filled, strict=True))}

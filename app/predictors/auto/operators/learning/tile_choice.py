@@ -7,12 +7,11 @@ which, but a few measured rows do: with the right tile their times scatter aroun
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from app.ops import OPS
 from app.predictors.auto.operators.learning.fitting import TRIAL_ROWS
+from app.predictors.auto.operators.models.per_operator import Cell
 from app.predictors.auto.operators.models.training_samples import Samples, samples
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import fitted_factors
@@ -29,10 +28,10 @@ def tiles(kind: int) -> range:
     return range(TILES_OF_KIND[kind] if OPS[kind].batched else 0)
 
 
-def tiled(rows: Measurements, gpus: GpuTable, known: Callable[[str, str], int]) -> Samples:
+def tiled(rows: Measurements, gpus: GpuTable, before: Cell) -> Samples:
     """Training samples of one operator in one dtype, with the tile chosen by the rows of each GPU.
 
-    known  id of a GPU and its architecture key -> its tile or ANY_TILE, kept where the rows do not show another
+    The tile by other GPUs of the cell `before` stays where the rows do not show another.
     """
     training = samples(rows, gpus)
     if not len(rows) or not tiles(int(rows.ops.kind[0])):
@@ -40,7 +39,8 @@ def tiled(rows: Measurements, gpus: GpuTable, known: Callable[[str, str], int]) 
     tile = np.full(len(rows), ANY_TILE)
     for gpu in np.unique(rows.gpu).tolist():
         mine = np.flatnonzero(rows.gpu == gpu)
-        tile[mine] = _of_gpu(rows.take(mine), gpus, known(training.names[gpu], training.architectures[gpu]))
+        known = before.others(training.names[gpu], training.architectures[gpu]).tile
+        tile[mine] = _of_gpu(rows.take(mine), gpus, known)
     return samples(rows, gpus, tile)
 
 

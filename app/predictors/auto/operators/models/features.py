@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
+from app.ops.base import no_products
 from app.ops.figures import Products
 from app.ops.kinds import Kind
 from app.ops.tiles import CANDIDATES
@@ -33,7 +34,7 @@ from app.predictors.physics.analytic_model import (
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
-from app.tables.arrays import Floats, Ints, Singles
+from app.tables.arrays import Floats, Singles
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
 
@@ -83,50 +84,26 @@ def absent_dims(kind: int) -> dict[str, str]:
     return {name: other for dim, of in meant for name, other in zip(dim.columns, of.columns, strict=True)}
 
 
-def dim_rows(kind: int, *, product: bool) -> dict[str, int]:
-    """Return the row of the shape features that holds each of an operator's dimensions: sizes, then codes."""
-    codes = code_dims(kind)
-    names = [*(name for name in own_dims(kind) if name not in codes), *codes]
-    first = 1 + (_PRODUCT_FEATURES if product else 0) + max(len(OPS[kind].ratios) - 1, 0)
-    return dict(zip(names, range(first, EAGER), strict=False))
-
-
-def size_columns(kind: int, *, product: bool) -> Ints:
-    """Return the rows of the shape features that hold the operator's dimensions and its launch mode, int [d]."""
-    return np.array([*dim_rows(kind, product=product).values(), EAGER])
-
-
-class _Own(NamedTuple):
-    """Size dimensions of an operator; and the indices of each ratio's terms, int [ratios, sizes], padded by -1."""
-
-    sizes: tuple[str, ...]
-    over: Ints
-    under: Ints
+@cache
+def size_dims(kind: int) -> tuple[str, ...]:
+    """Return the feature columns of an operator that are sizes."""
+    return tuple(name for name in own_dims(kind) if name not in code_dims(kind))
 
 
 @cache
-def _own(kind: int) -> _Own:
-    sizes = tuple(name for name in own_dims(kind) if name not in code_dims(kind))
-    ratios = OPS[kind].ratios
-    over, under = (np.full((len(ratios), len(sizes)), -1) for _ in range(2))
-    for row, names in enumerate(ratios):
-        for places, part in zip((over, under), names, strict=True):
-            places[row, : len(part)] = [sizes.index(name) for name in part]
-    return _Own(sizes, over, under)
+def dim_rows(kind: int) -> dict[str, int]:
+    """Return the row of the shape features that holds each of an operator's dimensions: sizes, then codes."""
+    op, names = OPS[kind], (*size_dims(kind), *code_dims(kind))
+    first = 1 + (0 if op.products is no_products else _PRODUCT_FEATURES) + max(len(op.ratios) - 1, 0)
+    return dict(zip(names, range(first, EAGER), strict=False))
 
 
-@compiled
-def _fill_ratios(sizes: Floats, over: Ints, under: Ints, ratios: Floats) -> None:
-    """Fill the logarithms of ratios [ratios, n] from those of sizes [sizes, n]."""
-    for row in range(len(over)):
-        for q in range(sizes.shape[1]):
-            multiplied = divided = 0.0
-            for k in range(over.shape[1]):
-                if over[row, k] >= 0:
-                    multiplied += sizes[over[row, k], q]
-                if under[row, k] >= 0:
-                    divided += sizes[under[row, k], q]
-            ratios[row, q] = multiplied - divided
+@cache
+def _ratio_signs(kind: int) -> Floats:
+    """Return 1 for sizes that a ratio multiplies, -1 for those that it divides by, else 0, float64 [ratios, sizes]."""
+    sizes, ratios = size_dims(kind), OPS[kind].ratios
+    signs = [[float(name in over) - float(name in under) for name in sizes] for over, under in ratios]
+    return np.array(signs).reshape(len(ratios), len(sizes))
 
 
 def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -> Singles:
@@ -143,16 +120,14 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Return the shape features of one family's rows: tasks, products, ratios, dimensions."""
     table = kind.table
     n, code = len(table), int(table.kind[0])
-    names, own, codes = own_dims(code), _own(code), code_dims(code)
-    column = {name: _column(table, name) for name in names}
-    sizes = np.log(np.maximum(np.array([column[name] for name in own.sizes]), 0.5))  # over zero for their logarithms
-    ratios = np.empty((len(own.over), n))
-    if len(ratios):
-        _fill_ratios(sizes, own.over, own.under, ratios)
+    column = {name: _column(table, name) for name in own_dims(code)}
+    sizes = np.array([column[name] for name in size_dims(code)])
+    sizes = np.log(np.maximum(sizes, 0.5))  # over zero for their logarithms
+    ratios = _ratio_signs(code) @ sizes
     parts = [ratios[:1] if len(ratios) else sizes[:1]]
     if product is not None:
         parts.append(_product_features(product))
-    parts += [ratios[1:], sizes, *(column[name][None] for name in names if name in codes)]
+    parts += [ratios[1:], sizes, *(column[name][None] for name in code_dims(code))]
     if "window" in column:  # other kernels run with one, also where it is no shorter than the context
         parts.append((table.column("window") > 0.0)[None].astype(np.float64))
     if product is None:
@@ -175,8 +150,8 @@ def _column(table: OpTable, name: str) -> Floats:
     given, kind = table.column(name), int(table.kind[0])
     if name in code_dims(kind):  # an absent number format defaults to the row's dtype
         return np.where(np.isnan(given), table.dtype.astype(np.float64), given)
-    if name in absent_dims(kind):
-        return np.where(np.isnan(given) | (given == 0.0), table.column(absent_dims(kind)[name]), given)
+    if (other := absent_dims(kind).get(name)) is not None:
+        return np.where(np.isnan(given) | (given == 0.0), table.column(other), given)
     return given
 
 
@@ -234,19 +209,25 @@ def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) 
     )
 
 
+class Rows(NamedTuple):
+    """Features of operator rows, figures of GPUs, and the physics of queries.
+
+    shape        float32 [SHAPE_FEATURES, rows]
+    op_features  a struct of arrays over the rows
+    devices      figures of the GPUs, a struct of arrays over them
+    terms        float64 [TERMS, queries], seconds by the physics
+    """
+
+    shape: Singles
+    op_features: OperatorFeatures
+    devices: Devices
+    terms: Floats
+
+
 @compiled
-def fill_features(  # noqa: PLR0913, PLR0917  (compiled code takes arrays, not tables)
-    shape: Singles,
-    op_features: OperatorFeatures,
-    devices: Devices,
-    row: int,
-    gpu: int,
-    terms: Floats,
-    q: int,
-    features: Singles,
-    k: int,
-) -> None:
+def fill_features(rows: Rows, row: int, gpu: int, q: int, features: Singles, k: int) -> None:
     """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, given the terms in column q."""
+    shape, op_features, devices, terms = rows
     for f in range(SHAPE_FEATURES):
         features[f, k] = shape[f, row]
     sms, l2, work = devices.figures[_SMS, gpu], devices.figures[_L2, gpu], terms[WORK_S, q]

@@ -20,12 +20,13 @@ import numpy as np
 
 from app.ops import OPS
 from app.predictors.auto.operators.models.features import (
+    EAGER,
     LAUNCH_BALANCE,
     LIMIT_SHARE,
     MEMORY_BALANCE,
     WAVES,
+    dim_rows,
     own_dims,
-    size_columns,
 )
 from app.predictors.physics.physics_fit import FACTORS, fill_scaled
 from app.predictors.priors import IS_COLLECTIVE
@@ -104,9 +105,9 @@ class Places(NamedTuple):
     stretch: Floats
 
     @classmethod
-    def of(cls, kind: int, *, product: bool) -> Places:
-        """Return the places of an operator, by its code; `product`: whether it is a matrix product."""
-        sizes = size_columns(kind, product=product)
+    def of(cls, kind: int) -> Places:
+        """Return the places of an operator, by its code: its dimensions, its launch mode and BALANCES."""
+        sizes = np.array([*dim_rows(kind).values(), EAGER])
         stretch = np.ones(len(sizes) + len(BALANCES))
         for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
             stretch[k] = _stretches(kind)[name]
@@ -115,9 +116,9 @@ class Places(NamedTuple):
         return cls(np.concatenate([sizes, BALANCES]), stretch)
 
     @classmethod
-    def of_few(cls, kind: int, *, product: bool) -> Places:
+    def of_few(cls, kind: int) -> Places:
         """Return the places for an operator with few rows."""
-        places = cls.of(kind, product=product)
+        places = cls.of(kind)
         if not IS_COLLECTIVE[kind]:
             return places
         sizes = len(places.column) - len(BALANCES)

@@ -34,7 +34,7 @@ class Packed(NamedTuple):
     mean             float64 [models], constant added to the trees
     column, scale    [models, SMOOTH_COLUMNS], of each model's smooth part; padded by scale 0
     point, weight    [points, SMOOTH_COLUMNS] and [points], of all smooth parts
-    begin, end       int [models], span of each model's points
+    begin            int [models + 1], where each model's points begin
     trend            float32, flat trends of all models
     trend_begin      int [models + 1], where each begins
     low, high        float64 [cells, SHAPE_FEATURES], training range of the shape features
@@ -52,7 +52,6 @@ class Packed(NamedTuple):
     point: Singles
     weight: Singles
     begin: Ints
-    end: Ints
     trend: Singles
     trend_begin: Ints
     low: Floats
@@ -111,35 +110,38 @@ class TreeArena(NamedTuple):
     """
 
     trees: Trees
-    parts: tuple[Trees, ...] = ()
-    first: tuple[int, ...] = ()
-    questions: tuple[Questions, ...] = ()
+    parts: tuple[Trees, ...]
+    first: tuple[int, ...]
+    questions: tuple[Questions, ...]
 
-    def joined(self, new: Sequence[Trees]) -> TreeArena:
-        """Return an arena of copies of these trees followed by `new`."""
-        parts = [*self.parts, *new]
+    @classmethod
+    def of(cls, parts: Sequence[Trees]) -> TreeArena:
+        """Return an arena of copies of these trees."""
         columns: list[Any] = [
             np.concatenate([empty, *(part[k] for part in parts)], dtype=dtype, casting="same_kind")
             for k, (empty, dtype) in enumerate(zip(NO_TREES, (np.int16, np.float32, np.float16), strict=True))
         ]
         stops = np.cumsum([0, *(len(part.feature) for part in parts)]).tolist()
         views = (Trees(*[column[first:stop] for column in columns]) for first, stop in pairwise(stops))
-        queries = (questions_of(part.feature, part.threshold, FEATURES) for part in new)
-        return TreeArena(Trees(*columns), tuple(views), tuple(stops[:-1]), (*self.questions, *queries))
+        questions = (questions_of(part.feature, part.threshold, FEATURES) for part in parts)
+        return cls(Trees(*columns), tuple(views), tuple(stops[:-1]), tuple(questions))
+
+    @property
+    def arrays(self) -> TreeArrays:
+        """Return its trees as compiled code reads them."""
+        levels = [_NO_QUESTIONS.level_threshold, *(part.level_threshold for part in self.questions)]
+        return TreeArrays(self.trees.feature, np.concatenate(levels), self.trees.value.view(np.uint16))
 
 
-EMPTY = TreeArena(NO_TREES)
-_NO_QUESTIONS = questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
-NO_TREE_ARRAYS = TreeArrays(
-    NO_TREES.feature, _NO_QUESTIONS.level_threshold, NO_TREES.value.astype(np.float16).view(np.uint16)
-)
+EMPTY, _NO_QUESTIONS = TreeArena.of(()), questions_of(NO_TREES.feature, NO_TREES.threshold, FEATURES)
+NO_TREE_ARRAYS = EMPTY.arrays
 
 
 def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> Packed:
     """Return `models` and the training ranges of `cells`, packed; trees outside the arena are copied."""
     standing = {id(part) for part in arena.parts}
     new = [model.trees for model in models if id(model.trees) not in standing and len(model.trees.feature)]
-    added, behind = EMPTY.joined(new), len(arena.trees.feature)
+    added, behind = TreeArena.of(new), len(arena.trees.feature)
     place = {id(part): at for at, part in enumerate((*arena.parts, *new))}
     at = [place.get(id(model.trees), -1) for model in models]
     first = np.array([*arena.first, *(behind + of for of in added.first), 0], dtype=np.intp)[at]
@@ -149,17 +151,11 @@ def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> 
     mean = np.array([model.mean for model in models], dtype=np.float64)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
     threshold, threshold_begin = _packed_thresholds((*arena.questions, *added.questions))
-    trees: list[Any] = [*(_tree_arrays(part) for part in (arena, added)), threshold, threshold_begin[at]]
+    trees: list[Any] = [arena.arrays, added.arrays, threshold, threshold_begin[at]]
     trend = [model.trend.flat() for model in models]
     trends = [np.concatenate([np.empty(0, np.float32), *trend]), np.cumsum([0, *map(len, trend)], dtype=np.intp)]
     parts: list[Any] = [*trees, first, stop, mean, *smooth, *trends, low, high]
     return Packed(*parts)
-
-
-def _tree_arrays(arena: TreeArena) -> TreeArrays:
-    levels = [NO_TREE_ARRAYS.level_threshold, *(part.level_threshold for part in arena.questions)]
-    halves = arena.trees.value.astype(np.float16, copy=False)  # without trees they are singles
-    return TreeArrays(arena.trees.feature, np.concatenate(levels), halves.view(np.uint16))
 
 
 def _packed_thresholds(parts: Sequence[Questions]) -> tuple[Singles, Ints]:
@@ -174,14 +170,13 @@ def _packed_thresholds(parts: Sequence[Questions]) -> tuple[Singles, Ints]:
 
 
 def _packed_smooth(parts: Sequence[Smooth]) -> list[Any]:
-    """Return the fields of Packed from `column` to `end`."""
-    count, end = len(parts), np.cumsum([len(part.weight) for part in parts], dtype=np.intp)
+    """Return the fields of Packed from `column` to `begin`."""
+    count, begin = len(parts), np.cumsum([0, *(len(part.weight) for part in parts)], dtype=np.intp)
     column, scale = np.zeros((count, SMOOTH_COLUMNS), np.int16), np.zeros((count, SMOOTH_COLUMNS), np.float32)
-    point = np.zeros((int(end[-1]) if count else 0, SMOOTH_COLUMNS), np.float32)
-    begin = np.append(0, end)[:-1].astype(np.intp)
+    point = np.zeros((begin[-1], SMOOTH_COLUMNS), np.float32)
     for k, part in enumerate(parts):
         used = len(part.column)
         column[k, :used], scale[k, :used] = part.column, part.scale
-        point[begin[k] : end[k], :used] = part.point
+        point[begin[k] : begin[k + 1], :used] = part.point
     weight = np.concatenate([np.empty(0, np.float32), *(part.weight for part in parts)])
-    return [column, scale, point, weight, begin, end]
+    return [column, scale, point, weight, begin]

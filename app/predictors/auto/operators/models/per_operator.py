@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
-from app.predictors.auto.operators.models.smooth import Smooth
+from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
 from app.predictors.auto.operators.models.trend import NO_TREND, Trend
 from app.predictors.auto.operators.models.validity import check_model_parts
 from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
@@ -60,8 +60,10 @@ class Model(NamedTuple):
     trend: Trend = NO_TREND
 
     def log_correction(self, features: Singles) -> Floats:
-        """Return its log correction of rows with `features` [columns, n], float64 [n]."""
-        return self.mean + self.trend.sum(features) + self.trees.sum(features) + self.smooth.sum(features)
+        """Return its log correction of rows with `features` float32 [columns, n], float64 [n]."""
+        total = self.mean + self.trend.sum(features) + self.trees.sum(features)
+        add_smooth(np.ascontiguousarray(features), self.smooth, 1.0, total)
+        return total
 
     @property
     def of_many_rows(self) -> bool:
@@ -97,7 +99,7 @@ class Cell:
     architecture  GPU id -> its architecture key
     shared        model of all GPUs together; None if only one was measured
     strength      share of `shared` that applies to a GPU of another architecture key
-    low, high     float64 [SHAPE_FEATURES], training range of the shape features
+    low, high     float64 [SHAPE_FEATURES], training range of the shape features; unbounded without training
     borrowed      whether it was learned from another dtype and only corrected by rows of its own
     lenders       GPU id -> its model of that other dtype, which the own rows correct
     """
@@ -106,15 +108,10 @@ class Cell:
     architecture: Mapping[str, str] = field(default_factory=dict)
     shared: Model | None = None
     strength: Strengths = NOTHING_CARRIED
-    low: Floats = field(default_factory=lambda: np.empty(0))
-    high: Floats = field(default_factory=lambda: np.empty(0))
+    low: Floats = field(default_factory=lambda: np.full(SHAPE_FEATURES, -np.inf))
+    high: Floats = field(default_factory=lambda: np.full(SHAPE_FEATURES, np.inf))
     borrowed: bool = False
     lenders: Mapping[str, Model] = field(default_factory=dict)
-
-    @classmethod
-    def empty(cls, columns: int) -> Self:
-        """Return an untrained cell with an unbounded training range of `columns` features."""
-        return cls(low=np.full(columns, -np.inf), high=np.full(columns, np.inf))
 
     def as_borrowed(self, without: Collection[str]) -> Cell:
         """Return this cell as borrowed by another dtype, without the models of the GPUs in `without`."""
@@ -173,9 +170,9 @@ class Cell:
         own = {gpu: models[id(model)] for gpu, model in self.own.items()}
         return replace(self, own=own, shared=None if self.shared is None else models[id(self.shared)])
 
-    def tile(self, gpu: str, architecture: str) -> int:
-        """Return the only tile of a GPU's kernels as inferred from other GPUs, or ANY_TILE."""
-        return self.others(gpu, architecture).tile
+    def stands_alone(self, gpu: str) -> bool:
+        """Return whether a GPU has a model of its own, which few rows do not change."""
+        return gpu in self.own and self.own[gpu].alone and gpu not in self.lenders
 
     def state(self) -> dict[str, Any]:
         """Return the state as plain containers of arrays."""
@@ -199,13 +196,13 @@ class Cell:
 
 def _model_state(model: Model) -> dict[str, Any]:
     state = {"factors": model.factors, "mean": model.mean, "alone": model.alone, "tile": model.tile}
-    trend = {"trend": model.trend.state()} if len(model.trend.part) else {}
-    return state | {"trees": model.trees.state(), "smooth": model.smooth.state()} | trend
+    trend = {"trend": model.trend._asdict()} if len(model.trend.part) else {}
+    return state | {"trees": model.trees.state(), "smooth": model.smooth._asdict()} | trend
 
 
 def _model_from(state: Mapping[str, Any]) -> Model:
-    trees, smooth = Trees.from_state(state["trees"]), Smooth.from_state(state["smooth"])
+    trees, smooth = Trees.from_state(state["trees"]), Smooth(**state["smooth"])
     tile = int(state.get("tile", ANY_TILE))  # artefacts from before tiles were stored use any
-    trend = Trend.from_state(state["trend"]) if "trend" in state else NO_TREND
+    trend = Trend(**state["trend"]) if "trend" in state else NO_TREND
     check_model_parts(state["factors"], trees, smooth, trend, tile)
     return Model(state["factors"], float(state["mean"]), trees, smooth, bool(state["alone"]), tile, trend)

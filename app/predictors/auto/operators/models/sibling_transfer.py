@@ -18,9 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.predictors.intervals.groups import S_SIBLING
-from app.predictors.physics.analytic_model import Devices, compute_s
-from app.predictors.physics.operator_features import OperatorFeatures
-from app.predictors.physics.physics_fit import COMPUTE, DRAM
+from app.predictors.physics.analytic_model import Devices
+from app.predictors.physics.physics_fit import DRAM
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
@@ -68,16 +67,3 @@ def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, ban
 def has_reduced_peak(devices: Devices, dtype: int, gpu: int, donor: int) -> bool:
     """Return whether the GPU's tensor peak is reduced below its chip's by more than the donor's is."""
     return bool(devices.peak_reduction[dtype, gpu] > devices.peak_reduction[dtype, donor])
-
-
-@compiled
-def reduced_peak_compute_s(
-    op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, donor_fit: tuple[Floats, float]
-) -> float:
-    """Return the compute seconds of operator `row` on a GPU that `has_reduced_peak` compared with its donor.
-
-    `only`: the only tile of its kernels, or ANY_TILE. `donor_fit`: the physics factors [FACTORS], and the logarithm of
-    the correction by the donor's model.
-    """
-    factors, correction = donor_fit
-    return float(compute_s(op_features, row, devices, gpu, only, factors[COMPUTE] * np.exp(correction)))

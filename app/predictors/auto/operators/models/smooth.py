@@ -6,8 +6,7 @@ column; fitted in learning.calibration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +32,6 @@ class Smooth(NamedTuple):
     point: Singles
     weight: Singles
 
-    def sum(self, features: Singles) -> Floats:
-        """Return the log correction of rows with `features` float32 [columns, n], float64 [n]."""
-        total = np.zeros(features.shape[1])
-        parts = (self.column, self.scale, self.point, self.weight)
-        add_smooth(np.ascontiguousarray(features), parts, 1.0, total)
-        return total
-
     def measured(self, column: int) -> Floats:
         """Return the measured values of a column, ascending; empty if the smooth part does not depend on it."""
         here = np.flatnonzero(self.column == column)
@@ -48,27 +40,13 @@ class Smooth(NamedTuple):
         values = self.point[:, here[0]].astype(np.float64) / self.scale[here[0]]
         return np.unique(values.round(_DIGITS))
 
-    def state(self) -> dict[str, Any]:
-        """Return the fields as a dictionary of arrays."""
-        return self._asdict()
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the smooth part of a `state`."""
-        return cls(*(state[name] for name in cls._fields))
-
 
 NOTHING = Smooth(np.empty(0, np.int16), np.empty(0, np.float32), np.empty((0, 0), np.float32), np.empty(0, np.float32))
 
 
 @compiled
-def add_smooth(
-    features: Singles,
-    smooth: tuple[NDArray[np.int16], Singles, Singles, Singles],
-    share: float,
-    total: Floats,
-) -> None:
-    """Add `share` times the correction to total [m], for features [columns, m]."""
+def add_smooth(features: Singles, smooth: Smooth, share: float, total: Floats) -> None:
+    """Add `share` times the correction to total [m], for features float32 [columns, m]."""
     column, scale, point, weight = smooth
     for k in range(len(total)):
         summed = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,9 @@ import numpy as np
 from app.ops import OPS
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE, router_class
-from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, fill_features, shape_features
-from app.predictors.auto.operators.models.gaussian_process import Places, chooses
-from app.predictors.auto.operators.models.trend import Axes
-from app.predictors.physics.analytic_model import ANY_TILE, TERMS, Devices, devices_of, fill_terms
-from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
+from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, Rows, fill_features, shape_features
+from app.predictors.physics.analytic_model import ANY_TILE, TERMS, devices_of, fill_terms
+from app.predictors.physics.operator_features import operator_features, products_of
 from app.predictors.physics.physics_fit import fill_scaled
 from app.predictors.priors import FAST_LINK_BYTES_PER_S
 from app.runtime.compiled import compiled
@@ -39,12 +37,7 @@ class Samples:
     latency_s  float64 [n]
     gpu        int [n], index into `names` (GPU ids) and `architectures` (their architecture keys)
     tile       int [n], the only tile of the GPU's kernels, or ANY_TILE
-    places     columns of the smooth part for few rows; `own_places` for a GPU whose model stands alone
-    axes       columns of the trend over parts
-    moves      whether the operator mostly moves bytes
-    streams    whether it only streams them, once
-    waits      whether much of its time is waiting that no term of the analytic model covers, so that any may absorb it
-    chosen     whether a library chooses among algorithms for the operator
+    kind       the operator's code
     isolated   bool [n], rows that are not representative of other layers: other kernels, or another load
     blank      distillation inputs: features float32 [columns, q] of unmeasured rows, and their GPUs, int [q]
     """
@@ -54,15 +47,9 @@ class Samples:
     latency_s: Floats
     gpu: Ints
     tile: Ints
+    kind: int
     names: Sequence[str]
     architectures: Sequence[str]
-    places: Places
-    own_places: Places
-    axes: Axes
-    moves: bool
-    streams: bool
-    waits: bool
-    chosen: bool
     isolated: Bools
     blank: tuple[Singles, Ints] = (np.empty((FEATURES, 0), np.float32), np.empty(0, np.intp))
 
@@ -70,6 +57,11 @@ class Samples:
         """Return the samples of `rows`."""
         columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[..., rows]) for name in _BY_ROW}
         return replace(self, **columns)
+
+    def by_gpu(self) -> Iterator[tuple[str, str, Samples]]:
+        """Return id, architecture key and samples of every GPU."""
+        for code in np.unique(self.gpu).tolist():
+            yield self.names[code], self.architectures[code], self.of(np.flatnonzero(self.gpu == code))
 
     def of_one_gpu(self) -> Samples:
         """Return the samples, all of one GPU, as they are without any other: its name and distillation inputs alone."""
@@ -148,31 +140,23 @@ def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Sam
 
     `tile`: int [n], the only tile of each row's kernels; any if None.
     """
-    i, only = np.arange(len(rows)), np.full(len(rows), ANY_TILE) if tile is None else tile
-    kinds = kinds_of(rows.ops)
-    products = products_of(kinds)
-    op_features = operator_features(rows.ops, kinds, products)
-    devices = devices_of(gpus)
-    terms, features = np.empty((TERMS, len(i))), np.empty((FEATURES, len(i)), dtype=np.float32)
-    fill_terms(op_features, devices, (i, rows.gpu), only, terms)
-    fill_all(shape_features(kinds, products, len(i)), op_features, devices, rows.gpu, terms, features)
-    kind, product = int(rows.ops.kind[0]), products[0] is not None
-    places, own_places = Places.of_few(kind, product=product), Places.of(kind, product=product)
-    op, axes = OPS[kind], Axes.of(kind, product=product)
-    names, architectures = gpus.ids, architecture_keys(gpus, collective=op.pattern is not None)
-    moves, streams = op.traffic != "computes", op.traffic == "streams"
-    isolated = np.zeros(len(i), dtype=np.bool_)
-    fields = (features, terms, rows.latency_s, rows.gpu, only, names, architectures, places, own_places, axes)
-    return Samples(*fields, moves, streams, op.waits, chooses(kind), isolated)
+    n, kinds, kind = len(rows), kinds_of(rows.ops), int(rows.ops.kind[0])
+    products, only = products_of(kinds), np.full(n, ANY_TILE) if tile is None else tile
+    op_features, devices = operator_features(rows.ops, kinds, products), devices_of(gpus)
+    terms, features = np.empty((TERMS, n)), np.empty((FEATURES, n), dtype=np.float32)
+    fill_terms(op_features, devices, (np.arange(n), rows.gpu), only, terms)
+    fill_all(Rows(shape_features(kinds, products, n), op_features, devices, terms), rows.gpu, features)
+    architectures = architecture_keys(gpus, collective=OPS[kind].pattern is not None)
+    isolated = np.zeros(n, dtype=np.bool_)
+    return Samples(features, terms, rows.latency_s, rows.gpu, only, kind, gpus.ids, architectures, isolated)
 
 
 def with_isolated_rows(samples_of_runs: Samples, runs: OperatorRuns) -> Samples:
     """Return the samples of `runs` with `isolated` rows marked, by kernel name; only experts have such rows."""
-    if OPS[int(runs.rows.ops.kind[0])].kernel_class is not router_class:
+    if OPS[samples_of_runs.kind].kernel_class is not router_class:
         return samples_of_runs  # the same codes mean other things: kinds of attention, say
-    return replace(
-        samples_of_runs, isolated=_isolated(samples_of_runs.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel)
-    )
+    isolated = _isolated(samples_of_runs.features[ROUTER_CLASS], runs.rows.gpu, runs.kernel)
+    return replace(samples_of_runs, isolated=isolated)
 
 
 def _isolated(router: Singles, gpu: Ints, kernel: Ints) -> Bools:
@@ -187,9 +171,7 @@ def _isolated(router: Singles, gpu: Ints, kernel: Ints) -> Bools:
 
 
 @compiled
-def fill_all(
-    shape: Singles, op_features: OperatorFeatures, devices: Devices, gpu: Ints, terms: Floats, features: Singles
-) -> None:
-    """Fill `features` float32 [FEATURES, n] of row q on GPU row `gpu[q]`, given the terms [TERMS, n]."""
+def fill_all(rows: Rows, gpu: Ints, features: Singles) -> None:
+    """Fill `features` float32 [FEATURES, n] of row q on GPU row `gpu[q]`."""
     for q in range(len(gpu)):
-        fill_features(shape, op_features, devices, q, gpu[q], terms, q, features, q)
+        fill_features(rows, q, gpu[q], q, features, q)

@@ -8,8 +8,7 @@ stack and phase are a class with constants of its own, as ConvMeter has for bloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +44,12 @@ class Axes(NamedTuple):
     key: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, kind: int, *, product: bool) -> Self:
+    def of(cls, kind: int) -> Self:
         """Return those of an operator, by its code."""
         part = tuple(range(PARTS, PARTS + len(OPS[kind].part_names)))
         if not part:
             return cls()
-        rows, codes = dim_rows(kind, product=product), code_dims(kind)
+        rows, codes = dim_rows(kind), code_dims(kind)
         return cls(part, (*part, *(rows[name] for name in codes), STACK, ROUTER_CLASS, EAGER))
 
 
@@ -67,7 +66,7 @@ class Trend(NamedTuple):
     key: NDArray[np.int16]
     member: Singles
     weight: Singles
-    told: int = 0
+    told: int
 
     def sum(self, features: Singles) -> Floats:
         """Return the log correction of the physics for rows with `features` float32 [columns, n], float64 [n]."""
@@ -82,18 +81,9 @@ class Trend(NamedTuple):
         head = (len(self.part), len(self.key), self.told, len(self.member))
         return np.concatenate([head, *(np.ravel(part) for part in self[:-1])], dtype=np.float32, casting="same_kind")
 
-    def state(self) -> dict[str, Any]:
-        """Return the fields as a dictionary of arrays."""
-        return self._asdict()
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the trend of a `state`."""
-        return cls(*(state[name] for name in cls._fields))
-
 
 _NO_ROWS, _NO_NUMBERS = np.empty(0, np.int16), np.empty((0, 0), np.float32)
-NO_TREND = Trend(_NO_ROWS, _NO_ROWS, _NO_NUMBERS, _NO_NUMBERS)
+NO_TREND = Trend(_NO_ROWS, _NO_ROWS, _NO_NUMBERS, _NO_NUMBERS, told=0)
 
 
 def without_parts(features: Singles, axes: Axes) -> Singles:
