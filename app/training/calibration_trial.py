@@ -1,8 +1,8 @@
 """Trial of few-shot calibration on held-out GPUs: without measured rows, with selected rows, and with random rows.
 
 Each GPU is held out in turn. Per family and dtype the predictor is given SHAPES of its rows, selected by their expected
-gain (learning.active_selection, without their times) or drawn at random (mean over DRAWS). Rows with the dimensions of
-a given row are not tested.
+gain (app.predictors.active_selection, without their times) or drawn at random (mean over DRAWS). Rows with the
+dimensions of a given row are not tested.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
+from app.predictors.active_selection import Prospect, chosen
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.tables.arrays import Ints

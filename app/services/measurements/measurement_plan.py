@@ -16,7 +16,7 @@ from app.engine.stored_operators import stored_operators
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors import DEFAULT
-from app.predictors.auto.operators.learning.active_selection import Prospect, chosen
+from app.predictors.active_selection import Prospect, chosen
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.predictors.auto.operators.learning.learn import expected_errors
+from app.predictors.auto.operators.queries import Trace
 from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.groups import SITUATIONS
 from app.tables.gpus import GpuTable
@@ -122,7 +123,8 @@ def test_collectives_outside_all_training_ranges_use_the_nearest_dtype() -> None
         answer = two_libraries().predict(ops, GPUS, np.arange(1), np.array([SEEN]), evidence=no_evidence(ops))
         assert answer.support[0] == EXTRAPOLATED
         learned = two_libraries().operators_
-        assert learned.source_cells(learned.traced(ops, GPUS, np.arange(1), np.array([SEEN]))) == [("all_reduce", of)]
+        traced = learned.traced(ops, GPUS, np.arange(1), np.array([SEEN]), Trace.of(1))
+        assert learned.source_cells(traced) == [("all_reduce", of)]
 
 
 @pytest.mark.parametrize("target", [SEEN, SIBLING])

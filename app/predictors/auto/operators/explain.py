@@ -15,7 +15,7 @@ import numpy as np
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
-from app.predictors.auto.operators.queries import MEMBERS
+from app.predictors.auto.operators.queries import MEMBERS, Trace
 from app.predictors.intervals.groups import S_MEASURED, SITUATIONS, situations_of
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
@@ -116,7 +116,7 @@ class Explanation(NamedTuple):
 
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
     """Explanations [n] of every row of `ops` on GPU row `target`, given the `answer` [n] of `learned`."""
-    traced = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target))
+    traced = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target), Trace.of(len(ops)))
     trace, keys = traced.trace, learned.source_cells(traced)
     clocks, flops = sustained_clocks(traced.gpus), work_of(ops, kinds_of(ops)).flops
     situation = situations_of(answer.group)

@@ -7,7 +7,7 @@ import numpy as np
 from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
-from app.predictors.auto.operators.models.sibling_transfer import dram_scale, has_reduced_peak
+from app.predictors.auto.operators.models.sibling_transfer import dram_scale
 from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
 from app.predictors.auto.operators.models.trend import add_trend
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Queries, Trace
@@ -148,14 +148,12 @@ def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
 def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit, donor: int) -> None:
     """Scale the DRAM and compute seconds of a block, in place, from GPU row `donor` to its own GPU.
 
-    DRAM: by the ratio of bandwidths (models.sibling_transfer). Compute: where the peak of this GPU is cut and the
-    donor's is not.
+    DRAM: by the ratio of bandwidths (models.sibling_transfer). Compute: where the tensor peak of this GPU is reduced
+    below its chip's by more than the donor's is.
     """
     (op_features, devices, terms), (cell, gpu) = (rows.op_features, rows.devices, rows.terms), (block.cell, block.gpu)
-    ratio, scaled_peak = (
-        gpu_models.bandwidth_ratio[cell, gpu],
-        has_reduced_peak(devices, op_features.dtype[block.row[0]], gpu, donor),
-    )
+    ratio, reduction = gpu_models.bandwidth_ratio[cell, gpu], devices.peak_reduction[op_features.dtype[block.row[0]]]
+    scaled_peak = reduction[gpu] > reduction[donor]
     for k in range(len(block.query)):
         q, row, correction = block.query[k], block.row[k], block.correction[k]
         if ratio != 1.0:

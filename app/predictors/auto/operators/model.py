@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import compress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -51,6 +52,8 @@ CellKey = tuple[str, str]
 RowKey = tuple[str, tuple[str, str], frozenset[str], frozenset[str]]
 # Factors [rows, FACTORS], models and weights [rows, MEMBERS], situation, tile, devices and library [rows, ...].
 GpuModelRow = tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
+# Fields of GpuModels that these are stacked to.
+_OF_ROW = ("factors", "member", "weight", "situation", "tile", "devices", "library")
 
 # Most rows of GPUs that are kept.
 _MOST_ROWS = 1024
@@ -88,19 +91,15 @@ class Learned:
 
     def estimate(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Estimate:
         """Times and their support, [n], of operator row `i[q]` on GPU row `j[q]`."""
-        return self._answered(ops, gpus, i, j, UNTRACED).estimate
+        return self.traced(ops, gpus, i, j, UNTRACED).estimate
 
-    def traced(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Traced:
-        """The same as `estimate`, with the terms of each answer."""
-        return self._answered(ops, gpus, i, j, Trace.of(len(i)))
-
-    def _answered(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, trace: Trace) -> Traced:
+    def traced(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, trace: Trace) -> Traced:
+        """The same as `estimate`, with the terms of each answer in `trace`."""
         n, kinds = len(i), kinds_of(ops)
         collective = any(kind.op.pattern is not None for kind in kinds)
         if collective:
             gpus, j = by_link(ops, gpus, i, j)
-        order = np.arange(n) if _alike(ops, j) else np.lexsort((ops.dtype[i], ops.kind[i], j))
-        queries = Queries(i, j, order, np.arange(n), np.arange(n), np.zeros(n))
+        queries = Queries(i, j, np.lexsort((ops.dtype[i], ops.kind[i], j)), np.arange(n), np.arange(n), np.zeros(n))
         gpu_models, products = self._gpu_models(gpus), products_of(kinds)
         shape = shape_features(kinds, products, len(ops))
         if collective:
@@ -122,13 +121,16 @@ class Learned:
         return [keys[row] for row in traced.trace.cell.tolist()]
 
     @cached_property
+    def _homes(self) -> dict[int, tuple[Model, str | None]]:
+        """Every model by its id, once, as a cell that lends and one that borrows share some; and `home_of_model`."""
+        cells = self.cells.values()
+        own = ((model, gpu) for cell in cells for gpu, model in (*cell.lenders.items(), *cell.own.items()))
+        shared = ((cell.shared, None) for cell in cells if cell.shared is not None)
+        return {id(model): (model, gpu) for model, gpu in (*own, *shared)}
+
+    @cached_property
     def _models(self) -> list[Model]:
-        every = (
-            model
-            for cell in self.cells.values()
-            for model in (*cell.lenders.values(), *cell.own.values(), *(() if cell.shared is None else (cell.shared,)))
-        )
-        return list({id(model): model for model in every}.values())  # a cell that lends and one that borrows share some
+        return [model for model, _ in self._homes.values()]
 
     @cached_property
     def _packed(self) -> Packed:
@@ -136,15 +138,12 @@ class Learned:
 
     @cached_property
     def _number(self) -> dict[int, int]:
-        return {id(model): number for number, model in enumerate(self._models)}
+        return {key: number for number, key in enumerate(self._homes)}
 
     @cached_property
     def home_of_model(self) -> list[str | None]:
         """The GPU that each model was trained on; None if on several."""
-        home = {
-            id(model): gpu for cell in self.cells.values() for gpu, model in (*cell.lenders.items(), *cell.own.items())
-        }
-        return [home.get(id(model)) for model in self._models]
+        return [gpu for _, gpu in self._homes.values()]
 
     @cached_property
     def cell_rows(self) -> dict[CellKey, CellKey]:
@@ -162,16 +161,13 @@ class Learned:
         rows = {key: row for row, key in enumerate(self.cell_rows)}
         cell = np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
-            most = len(DTYPES) if IS_COLLECTIVE[kind] else 1
+            every = [key for key in self.cells if key[0] == name]  # a collective moves bytes of any dtype
+            most, others = (len(DTYPES), every) if IS_COLLECTIVE[kind] else (1, [])
             for dtype, code in DTYPE_CODE.items():
-                alike = [(name, dtype), (name, _LIKE.get(dtype, dtype)), *self._of_any_dtype(name)]
+                alike = [(name, dtype), (name, _LIKE.get(dtype, dtype)), *others]
                 able = [rows[key] for key in dict.fromkeys(alike) if key in rows][:most]
                 cell[kind, code, : len(able)] = able
         return cell
-
-    def _of_any_dtype(self, op: str) -> list[CellKey]:
-        """The cells of a collective, which moves bytes of any dtype; none for other operators."""
-        return [key for key in self.cells if key[0] == op] if IS_COLLECTIVE[OP_CODE[op]] else []
 
     @cached_property
     def _borrowed(self) -> NDArray[np.bool_]:
@@ -183,8 +179,7 @@ class Learned:
 
     def emulating(self, gpus: GpuTable) -> frozenset[str]:
         """GPUs that emulate the lending format, whose times do not carry over to the borrowing one, which they have."""
-        unsupported = np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_BORROWS_NATIVE]]]).tolist()
-        return frozenset(gpu for gpu, emulates in zip(gpus.ids, unsupported, strict=True) if emulates)
+        return frozenset(compress(gpus.ids, np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_BORROWS_NATIVE]]])))
 
     def gpu_model(
         self, key: CellKey, gpu: str, architecture: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
@@ -227,8 +222,7 @@ class Learned:
     def with_prepared(self, prepared: Prepared, before: Learned, gpus: GpuTable) -> Self:
         """Return itself with what `prepared` returned for the same cells and GPUs; `before` has the same arena."""
         models = prepared.gpu_models
-        columns = (models.factors, models.member, models.weight, models.situation, models.tile)
-        parts = [np.moveaxis(part, 1, 0) for part in (*columns, models.devices, models.library)]
+        parts = [np.moveaxis(getattr(models, name), 1, 0) for name in _OF_ROW]
         self._rows.update(zip(self._row_keys(gpus), zip(*parts, strict=True), strict=True))
         self.__dict__["_packed"] = prepared.packed._replace(trees=before._packed.trees)  # a cached property
         gpus.memo_of[self] = models
@@ -246,13 +240,13 @@ class Learned:
 
     def _stacked(self, gpus: GpuTable) -> GpuModels:
         rows = [self._row(key) for key in self._row_keys(gpus)]
-        factors, member, weight, situation, tile, devices, library = (
-            np.stack(part, axis=1) for part in zip(*rows, strict=True)
-        )
+        parts: dict[str, Any] = {
+            name: np.stack(part, axis=1) for name, part in zip(_OF_ROW, zip(*rows, strict=True), strict=True)
+        }
         dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
-        donor, bandwidth_ratio = donors_of(gpus, member, situation, self.home_of_model)
-        per_gpu = (factors, member, weight, donor, bandwidth_ratio, situation, tile)
-        return GpuModels(*per_gpu, self.cell_of, self._borrowed, dtype, devices, library)
+        donor, ratio = donors_of(gpus, parts["member"], parts["situation"], self.home_of_model)
+        parts |= {"donor": donor, "bandwidth_ratio": ratio}
+        return GpuModels(cell=self.cell_of, borrowed=self._borrowed, dtype=dtype, **parts)
 
     @cached_property
     def _rows(self) -> dict[RowKey, GpuModelRow]:
@@ -280,11 +274,10 @@ class Learned:
             without = emulating if borrows_native(key, query[1]) else frozenset()
             gpu_model = self.gpu_model(key, gpu, architecture, slowed, without)
             factors[row], situation[row], tile[row] = gpu_model.factors, gpu_model.situation, gpu_model.tile
+            models = tuple(self._number[id(model)] for model, _ in gpu_model.members)
+            member[row, : len(models)], weight[row, : len(models)] = models, [share for _, share in gpu_model.members]
             if IS_COLLECTIVE[OP_CODE[key[0]]]:
-                models = tuple(self._number[id(model)] for model, _ in gpu_model.members)
                 devices[row], library[row] = self._measured(key, models)
-            for k, (model, share) in enumerate(gpu_model.members[:MEMBERS]):
-                member[row, k], weight[row, k] = self._number[id(model)], share
         return factors, member, weight, situation, tile, devices, library
 
     @cached_property
@@ -346,14 +339,6 @@ def with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints
     return replace(estimate, bound=bound, limit_s=limit.latency_s)
 
 
-def _alike(ops: OpTable, j: Ints) -> bool:
-    """Whether all queries are of one cell and GPU."""
-    if len(j) <= 1:
-        return True
-    return bool((j == j[0]).all()) and bool((ops.kind == ops.kind[0]).all() and (ops.dtype == ops.dtype[0]).all())
-
-
 def unsteady(gpus: GpuTable) -> frozenset[str]:
     """GPUs whose clock on long products depends on their temperature; none of unknown board power."""
-    slowed = (gpus.column("board_power_w") <= UNSTEADY_W).tolist()
-    return frozenset(gpu for gpu, slow in zip(gpus.ids, slowed, strict=True) if slow)
+    return frozenset(compress(gpus.ids, gpus.column("board_power_w") <= UNSTEADY_W))

@@ -79,13 +79,12 @@ def _around(devices: float, measured: Floats) -> tuple[float, float, float]:
 
     `devices` twice where nothing was measured. `measured` is sorted and padded with infinity.
     """
-    if not len(measured) or np.isinf(measured[0]):
+    known = measured[np.isfinite(measured)]
+    if not len(known):
         return devices, devices, 0.0
-    last = measured[0]
-    for more in measured[1:]:
-        if np.isinf(more):
-            break
-        if devices < more - _ROUNDED:
-            return last, more, max((devices - last) / (more - last), 0.0)
-        last = more
-    return last, last, 0.0
+    after = max(int(np.searchsorted(known - _ROUNDED, devices, side="right")), 1)
+    one = float(known[after - 1])
+    if after == len(known):
+        return one, one, 0.0
+    other = float(known[after])
+    return one, other, max((devices - one) / (other - one), 0.0)

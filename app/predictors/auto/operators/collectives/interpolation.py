@@ -61,7 +61,8 @@ def with_interpolated_sizes(rows: Cells, gpus: GpuTable) -> Cells:
 
 def _missing(table: OpTable) -> tuple[Ints, Floats]:
     """Sizes missing inside the range of each series in a dtype: int [m], a row of the series; float64 [m], bytes."""
-    series, bytes_of = _label(table, table.dtype, table.kind, _library(table), table.column("devices")), _bytes(table)
+    bytes_of, devices = table.column("message_bytes"), table.column("devices")
+    series = _label(table, table.dtype, table.kind, _library(table), devices)
     first, size = [], []
     for label in np.unique(series):
         own = np.flatnonzero(series == label)
@@ -85,7 +86,7 @@ def _interpolated(rows: Measurements, first: Ints, size: Floats, gpus: GpuTable)
 
 def _covariance(table: OpTable) -> Floats:
     """Prior covariance of log(measured / physics) of rows of one GPU, float64 [n, n]."""
-    library, devices, place = _library(table), table.column("devices"), np.log(_bytes(table))[:, None]
+    library, devices, place = _library(table), table.column("devices"), np.log(table.column("message_bytes"))[:, None]
     series = _same(_label(table, table.kind, library, devices))
     alike = _operators(table.kind) * np.where(_same(library), 1.0, LIBRARIES)
     far, near = matern(place, place, FAR), matern(place, place, NEAR)
@@ -101,10 +102,6 @@ def _operators(kind: Ints) -> Floats:
     alike = np.where(ring, np.where(_same(passes) & (passes == 1), ONE_PASS, RINGS), NO_RING)
     correlation: Floats = np.where(_same(kind), 1.0, alike)
     return correlation
-
-
-def _bytes(table: OpTable) -> Floats:
-    return table.column("message_bytes")
 
 
 def _library(table: OpTable) -> Ints:

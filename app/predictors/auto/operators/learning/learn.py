@@ -140,14 +140,11 @@ def expected_errors(known: Learned, rows: Measurements, gpus: GpuTable) -> Float
     gpus, on = by_link(rows.ops, gpus, np.arange(len(rows)), rows.gpu)
     rows = replace(rows, gpu=on)
     homes = [(key, here[on[here] == gpu]) for key, here in _homes(known, rows.ops) for gpu in np.unique(on[here])]
-    parts = [(here, _expected_errors(_base(known, key, gpus), rows.take(here), gpus)) for key, here in homes]
-    if all(part is None for _, part in parts):
-        return None
-    covariance = np.zeros((len(rows), len(rows)))
-    for here, part in parts:
-        if part is not None:
-            covariance[np.ix_(here, here)] = part
-    return covariance
+    covariance, some = np.zeros((len(rows), len(rows))), False
+    for key, here in homes:
+        if (part := _expected_errors(_base(known, key, gpus), rows.take(here), gpus)) is not None:
+            covariance[np.ix_(here, here)], some = part, True
+    return covariance if some else None
 
 
 def _expected_errors(cell: Cell, rows: Measurements, gpus: GpuTable) -> Floats | None:
@@ -167,8 +164,8 @@ def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     if key in known.cells:
         return known.cells[key]
     row = int(known.cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
-    lender = None if row < 0 else list(known.cell_rows.values())[row]
-    if lender is None:
+    if row < 0:
         return Cell()
+    lender = list(known.cell_rows.values())[row]
     native = borrows_native(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
     return known.cells[lender].as_borrowed(known.emulating(gpus) if native else frozenset())

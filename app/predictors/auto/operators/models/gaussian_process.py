@@ -51,8 +51,7 @@ _LINK_STRETCH, _BYTES_STRETCH = 1.5, 0.6
 # Step in log space of the finite differences of `dependence`.
 _STEP = 0.05
 # Similarity of two leaves of a tree, by the number of levels at which they differ.
-_DIFFERING = np.array([[(one ^ other).bit_count() for other in range(LEAVES)] for one in range(LEAVES)])
-NEAR = np.exp(-_DIFFERING.astype(np.float64))
+NEAR = np.exp(-np.bitwise_count(np.bitwise_xor.outer(range(LEAVES), range(LEAVES))).astype(np.float64))
 
 
 class Rest(NamedTuple):

@@ -67,8 +67,6 @@ def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
 @compiled
 def most_devices(gpu_models: GpuModels, cell: int, gpu: int) -> float:
     """Return the logarithm of the largest device count in a cell's training on a GPU, rounded up; inf if none."""
-    most = -np.inf
-    for devices in gpu_models.devices[cell, gpu]:
-        if np.isfinite(devices):
-            most = devices + _ROUNDED
-    return most if np.isfinite(most) else np.inf
+    devices = gpu_models.devices[cell, gpu]
+    known = devices[np.isfinite(devices)]
+    return known[-1] + _ROUNDED if len(known) else np.inf

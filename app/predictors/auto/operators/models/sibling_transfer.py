@@ -18,19 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.predictors.intervals.groups import S_SIBLING
-from app.predictors.physics.analytic_model import Devices
 from app.predictors.physics.physics_fit import DRAM
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-
-
-def log_bandwidth_per_clock(gpus: GpuTable) -> Floats:
-    """Return the logarithm of the DRAM bytes per SM and clock cycle, [gpus]."""
-    clocks = gpus.column("sm_count") * gpus.column("boost_clock_hz")
-    logarithm: Floats = np.log(gpus.column("memory_bandwidth_bytes_per_s") / clocks)
-    return logarithm
 
 
 def donors_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str | None]) -> tuple[Ints, Floats]:
@@ -43,7 +35,8 @@ def donors_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str
     rows = {gpu: row for row, gpu in enumerate(gpus.ids)}
     home = np.array([*(-1 if gpu is None else rows.get(gpu, -1) for gpu in homes), -1], dtype=np.intp)  # last: none
     donor = np.where((situation == S_SIBLING)[..., None], home[member], -1)
-    has_donor, own = donor >= 0, log_bandwidth_per_clock(gpus)
+    clocks, has_donor = gpus.column("sm_count") * gpus.column("boost_clock_hz"), donor >= 0
+    own = np.log(gpus.column("memory_bandwidth_bytes_per_s") / clocks)
     over = np.where(has_donor, own[:, None] - own[donor], 0.0)
     bandwidth_ratio: Floats = np.exp(over.sum(axis=-1) / np.maximum(has_donor.sum(axis=-1), 1))
     return donor, bandwidth_ratio
@@ -61,9 +54,3 @@ def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, ban
     streamed = IN_TURN_SHARE if in_turn else BY_KIND[kind, 1]
     part = min(streamed / (factors[DRAM] * np.exp(correction)), 1.0)
     return float(part + (1.0 - part) * bandwidth_ratio)
-
-
-@compiled
-def has_reduced_peak(devices: Devices, dtype: int, gpu: int, donor: int) -> bool:
-    """Return whether the GPU's tensor peak is reduced below its chip's by more than the donor's is."""
-    return bool(devices.peak_reduction[dtype, gpu] > devices.peak_reduction[dtype, donor])
