@@ -192,7 +192,7 @@ PHYSICS = (
 LEARNED = (
     Mechanism(
         "trend over the parts of modules",
-        190,
+        395,
         ("attention_module bf16", "attention_mla bf16"),
         _are(("learning.fitting:fitted_trend", lambda features, latency_s, axes: NO_TREND)),
         (*SEEN, "left out", *SIBLINGS),
