@@ -10,7 +10,7 @@ import pytest
 
 from app.ops import OP_CODE
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
-from app.predictors.auto.operators.models.features import FEATURES, own_dims
+from app.predictors.auto.operators.models.features import FEATURES, dim_rows, own_dims
 from app.predictors.auto.operators.models.gaussian_process import (
     LEAF,
     OFFSET,
@@ -100,11 +100,13 @@ def test_few_collectives_correct_all_that_are_bound_by_the_same_link() -> None:
     assert answer.latency_s == pytest.approx(shared(asked, slots, np.zeros(2, dtype=int)), rel=0.12)
 
 
-def test_another_kv_dtype_is_as_far_as_a_twentyfold_context_length() -> None:
+@pytest.mark.parametrize("op", ["attention_prefill", "attention_decode", "attention_mla", "attention_module"])
+def test_another_kv_dtype_is_as_far_as_a_twentyfold_context_length(op: str) -> None:
     """Formats are codes one apart; a context is as far where it is some 20 times as long."""
-    places = Places.of(OP_CODE["attention_prefill"])
-    stretch = dict(zip(own_dims(OP_CODE["attention_prefill"]), places.stretch, strict=False))
-    assert np.log(19.0) * stretch["context_length"] < stretch["kv_dtype"] < np.log(21.0)
+    places, rows = Places.of(OP_CODE[op]), dim_rows(OP_CODE[op])
+    stretch = dict(zip(places.column.tolist(), places.stretch, strict=True))
+    assert np.log(19.0) * stretch[rows["context_length"]] < stretch[rows["kv_dtype"]] < np.log(21.0)
+    assert stretch[rows["head_dim"]] == 1.0
 
 
 def test_a_batch_corrects_other_batches_of_the_same_products() -> None:

@@ -12,6 +12,7 @@ from app.predictors.auto.operators.models.features import (
     absent_dims,
     code_dims,
     own_dims,
+    size_dims,
 )
 
 # To be raised when a feature is computed otherwise under the same name: what was learned of it before is void.
@@ -43,7 +44,7 @@ def shape_feature_names(kind: int) -> tuple[str, ...]:
     op, dims, codes, absent = OPS[kind], own_dims(kind), code_dims(kind), absent_dims(kind)
     ratios = [f"log({'/'.join(['*'.join(over), *under])})" for over, under in op.ratios]
     meant = {name: f"{name} or {absent[name]}" if name in absent else name for name in dims}
-    sizes = [f"log({meant[name]})" for name in dims if name not in codes]
+    sizes = [f"log({meant[name]})" for name in size_dims(kind)]
     names = [(ratios or sizes)[0]]
     names += _OF_PRODUCTS if op.products is not no_products else ()
     names += [*ratios[1:], *sizes, *(meant[name] for name in codes)]

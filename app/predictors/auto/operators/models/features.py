@@ -65,15 +65,20 @@ _LARGEST_LOG = 12.0
 
 
 @cache
-def own_dims(kind: int) -> tuple[str, ...]:
-    """Return the columns of an operator that are features, in order."""
-    return tuple(name for dim in OPS[kind].dims if dim.feature in ("size", "code") for name in dim.columns)
+def size_dims(kind: int) -> tuple[str, ...]:
+    """Return the columns of an operator that are sizes among its features."""
+    return tuple(name for dim in OPS[kind].dims if dim.feature == "size" for name in dim.columns)
 
 
 @cache
 def code_dims(kind: int) -> tuple[str, ...]:
     """Return the feature columns of an operator that are codes or exponents, not sizes."""
     return tuple(name for dim in OPS[kind].dims if dim.feature == "code" for name in dim.columns)
+
+
+def own_dims(kind: int) -> tuple[str, ...]:
+    """Return the columns of an operator that are features, in the order of their rows."""
+    return size_dims(kind) + code_dims(kind)
 
 
 @cache
@@ -85,17 +90,11 @@ def absent_dims(kind: int) -> dict[str, str]:
 
 
 @cache
-def size_dims(kind: int) -> tuple[str, ...]:
-    """Return the feature columns of an operator that are sizes."""
-    return tuple(name for name in own_dims(kind) if name not in code_dims(kind))
-
-
-@cache
 def dim_rows(kind: int) -> dict[str, int]:
-    """Return the row of the shape features that holds each of an operator's dimensions: sizes, then codes."""
-    op, names = OPS[kind], (*size_dims(kind), *code_dims(kind))
+    """Return the row of the shape features that holds each of an operator's dimensions."""
+    op = OPS[kind]
     first = 1 + (0 if op.products is no_products else _PRODUCT_FEATURES) + max(len(op.ratios) - 1, 0)
-    return dict(zip(names, range(first, EAGER), strict=False))
+    return dict(zip(own_dims(kind), range(first, EAGER), strict=False))
 
 
 @cache

@@ -26,7 +26,6 @@ from app.predictors.auto.operators.models.features import (
     MEMORY_BALANCE,
     WAVES,
     dim_rows,
-    own_dims,
 )
 from app.predictors.physics.physics_fit import FACTORS, fill_scaled
 from app.predictors.priors import IS_COLLECTIVE
@@ -106,13 +105,11 @@ class Places(NamedTuple):
     @classmethod
     def of(cls, kind: int) -> Places:
         """Return the places of an operator, by its code: its dimensions, its launch mode and BALANCES."""
-        sizes = np.array([*dim_rows(kind).values(), EAGER])
-        stretch = np.ones(len(sizes) + len(BALANCES))
-        for k, name in enumerate(own_dims(kind)[: len(sizes) - 1]):
-            stretch[k] = _stretches(kind)[name]
+        rows = dim_rows(kind)
+        stretch = np.array([*(_stretches(kind)[name] for name in rows), *[1.0] * (1 + len(BALANCES))])
         if OPS[kind].batched:
-            stretch[[own_dims(kind).index("b"), -2, -1]] = _BATCH_STRETCH
-        return cls(np.concatenate([sizes, BALANCES]), stretch)
+            stretch[[list(rows).index("b"), -2, -1]] = _BATCH_STRETCH
+        return cls(np.array([*rows.values(), EAGER, *BALANCES]), stretch)
 
     @classmethod
     def of_few(cls, kind: int) -> Places:
@@ -122,7 +119,7 @@ class Places(NamedTuple):
             return places
         sizes = len(places.column) - len(BALANCES)
         stretch = places.stretch[:sizes].copy()
-        stretch[own_dims(kind).index("message_bytes")] = _BYTES_STRETCH
+        stretch[list(dim_rows(kind)).index("message_bytes")] = _BYTES_STRETCH
         return cls(np.append(places.column[:sizes], LIMIT_SHARE), np.append(stretch, _LINK_STRETCH))
 
 
