@@ -147,7 +147,7 @@ def _members(traced: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Me
     """The physics, and every model that corrects it; `homes` are the GPUs of the models, None of shared ones."""
     trace, gpu_models, cell, gpu = traced.trace, traced.gpu_models, traced.trace.cell[q], traced.gpu[q]
     yield Member("physics", None, 1.0, 0.0, float(trace.physics_s[q]))
-    for k in range(MEMBERS if cell >= 0 else 0):
+    for k in range(MEMBERS):
         if (model := gpu_models.member[cell, gpu, k]) >= 0:
             home = homes[model]
             source = "shared" if home is None else "own" if home == traced.gpus.ids[gpu] else "sibling"
@@ -157,8 +157,7 @@ def _members(traced: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Me
 
 def _physics(traced: Traced, q: int) -> Physics:
     """Terms times their constants; launch constants only for launches as in training, the limit has none."""
-    cell, terms = traced.trace.cell[q], traced.rows.terms
-    factors = traced.gpu_models.factors[cell, traced.gpu[q]] if cell >= 0 else NEUTRAL
+    terms, factors = traced.rows.terms, traced.gpu_models.factors[traced.trace.cell[q], traced.gpu[q]]
     constants = factors if traced.trace.whole[q] else np.append(NEUTRAL[:2], factors[2:])
     scaled: list[float] = (terms[list(_SCALED), q] * constants).tolist()
     return Physics(*[*scaled, float(terms[LIMIT, q])])
@@ -169,7 +168,7 @@ def _tile(traced: Traced, q: int) -> Tile | None:
     if tile < 0:
         return None
     op_features, sms = traced.rows.op_features, float(traced.gpus.column("sm_count")[gpu])
-    whole = bool(cell >= 0 and traced.gpu_models.tile[cell, gpu] >= 0)
+    whole = bool(traced.gpu_models.tile[cell, gpu] >= 0)
     blocks = float(op_features.blocks[tile, q])
     another = tile < len(op_features.transformed) and bool(op_features.transformed[:, q].any())
     height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()

@@ -22,7 +22,6 @@ from app.predictors.intervals.groups import (
     operator_codes,
 )
 from app.predictors.physics.analytic_model import (
-    ANY_TILE,
     COMPUTE_S,
     DRAM_S,
     LIMIT,
@@ -34,7 +33,7 @@ from app.predictors.physics.analytic_model import (
     fill_terms,
 )
 from app.predictors.physics.operator_features import OperatorFeatures
-from app.predictors.physics.physics_fit import COMPUTE, FACTORS, scaled_s, scaled_work_s
+from app.predictors.physics.physics_fit import COMPUTE, scaled_s, scaled_work_s
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled
@@ -59,30 +58,25 @@ def fill_answers(
     i, j, order = queries.row, queries.gpu, queries.order
     cells = cells_of(shape, (op_features.kind, op_features.dtype), (i, j), packed, gpu_models)
     fill_terms(op_features, rows.devices, (i, j), _tiles_of(cells, j, gpu_models), rows.terms)
-    distance, correction, neutral, first = np.empty(BLOCK), np.empty(BLOCK), np.ones(FACTORS), 0
-    unbounded = (np.full(EAGER + 1, -np.inf), np.full(EAGER + 1, np.inf))
+    distance, correction, first = np.empty(BLOCK), np.empty(BLOCK), 0
     while first < len(order):
         query = order[first : first + _block_length(op_features, queries, cells, first)]
         row, gpu, cell = i[query[0]], j[query[0]], cells[query[0]]
         kind, dtype = op_features.kind[row], op_features.dtype[row]
-        situation, devices, donor, factors, span = S_UNTRAINED, np.inf, -1, neutral, unbounded
-        if cell >= 0:
-            situation, donor = gpu_models.situation[cell, gpu], gpu_models.donor[cell, gpu, 0]
-            factors, span = gpu_models.factors[cell, gpu], (packed.low[cell], packed.high[cell])
-            devices = most_devices(gpu_models, cell, gpu) if IS_COLLECTIVE[kind] else np.inf
+        factors, low, high = gpu_models.factors[cell, gpu], packed.low[cell], packed.high[cell]
+        situation, devices = gpu_models.situation[cell, gpu], most_devices(gpu_models, cell, gpu)
         trained = dtype if cell == gpu_models.cell[kind, dtype, 0] else gpu_models.dtype[cell]
-        fit = Fit(factors, span[0], span[1], situation, devices, trained, gpu_models.borrowed[kind, dtype])
+        fit = Fit(factors, low, high, situation, devices, trained, gpu_models.borrowed[kind, dtype])
         block = Block(query, i[query], cell, gpu, distance, correction)
         for k in range(len(query)):
             distance[k] = extrapolation_distance(shape, block.row[k], fit.low, fit.high)
         correction[: len(query)] = 0.0
-        if cell >= 0:
-            _fill_corrections(rows, packed, gpu_models, queries, block, trace)
+        _fill_corrections(rows, packed, gpu_models, queries, block, trace)
         _fill_codes(rows, block, fit, answers)
         if len(trace.cell):
             _trace_physics(rows, gpu_models, block, trace)
-        if donor >= 0:
-            _scale_to_sibling(rows, gpu_models, block, fit, donor)
+        if gpu_models.donor[cell, gpu, 0] >= 0:
+            _scale_to_sibling(rows, gpu_models, block, fit)
         _fill_times(rows, block, fit, answers)
         if len(trace.cell):
             _trace_members(rows, block, fit, trace)
@@ -145,15 +139,15 @@ def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
 
 
 @compiled
-def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit, donor: int) -> None:
-    """Scale the DRAM and compute seconds of a block, in place, from GPU row `donor` to its own GPU.
+def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit) -> None:
+    """Scale the DRAM and compute seconds of a block, in place, from its first donor to its own GPU.
 
     DRAM: by the ratio of bandwidths (models.sibling_transfer). Compute: where the tensor peak of this GPU is reduced
     below its chip's by more than the donor's is.
     """
     (op_features, devices, terms), (cell, gpu) = (rows.op_features, rows.devices, rows.terms), (block.cell, block.gpu)
     ratio, reduction = gpu_models.bandwidth_ratio[cell, gpu], devices.peak_reduction[op_features.dtype[block.row[0]]]
-    scaled_peak = reduction[gpu] > reduction[donor]
+    scaled_peak = reduction[gpu] > reduction[gpu_models.donor[cell, gpu, 0]]
     for k in range(len(block.query)):
         q, row, correction = block.query[k], block.row[k], block.correction[k]
         if ratio != 1.0:
@@ -178,7 +172,7 @@ def _fill_times(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
 def _trace_physics(rows: Rows, gpu_models: GpuModels, block: Block, trace: Trace) -> None:
     """Record the cell, the tile and the DRAM seconds of a block, these before `_scale_to_sibling`."""
     cell, gpu = block.cell, block.gpu
-    only = gpu_models.tile[cell, gpu] if cell >= 0 else ANY_TILE
+    only = gpu_models.tile[cell, gpu]
     for k in range(len(block.query)):
         q = block.query[k]
         trace.cell[q], trace.dram_s[q] = cell, rows.terms[DRAM_S, q]
@@ -279,10 +273,9 @@ def _block_length(op_features: OperatorFeatures, queries: Queries, cells: Ints, 
 @compiled
 def _tiles_of(cells: Ints, j: Ints, gpu_models: GpuModels) -> Ints:
     """The only tile that kernels of a query's cell have on GPU row `j[q]`, or ANY_TILE, int [n]."""
-    only = np.full(len(cells), ANY_TILE)
+    only = np.empty(len(cells), dtype=np.intp)
     for q in range(len(cells)):
-        if cells[q] >= 0:
-            only[q] = gpu_models.tile[cells[q], j[q]]
+        only[q] = gpu_models.tile[cells[q], j[q]]
     return only
 
 

@@ -33,9 +33,16 @@ from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Mo
 from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Trace
-from app.predictors.intervals.groups import S_CALIBRATED, S_MEASURED, S_SEEN, SUPPORT_OF_SITUATION, operator_codes
+from app.predictors.intervals.groups import (
+    S_CALIBRATED,
+    S_MEASURED,
+    S_SEEN,
+    S_UNTRAINED,
+    SUPPORT_OF_SITUATION,
+    operator_codes,
+)
 from app.predictors.links import by_link
-from app.predictors.physics.analytic_model import LIMIT, TERMS, devices_of
+from app.predictors.physics.analytic_model import ANY_TILE, LIMIT, TERMS, devices_of
 from app.predictors.physics.operator_features import operator_features, products_of
 from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
@@ -264,10 +271,9 @@ class Learned:
         self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
     ) -> GpuModelRow:
         """The row of GpuModels of one GPU, whose `architectures` are its keys for operators and for collectives."""
-        n = len(self.cell_rows)
-        factors, member = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1)
-        weight = np.zeros((n, MEMBERS))
-        situation, tile = (np.empty(n, dtype=np.intp) for _ in range(2))
+        n = len(self.cell_rows) + 1  # the last has learned nothing
+        factors, member, weight = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1), np.zeros((n, MEMBERS))
+        situation, tile = np.full(n, S_UNTRAINED), np.full(n, ANY_TILE)
         devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
         for row, (query, key) in enumerate(self.cell_rows.items()):
             architecture = architectures[int(IS_COLLECTIVE[OP_CODE[key[0]]])]

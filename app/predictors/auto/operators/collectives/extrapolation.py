@@ -61,7 +61,7 @@ def _held(
     held = np.full((5, len(i)), np.nan)
     for q in range(len(i)):
         cell, row, gpu = cells[q], i[q], j[q]
-        if not IS_COLLECTIVE[kind[row]] or cell < 0:
+        if not IS_COLLECTIVE[kind[row]]:
             continue
         message, devices, library = shape[MESSAGE, row], shape[DEVICES, row], shape[LIBRARY, row]
         nearest = min(max(message, packed.low[cell, MESSAGE]), packed.high[cell, MESSAGE])

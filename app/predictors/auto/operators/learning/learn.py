@@ -124,10 +124,8 @@ def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
         return [(home[0], np.arange(len(ops)))]
     kinds = kinds_of(ops)
     shape = shape_features(kinds, products_of(kinds), len(ops))
-    ranges = [(known.cells[keys[row]].low, known.cells[keys[row]].high) for row in able]
-    distance = np.array(
-        [[extrapolation_distance(shape, row, low, high) for row in range(len(ops))] for low, high in ranges]
-    )
+    cells, rows = [known.cells[keys[row]] for row in able], range(len(ops))
+    distance = np.array([[extrapolation_distance(shape, row, cell.low, cell.high) for row in rows] for cell in cells])
     nearest = distance.argmin(axis=0)
     return [(home[k], np.flatnonzero(nearest == k)) for k in np.unique(nearest).tolist()]
 

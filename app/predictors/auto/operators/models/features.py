@@ -125,7 +125,8 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     ratios = _ratio_signs(code) @ sizes
     parts = [ratios[:1] if len(ratios) else sizes[:1]]
     if product is not None:
-        parts.append(_product_features(product))
+        parts.append(np.empty((_PRODUCT_FEATURES, n)))
+        _fill_products(np.array(product), parts[-1])
     parts += [ratios[1:], sizes, *(column[name][None] for name in code_dims(code))]
     if "window" in column:  # other kernels run with one, also where it is no shorter than the context
         parts.append((table.column("window") > 0.0)[None].astype(np.float64))
@@ -171,13 +172,6 @@ def _fill_products(sizes: Floats, features: Floats) -> None:
                 whole //= 2
                 power += 1
             features[8 + d, q] = power
-
-
-def _product_features(product: Products) -> Floats:
-    """Return the features of `_fill_products`, float64 [_PRODUCT_FEATURES, n]."""
-    features = np.empty((_PRODUCT_FEATURES, len(product.batch)))
-    _fill_products(np.array(product), features)
-    return features
 
 
 def _divisors(sizes: Floats) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
-from app.predictors.auto.operators.models.features import FEATURES, SHAPE_FEATURES
+from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.per_operator import Cell, Model
 from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.trees.boosted import NO_TREES, Trees
@@ -24,7 +24,7 @@ SMOOTH_COLUMNS = max(len(op.fields) for op in OPS[1:])
 
 
 class Packed(NamedTuple):
-    """All models of all cells (operator and dtype), packed into few arrays.
+    """All models of all cells (operator and dtype), packed into few arrays; the last cell, -1, has learned nothing.
 
     trees            those of the arena
     added            those of models outside it; they follow the arena's in the spans of models
@@ -59,7 +59,7 @@ class Packed(NamedTuple):
 
 
 class GpuModels(NamedTuple):
-    """The GPU model of every cell and GPU, packed into arrays.
+    """The GPU model of every cell and GPU, packed into arrays; the last cell, -1, has learned nothing.
 
     factors          float64 [cells, gpus, FACTORS], constants of the physics fit
     member, weight   [cells, gpus, members], index of each model that corrects the physics, -1 for none; its weight
@@ -146,8 +146,8 @@ def packed(models: Sequence[Model], cells: Sequence[Cell], arena: TreeArena) -> 
     at = [place.get(id(model.trees), -1) for model in models]
     first = np.array([*arena.first, *(behind + of for of in added.first), 0], dtype=np.intp)[at]
     stop = first + np.array([len(model.trees.feature) for model in models], dtype=np.intp)
-    ranges = [np.array([getattr(cell, end) for cell in cells]) for end in ("low", "high")]
-    low, high = (part.reshape(-1, SHAPE_FEATURES).astype(np.float64) for part in ranges)
+    ranged = (*cells, Cell())
+    low, high = (np.array([getattr(cell, end) for cell in ranged], dtype=np.float64) for end in ("low", "high"))
     mean = np.array([model.mean for model in models], dtype=np.float64)
     smooth: list[Any] = _packed_smooth([model.smooth for model in models])
     threshold, threshold_begin = _packed_thresholds((*arena.questions, *added.questions))
