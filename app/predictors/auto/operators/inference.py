@@ -34,7 +34,6 @@ from app.predictors.physics.analytic_model import (
 )
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.physics.physics_fit import COMPUTE, scaled_s, scaled_work_s
-from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints, Singles
@@ -91,28 +90,24 @@ def _fill_corrections(
 
     A trend goes on beyond its rows, so that corrections with one do not fade.
     """
-    count, share, correction = len(block.query), queries.share, block.correction
+    count, share, correction = len(block.query), queries.share[block.query], block.correction
     single = np.zeros((MEMBERS if len(trace.cell) else 0, count))
-    between = IS_COLLECTIVE[rows.op_features.kind[queries.row[block.query[0]]]] and share[block.query].any()
-    more, also = correction, single
-    for side in range(2 if between else 1):  # one call, which is inlined: its compilation takes seconds
+    for side in range(2 if share.any() else 1):  # one call, which is inlined: its compilation takes seconds
         ones = queries.other[block.query] if side else queries.twin[block.query]
-        if side:
-            more, also = np.zeros(count), np.zeros_like(single)
-        read = Block(ones, queries.row[ones], block.cell, block.gpu, block.distance, more)
-        _add_models(rows, packed, gpu_models, read, also)
-    if between:
-        correction[:count] += share[block.query] * (more - correction[:count])
-        single += share[block.query] * (also - single)
+        part, parts = np.zeros(count), np.zeros_like(single)
+        read = Block(ones, queries.row[ones], block.cell, block.gpu, block.distance, part)
+        _add_models(rows, packed, gpu_models, read, parts)
+        weight = share if side else 1.0 - share
+        correction[:count] += weight * part
+        single += weight * parts
+    low, high = packed.low[block.cell], packed.high[block.cell]
     model = gpu_models.member[block.cell, block.gpu, 0]
     goes_on = model >= 0 and packed.trend_begin[model] < packed.trend_begin[model + 1]
     for k in range(count):
         fading = 1.0
         if block.distance[k] > 0.0 and not goes_on:
             row = queries.row[queries.twin[block.query[k]]]
-            fading = np.exp(
-                -FADING * extrapolation_distance(rows.shape, row, packed.low[block.cell], packed.high[block.cell])
-            )
+            fading = np.exp(-FADING * extrapolation_distance(rows.shape, row, low, high))
             correction[k] *= fading
         if len(single):
             trace.fading[block.query[k]] = fading
