@@ -32,10 +32,11 @@ from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
 from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.learning import learn as learning
-from app.predictors.auto.operators.model import Learned, with_hits
+from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.packed import Prepared
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import SUPPORT_OF_GROUP
+from app.predictors.intervals.groups import S_MEASURED, SUPPORT_OF_GROUP, operator_codes
+from app.predictors.roofline import hardware_limit
 from app.predictors.shapes import check_shape
 from app.runtime.fields_only import fields_only
 from app.tables.arrays import Floats, Ints
@@ -43,7 +44,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
-from app.tables.predictions import Estimate, Predictions
+from app.tables.predictions import MEASURED, Estimate, Predictions
 
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
@@ -88,7 +89,7 @@ class Auto:
         A table holds either kernel launches or deep-learning operators.
         """
         if len(ops) and ops.kind[0] != _KERNEL:
-            return with_hits(self.operators_.estimate(ops, gpus, i, j), ops, gpus, i, j, evidence)
+            return _with_hits(self.operators_.estimate(ops, gpus, i, j), ops, gpus, i, j, evidence)
         rows = evidence.rows
         times = Times.empty(len(i))
         sources = Launches.of(rows.ops, np.arange(len(evidence)), rows.gpu)
@@ -190,6 +191,21 @@ class Auto:
         learned = Learned.from_state(state["operators"])
         shares = Shares(*state["shares"])
         return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)
+
+
+def _with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, evidence: Evidence) -> Estimate:
+    """Return `estimate`, in place, with measured times where `evidence` holds the same operator on the same GPU."""
+    hits = evidence.query
+    if not len(hits):
+        return estimate
+    estimate.latency_s[hits], estimate.support[hits] = evidence.rows.latency_s, MEASURED
+    estimate.group[hits] = operator_codes(ops.kind[i[hits]], ops.dtype[i[hits]], S_MEASURED)
+    if estimate.stretch is not None:
+        estimate.stretch[hits] = 1.0
+    # A measured time may be under the learned limit: faster than rings over a slot, never than a bridge.
+    limit = hardware_limit(ops, gpus, i, j)
+    bound = np.where(estimate.latency_s >= limit.latency_s, estimate.bound, limit.bound)
+    return replace(estimate, bound=bound, limit_s=limit.latency_s)
 
 
 def _learn(measurements: Measurements, gpus: GpuTable, shares: Shares) -> Auto:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
+from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
 from app.predictors.auto.operators.collectives.extrapolation import with_fallbacks
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, Rows, shape_features
@@ -35,26 +36,21 @@ from app.predictors.auto.operators.models.training_samples import architecture_k
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Trace
 from app.predictors.intervals.groups import (
     S_CALIBRATED,
-    S_MEASURED,
     S_SEEN,
     S_UNTRAINED,
     SUPPORT_OF_SITUATION,
-    operator_codes,
 )
 from app.predictors.links import by_link
 from app.predictors.physics.analytic_model import ANY_TILE, LIMIT, TERMS, devices_of
 from app.predictors.physics.operator_features import operator_features, products_of
 from app.predictors.physics.physics_fit import FACTORS, OF_WORK
 from app.predictors.priors import IS_COLLECTIVE, IS_LINEAR
-from app.predictors.roofline import hardware_limit, peaks
 from app.runtime.fields_only import fields_only
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-from app.tables.predictions import MEASURED, Estimate
+from app.tables.predictions import Estimate
 
-CellKey = tuple[str, str]
 # A GPU, its architecture keys for operators and for collectives, the slowed and the emulating GPUs (_gpu_model_row).
 RowKey = tuple[str, tuple[str, str], frozenset[str], frozenset[str]]
 # Factors [rows, FACTORS], models and weights [rows, MEMBERS], situation, tile, devices and library [rows, ...].
@@ -64,10 +60,6 @@ _OF_ROW = ("factors", "member", "weight", "situation", "tile", "devices", "libra
 
 # Most rows of GPUs that are kept.
 _MOST_ROWS = 1024
-# Formats of the same pipe: a dtype without a cell of its own borrows that of the other.
-_LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
-# The dtype that borrows from native GPUs only: an Arc emulates FP8 on its vector units, but runs INT8 on matrix units.
-_BORROWS_NATIVE = "int8"
 
 # Most board power of slot-powered cards, and the part of their measured correction that is kept. Their clock on long
 # products depends on temperature, so measured rows show one state out of several: whole models on NeuSight's T4 and P4
@@ -124,7 +116,7 @@ class Learned:
 
     def source_cells(self, traced: Traced) -> list[CellKey | None]:
         """Operator and dtype of the cell behind each answer, None where there is none."""
-        keys = [*self.cell_rows.values(), None]
+        keys = [*self.choice.keys, None]
         return [keys[row] for row in traced.trace.cell.tolist()]
 
     @cached_property
@@ -141,7 +133,7 @@ class Learned:
 
     @cached_property
     def _packed(self) -> Packed:
-        return packed(self._models, [self.cells[key] for key in self.cell_rows.values()], self.tree_arena)
+        return packed(self._models, [self.cells[key] for key in self.choice.keys], self.tree_arena)
 
     @cached_property
     def _number(self) -> dict[int, int]:
@@ -153,40 +145,9 @@ class Learned:
         return [gpu for _, gpu in self._homes.values()]
 
     @cached_property
-    def cell_rows(self) -> dict[CellKey, CellKey]:
-        """Row of the packed arrays -> cell: every cell, and those borrowed without the GPUs that emulate the format."""
-        lending = {(op, _BORROWS_NATIVE): (op, _LIKE[_BORROWS_NATIVE]) for op, _ in self.cells}
-        apart = {key: of for key, of in lending.items() if of in self.cells and key not in self.cells}
-        return {key: key for key in self.cells} | apart
-
-    @cached_property
-    def cell_of(self) -> Ints:
-        """Rows of the cells that can answer, the default first, int [kinds, dtypes, dtypes]; -1 pads.
-
-        Only collectives have more than one.
-        """
-        rows = {key: row for row, key in enumerate(self.cell_rows)}
-        cell = np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
-        for name, kind in OP_CODE.items():
-            every = [key for key in self.cells if key[0] == name]  # a collective moves bytes of any dtype
-            most, others = (len(DTYPES), every) if IS_COLLECTIVE[kind] else (1, [])
-            for dtype, code in DTYPE_CODE.items():
-                alike = [(name, dtype), (name, _LIKE.get(dtype, dtype)), *others]
-                able = [rows[key] for key in dict.fromkeys(alike) if key in rows][:most]
-                cell[kind, code, : len(able)] = able
-        return cell
-
-    @cached_property
-    def _borrowed(self) -> NDArray[np.bool_]:
-        """Whether the default cell was trained on another dtype, bool [kinds, dtypes]."""
-        borrowed = self.cell_of[:, :, 0] >= 0
-        for (name, dtype), cell in self.cells.items():
-            borrowed[OP_CODE[name], DTYPE_CODE[dtype]] = cell.borrowed
-        return borrowed
-
-    def emulating(self, gpus: GpuTable) -> frozenset[str]:
-        """GPUs that emulate the lending format, whose times do not carry over to the borrowing one, which they have."""
-        return frozenset(compress(gpus.ids, np.isnan(peaks(gpus)[DTYPE_CODE[_LIKE[_BORROWS_NATIVE]]])))
+    def choice(self) -> CellChoice:
+        """The cells that can answer for every operator and dtype."""
+        return CellChoice.among(self.cells)
 
     def gpu_model(
         self, key: CellKey, gpu: str, architecture: str, slowed: frozenset[str], without: frozenset[str] = frozenset()
@@ -239,9 +200,9 @@ class Learned:
         """Return the arguments of `_gpu_model_row` for every GPU of a table."""
         architectures = zip(*(architecture_keys(gpus, collective=sends) for sends in (False, True)), strict=True)
         trained = {name for cell in self.cells.values() for name in cell.own}
-        emulating, slowed = self.emulating(gpus) & trained, unsteady(gpus)
+        emulate, slowed = emulating(gpus) & trained, unsteady(gpus)
         return [
-            (gpu, architecture, slowed & {gpu, *trained}, emulating)
+            (gpu, architecture, slowed & {gpu, *trained}, emulate)
             for gpu, architecture in zip(gpus.ids, architectures, strict=True)
         ]
 
@@ -250,10 +211,10 @@ class Learned:
         parts: dict[str, Any] = {
             name: np.stack(part, axis=1) for name, part in zip(_OF_ROW, zip(*rows, strict=True), strict=True)
         }
-        dtype = np.array([DTYPE_CODE[of] for _, of in self.cell_rows.values()], dtype=np.intp)
+        dtype = np.array([DTYPE_CODE[of] for _, of in self.choice.keys], dtype=np.intp)
         donor, ratio = donors_of(gpus, parts["member"], parts["situation"], self.home_of_model)
         parts |= {"donor": donor, "bandwidth_ratio": ratio}
-        return GpuModels(cell=self.cell_of, borrowed=self._borrowed, dtype=dtype, **parts)
+        return GpuModels(cell=self.choice.cell, borrowed=self.choice.borrowed, dtype=dtype, **parts)
 
     @cached_property
     def _rows(self) -> dict[RowKey, GpuModelRow]:
@@ -268,16 +229,16 @@ class Learned:
         return row
 
     def _gpu_model_row(
-        self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulating: frozenset[str]
+        self, gpu: str, architectures: tuple[str, str], slowed: frozenset[str], emulate: frozenset[str]
     ) -> GpuModelRow:
         """The row of GpuModels of one GPU, whose `architectures` are its keys for operators and for collectives."""
-        n = len(self.cell_rows) + 1  # the last has learned nothing
+        n = len(self.choice.rows) + 1  # the last has learned nothing
         factors, member, weight = np.ones((n, FACTORS)), np.full((n, MEMBERS), -1), np.zeros((n, MEMBERS))
         situation, tile = np.full(n, S_UNTRAINED), np.full(n, ANY_TILE)
         devices, library = np.full((n, MOST_NUMBERS), np.inf), np.tile([-np.inf, np.inf], (n, 1))
-        for row, (query, key) in enumerate(self.cell_rows.items()):
+        for row, (query, key) in enumerate(self.choice.rows.items()):
             architecture = architectures[int(IS_COLLECTIVE[OP_CODE[key[0]]])]
-            without = emulating if borrows_native(key, query[1]) else frozenset()
+            without = emulate if query != key else frozenset()
             gpu_model = self.gpu_model(key, gpu, architecture, slowed, without)
             factors[row], situation[row], tile[row] = gpu_model.factors, gpu_model.situation, gpu_model.tile
             models = tuple(self._number[id(model)] for model, _ in gpu_model.members)
@@ -323,26 +284,6 @@ class Learned:
         tree_arena = TreeArena.of([model.trees for model in models])
         stored = {id(model): model._replace(trees=part) for model, part in zip(models, tree_arena.parts, strict=True)}
         return cls({key: cell.with_models(stored) for key, cell in cells.items()}, tree_arena)
-
-
-def borrows_native(key: CellKey, dtype: str) -> bool:
-    """Whether `dtype` borrows from cell `key`, excluding GPUs that emulate the format of the cell."""
-    return dtype == _BORROWS_NATIVE != key[1]
-
-
-def with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, evidence: Evidence) -> Estimate:
-    """`estimate`, in place, with measured times where `evidence` holds the same operator on the same GPU."""
-    hits = evidence.query
-    if not len(hits):
-        return estimate
-    estimate.latency_s[hits], estimate.support[hits] = evidence.rows.latency_s, MEASURED
-    estimate.group[hits] = operator_codes(ops.kind[i[hits]], ops.dtype[i[hits]], S_MEASURED)
-    if estimate.stretch is not None:
-        estimate.stretch[hits] = 1.0
-    # A measured time may be under the learned limit: faster than rings over a slot, never than a bridge.
-    limit = hardware_limit(ops, gpus, i, j)
-    bound = np.where(estimate.latency_s >= limit.latency_s, estimate.bound, limit.bound)
-    return replace(estimate, bound=bound, limit_s=limit.latency_s)
 
 
 def unsteady(gpus: GpuTable) -> frozenset[str]:

@@ -13,11 +13,12 @@ import numpy as np
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
+from app.predictors.auto.operators.cell_choice import CellKey, emulating
 from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
 from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn, renews_shared, shared_by
 from app.predictors.auto.operators.learning.tile_choice import tiled
-from app.predictors.auto.operators.model import CellKey, Learned, borrows_native
+from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.features import shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, View, expected
 from app.predictors.auto.operators.models.per_operator import Cell, Model
@@ -118,7 +119,7 @@ def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
     if not len(ops):
         return []
     kind, dtype = int(ops.kind[0]), int(ops.dtype[0])
-    keys, able = list(known.cell_rows.values()), [row for row in known.cell_of[kind, dtype].tolist() if row >= 0]
+    keys, able = known.choice.keys, [row for row in known.choice.cell[kind, dtype].tolist() if row >= 0]
     home = [(OPS[kind].name, DTYPES[dtype]), *(keys[row] for row in able[1:])]
     if len(home) == 1:
         return [(home[0], np.arange(len(ops)))]
@@ -161,9 +162,9 @@ def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     """The cell that rows of an operator and dtype calibrate: its own, a borrowed one, or an empty one."""
     if key in known.cells:
         return known.cells[key]
-    row = int(known.cell_of[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
+    row = int(known.choice.cell[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
     if row < 0:
         return Cell()
-    lender = list(known.cell_rows.values())[row]
-    native = borrows_native(lender, key[1]) and not IS_COLLECTIVE[OP_CODE[key[0]]]
-    return known.cells[lender].as_borrowed(known.emulating(gpus) if native else frozenset())
+    asked, lender = list(known.choice.rows.items())[row]
+    native = asked != lender and not IS_COLLECTIVE[OP_CODE[key[0]]]
+    return known.cells[lender].as_borrowed(emulating(gpus) if native else frozenset())
