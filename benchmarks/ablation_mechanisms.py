@@ -235,12 +235,12 @@ LEARNED = (
     ),
     Mechanism(
         "siblings of collectives",
-        140,
+        125,
         ("collective",),
         _are(("learning.learn:with_interpolated_sizes", lambda rows, gpus: rows)),
     ),
     Mechanism(
-        "collectives beyond what was measured", 160, ("collective",), _are(("model:with_fallbacks", _no_fallbacks))
+        "collectives beyond what was measured", 130, ("collective",), _are(("model:with_fallbacks", _no_fallbacks))
     ),
 )
 TRANSFER = (
@@ -267,7 +267,7 @@ TRANSFER = (
         _are((f"{_FIT}:LEAST_ARCHITECTURES", 1)),
         UNSEEN,
     ),
-    Mechanism("siblings asked on themselves", 110, MOST, _are(("model:donors_of", _no_donors)), SIBLINGS),
+    Mechanism("siblings asked on themselves", 85, MOST, _are(("model:donors_of", _no_donors)), SIBLINGS),
     Mechanism("a sibling's DRAM time by SMs", 30, MOST, _are(("model:donors_of", _no_bandwidth_ratio)), SIBLINGS),
 )
 FEW_SHOT = (
