@@ -20,6 +20,7 @@ import numpy as np
 
 from app.ops.attention_decode import decode_blocks, decode_loops, decode_products
 from app.ops.attention_latent_parts import LatentParts, latent_parts
+from app.ops.attention_libraries import attention_libraries
 from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
@@ -217,6 +218,7 @@ ATTENTION_OPS = (
         products=products,
         queries=queries_of,
         ratios=_RATIOS,
+        libraries=attention_libraries,
         configuration=_LAYER,
         saves=("input", "output"),
         suite=Space({**_AXES, "new": Pick((1, 1, 4))}, NARROW, build_prefill, _prefill, share=2),
@@ -234,6 +236,7 @@ ATTENTION_OPS = (
         loops=decode_loops,
         rereads=decode_blocks,
         ratios=_RATIOS,
+        libraries=attention_libraries,
         waits=True,
         interval_apart=True,  # decoding has little in common with other attention
         configuration=_LAYER,

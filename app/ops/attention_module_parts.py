@@ -31,6 +31,7 @@ class ModuleParts(NamedTuple):
     cache, index_cache  elements read of keys and values, by bytes of their format, and of the indexer's keys
     places             keys of all sequences, of which kernels look up the places in the cache
     expansion, expanded  products and results of expanding kept elements to keys and values
+    chain              keys of one sequence of decode, which a kernel that does not split them reads one after the other
     """
 
     one: Floats
@@ -51,6 +52,7 @@ class ModuleParts(NamedTuple):
     places: Floats
     expansion: Floats
     expanded: Floats
+    chain: Floats
 
 
 def parts(table: OpTable) -> ModuleParts:
@@ -83,6 +85,7 @@ def parts(table: OpTable) -> ModuleParts:
         places,
         expanded * s.latent_dim,
         expanded,
+        seen.keys * ~prefill,
     )
     times = passes(table)
     return ModuleParts(*(part * times for part in once))

@@ -140,6 +140,8 @@ class Op:
     Features of learned models:
     ratios    features beside its dimensions; the first counts tasks that run at the same time
     kernel_class  code of what sets kernels apart that no dimension tells, where something does (app.ops.moe)
+    libraries position in LIBRARIES (app.ops.stack_kernels) of its kernels by generation of GPUs [GENERATIONS, n], of an
+              operator that stacks run by several libraries
     waits     whether much of its time is waiting that no term of the physics names
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
@@ -189,6 +191,7 @@ class Op:
 
     ratios: tuple[Ratio, ...] = ()
     kernel_class: Callable[[OpTable], Floats] | None = None
+    libraries: Callable[[OpTable], Floats] | None = None
     waits: bool = False
     interval_apart: bool = False
     configuration: tuple[str, ...] = ()

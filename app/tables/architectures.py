@@ -9,9 +9,30 @@ from app.tables.architectures_nvidia import NVIDIA
 from app.tables.architectures_other import AMD, CPUS, INTEL, UNKNOWN, UNKNOWN_CPU
 from app.tables.names import normalise
 
-__all__ = ["ARCHITECTURES", "UNKNOWN", "UNKNOWN_CPU", "Architecture", "by_capability", "by_name", "rates_of"]
+__all__ = [
+    "ARCHITECTURES",
+    "GENERATIONS",
+    "GENERATION_OF",
+    "UNKNOWN",
+    "UNKNOWN_CPU",
+    "Architecture",
+    "by_capability",
+    "by_name",
+    "rates_of",
+]
 
 ARCHITECTURES = (*NVIDIA, *AMD, *INTEL, *CPUS)
+# GPUs that libraries choose their kernels by, and of which architecture keys they are (GpuSpec.architecture_key).
+GENERATIONS = ("", "ampere", "ada", "hopper", "blackwell", "blackwell-workstation")
+GENERATION_OF = {
+    "ampere": "ampere",
+    "ampere/hbm": "ampere",
+    "ada lovelace": "ada",
+    "hopper": "hopper",
+    "hopper/hbm": "hopper",
+    "blackwell/hbm": "blackwell",
+    "blackwell": "blackwell-workstation",
+}
 _BY_CAPABILITY = {known.compute_capability: known for known in NVIDIA}
 _GEFORCE = re.compile(r"geforce|\brtx\s*[2-5]0[5-9]0", re.IGNORECASE)
 _WITHOUT_TENSOR_CORES = re.compile(r"\b(gtx|mx)\s*\d|\bt(4|5|6|10|12)00\b", re.IGNORECASE)

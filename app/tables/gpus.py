@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from app.tables.architectures import by_capability
+from app.tables.architectures import GENERATION_OF, GENERATIONS, by_capability
 from app.tables.arrays import Floats
 
 T = TypeVar("T")
@@ -76,13 +76,15 @@ TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 _STREAMED_SHARES = {"HBM": 0.87, "GDDR7": 0.95, "GDDR6X": 0.94, "GDDR6": 0.80}
 _NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = 0.95, 0.77
 # Derived columns: the fraction above, the factor by which a product's tensor units are slower than its chip's
-# (GeForce, H20; 1 for most), and 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0.
+# (GeForce, H20; 1 for most), 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0, and
+# the position in GENERATIONS, 0 of other GPUs.
 COLUMNS = (
     *SPEC_COLUMNS,
     *(f"peak_{pipe}_flops" for pipe in PIPES),
     "streamed_share",
     *(f"cut_{pipe}" for pipe in TENSOR_PIPES),
     "host_launched",
+    "generation",
 )
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
@@ -168,6 +170,7 @@ def _row(spec: GpuSpec) -> list[float]:
     values.append(_streamed_share(spec))
     values += [_cut(spec, pipe) for pipe in TENSOR_PIPES]
     values.append(float(spec.vendor == "Intel" and spec.kind == "gpu"))
+    values.append(float(GENERATIONS.index(GENERATION_OF.get(spec.architecture_key, ""))))
     return [np.nan if value is None else float(value) for value in values]
 
 

@@ -7,6 +7,7 @@ from math import isnan
 from typing import Any
 
 from app.ops import OP_CODE, OPS
+from app.ops.stack_kernels import LIBRARIES
 from app.ops.stacks import STACKS
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
@@ -33,7 +34,9 @@ def layout(operators: Collection[str]) -> Layout:
             "factors of the physics": FACTOR_NAMES,
             "features relative to a GPU": RELATIVE,
         }
-        found = found.joined(Layout(axes, {"tiles": TILES, "serving stacks": STACKS, "parts of models": PARTS}))
+        found = found.joined(
+            Layout(axes, {"tiles": TILES, "serving stacks": STACKS, "libraries": LIBRARIES, "parts of models": PARTS})
+        )
     for name in operators:
         found = found.joined(_of_operator(name))
     return found

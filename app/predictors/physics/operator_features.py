@@ -13,6 +13,7 @@ from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
+from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import WEIGHT_BYTES, OpTable
 
@@ -59,6 +60,7 @@ class OperatorFeatures(NamedTuple):
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
     loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
+    libraries           as `libraries` of app.ops.base.Op, [GENERATIONS, n]; 0 for a row without, [0, n] if none has any
     kind, dtype         int [n], codes
     """
 
@@ -89,6 +91,7 @@ class OperatorFeatures(NamedTuple):
     splits: Floats
     loops: Floats
     parts: Floats
+    libraries: Floats
     kind: Ints
     dtype: Ints
 
@@ -224,6 +227,15 @@ def _parts(n: int, kinds: list[Kind]) -> Floats:
     return features
 
 
+def _libraries(n: int, kinds: list[Kind]) -> Floats:
+    """Return `libraries` of OperatorFeatures."""
+    found = [(kind.rows, kind.op.libraries(kind.table)) for kind in kinds if kind.op.libraries is not None]
+    features = np.zeros((len(GENERATIONS) if found else 0, n))
+    for rows, libraries in found:
+        features[:, rows] = libraries
+    return features
+
+
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
     """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
@@ -252,6 +264,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         *grid,
         _loops(len(ops), kinds),
         _parts(len(ops), kinds),
+        _libraries(len(ops), kinds),
         ops.kind,
         ops.dtype,
     )

@@ -29,7 +29,7 @@ from app.predictors.auto.operators.models.per_operator import (
     log_correction,
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
-from app.predictors.auto.operators.models.training_samples import Samples, together
+from app.predictors.auto.operators.models.training_samples import Samples, shape_keys, together
 from app.predictors.auto.operators.models.trend import NO_TREND, Axes, without_parts
 from app.predictors.fitted_once import once
 from app.predictors.intervals.groups import S_UNSEEN
@@ -203,9 +203,13 @@ def _shared(parts: Sequence[Samples], codes: Sequence[int], most: int, trees: in
 
 
 def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:
-    """At most `most` rows of a GPU of each part that has some, drawn at random with a fixed seed."""
+    """At most `most` rows of a GPU of each part that has some, drawn by their shapes.
+
+    So the same rows of all GPUs are drawn where they were measured: trees then see what sets GPUs apart, not what sets
+    their draws apart.
+    """
     every = ((part, np.flatnonzero(part.gpu == code)) for part in parts)
-    return [part.of(np.random.default_rng(0).permutation(rows)[:most]) for part, rows in every if len(rows)]
+    return [part.of(rows[np.argsort(shape_keys(part.features[:, rows]))[:most]]) for part, rows in every if len(rows)]
 
 
 def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:

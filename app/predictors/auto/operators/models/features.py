@@ -42,9 +42,10 @@ _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
-# Behind all others, so that artefacts from before it are read as they are: the serving stack.
+# Behind all others: the serving stack, and the library whose kernels it runs on the GPU (app.ops.stack_kernels).
 STACK = SHAPE_FEATURES + RELATIVE_FEATURES
-FEATURES = STACK + 1
+LIBRARY_OF_STACK = STACK + 1
+FEATURES = STACK + 2
 # The first feature is the number of concurrent tasks, the last whether the host launches the operator; the last but one
 # is the router class of experts.
 _TASKS, ROUTER_CLASS, EAGER = 0, SHAPE_FEATURES - 2, SHAPE_FEATURES - 1
@@ -59,7 +60,7 @@ LOG_TIME, PARTS = SHAPE_FEATURES + 2, SHAPE_FEATURES + 10
 _NO_PART = 1e-3
 # Concurrent blocks per SM of kernels that loop over keys.
 _BLOCKS_OF_SM = 2.0
-_SMS, _L2 = COLUMN_INDEX["sm_count"], COLUMN_INDEX["l2_bytes"]
+_SMS, _L2, _GENERATION = (COLUMN_INDEX[name] for name in ("sm_count", "l2_bytes", "generation"))
 # Bound of the logarithms of times and ratios.
 _LARGEST_LOG = 12.0
 
@@ -243,6 +244,8 @@ def fill_features(rows: Rows, row: int, gpu: int, q: int, features: Singles, k: 
     if op_features.loops.shape[1] > 0 and op_features.loops[0, row] > 0.0:
         _fill_loops(op_features.loops, row, sms, features, k)
     features[STACK, k] = op_features.stack[row]
+    libraries = op_features.libraries
+    features[LIBRARY_OF_STACK, k] = libraries[int(devices.figures[_GENERATION, gpu]), row] if len(libraries) else 0.0
     at += 10
     for tile in range(_TILES):
         waves = op_features.blocks[tile, row] / sms if tiled else 1.0
