@@ -218,7 +218,6 @@ ATTENTION_OPS = (
         products=products,
         queries=queries_of,
         ratios=_RATIOS,
-        libraries=attention_libraries,
         configuration=_LAYER,
         saves=("input", "output"),
         suite=Space({**_AXES, "new": Pick((1, 1, 4))}, NARROW, build_prefill, _prefill, share=2),

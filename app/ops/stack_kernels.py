@@ -17,10 +17,9 @@ from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES
 
-# From those that any GPU runs to those written for one: trees see the position, and ask below or above which it is.
+# From those that any GPU runs to those written for one, then one for weights of few bits: trees split them by position.
 LIBRARIES = (
     "",
-    "marlin",
     "triton",
     "flash-attention-2",
     "flashinfer",
@@ -28,6 +27,7 @@ LIBRARIES = (
     "trtllm",
     "flash-attention-3",
     "trtllm-gen",
+    "marlin",
 )
 
 

@@ -36,7 +36,7 @@ NUMBERS = {
     "attention_prefill": (1809.581, 2423.463),
     "attention_decode": (1495.889, 2211.072),
     "attention_mla": (650.1969, 8002.063),
-    "attention_module": (259.7167, 5338.192),
+    "attention_module": (259.7167, 4951.357),
     "moe": (1044.21, 54.38831),
     "all_reduce": (51.9533, -2391.589),
     "copy": (105.9533, -1752.062),

@@ -36,7 +36,7 @@ from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
-from app.tables.arrays import Floats
+from app.tables.arrays import Floats, Ints
 
 # Least rows of a GPU for a model of its own; with fewer it corrects another.
 ENOUGH = 400
@@ -203,13 +203,20 @@ def _shared(parts: Sequence[Samples], codes: Sequence[int], most: int, trees: in
 
 
 def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:
-    """At most `most` rows of a GPU of each part that has some, drawn by their shapes.
+    """At most `most` rows of a GPU of each part that has some, drawn at random with a fixed seed.
 
-    So the same rows of all GPUs are drawn where they were measured: trees then see what sets GPUs apart, not what sets
-    their draws apart.
+    Of an operator of few configurations the same are drawn on all GPUs, so that trees see what sets GPUs apart and not
+    what sets their layers apart.
     """
     every = ((part, np.flatnonzero(part.gpu == code)) for part in parts)
-    return [part.of(rows[np.argsort(shape_keys(part.features[:, rows]))[:most]]) for part, rows in every if len(rows)]
+    return [part.of(_drawn(part, rows)[:most]) for part, rows in every if len(rows)]
+
+
+def _drawn(part: Samples, rows: Ints) -> Ints:
+    """`rows` of `part` in the order in which they are drawn."""
+    if OPS[part.kind].few_configurations:
+        return rows[np.argsort(shape_keys(part.features[:, rows]), kind="stable")]
+    return np.random.default_rng(0).permutation(rows)
 
 
 def _strength(parts: Sequence[Samples], codes: Sequence[int]) -> Strengths:
