@@ -19,6 +19,7 @@ import numpy as np
 from app.ops.figures import Rereads
 from app.predictors.auto.operators.learning import fitting
 from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
+from app.predictors.auto.operators.models.features import LIBRARY_OF_STACK
 from app.predictors.auto.operators.models.trend import NO_TREND
 from app.predictors.physics import physics_fit
 from app.predictors.physics.analytic_model import ANY_TILE
@@ -104,6 +105,11 @@ def _graphs_trees(**other: Any) -> Callable[[], Names]:
 
 def _no_fallbacks(ops: Any, shape: Any, queries: Any, packed: Any, gpu_models: Any) -> Any:
     return ops, queries
+
+
+def _at_random(_part: Any, rows: Any) -> Any:
+    """Rows of a GPU in another order than those of the next."""
+    return np.random.default_rng(0).permutation(rows)
 
 
 def _no_donors(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
@@ -258,6 +264,8 @@ TRANSFER = (
         _are((f"{_FIT}:agreed", lambda found: np.zeros(FACTORS))),
         UNSEEN,
     ),
+    Mechanism("libraries that stacks run", 190, (DECODE, "moe"), _without_features(LIBRARY_OF_STACK)),
+    Mechanism("the same layers of all GPUs", 20, ("moe",), _are((f"{_FIT}:drawn", _at_random)), UNSEEN),
     Mechanism("shared trees by makes held out (else none)", 26, MOST, _are((f"{_FIT}:STRENGTHS", (0.0,))), UNSEEN),
     Mechanism("shared trees by makes held out (else half)", 26, MOST, _are((f"{_FIT}:STRENGTHS", (0.5,))), UNSEEN),
     Mechanism(

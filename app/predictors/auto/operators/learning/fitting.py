@@ -209,10 +209,10 @@ def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:
     what sets their layers apart.
     """
     every = ((part, np.flatnonzero(part.gpu == code)) for part in parts)
-    return [part.of(_drawn(part, rows)[:most]) for part, rows in every if len(rows)]
+    return [part.of(drawn(part, rows)[:most]) for part, rows in every if len(rows)]
 
 
-def _drawn(part: Samples, rows: Ints) -> Ints:
+def drawn(part: Samples, rows: Ints) -> Ints:
     """`rows` of `part` in the order in which they are drawn."""
     if OPS[part.kind].few_configurations:
         return rows[np.argsort(shape_keys(part.features[:, rows]), kind="stable")]
