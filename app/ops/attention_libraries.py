@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.stack_kernels import Rule, chosen, libraries
-from app.tables.arrays import Floats
+from app.ops.stack_kernels import Choice, Rule, libraries
 from app.tables.ops import OpTable
 
-# Sizes of heads that stacks choose other libraries by, as models with attention sinks have them; 0 for all others.
-_HEADS = (0.0, 64.0, 192.0)
+# Sizes of heads that stacks choose other libraries by, as models with attention sinks have them.
+_HEADS = np.array([0.0, 64.0, 192.0])
 _NARROW, _WIDE = 1, 2
 # What vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3 chose in aiconfigurator's tables (`kernel_source`), by the format
 # of the cache.
@@ -29,9 +28,6 @@ _LIBRARIES = libraries(
 )
 
 
-def attention_libraries(table: OpTable) -> Floats:
-    """Return the libraries of attention with keys and values per KV head, [GENERATIONS, n]."""
-    cache, width = table.column("kv_dtype"), table.column("head_dim")
-    dtype = np.where(np.isnan(cache), table.dtype, cache).astype(np.intp)
-    layer = sum(kind * (width == size) for kind, size in enumerate(_HEADS))
-    return chosen(_LIBRARIES, table.column("stack"), dtype, layer)
+def attention_libraries(table: OpTable) -> Choice:
+    """Return what libraries of attention with keys and values per KV head depend on."""
+    return Choice(_LIBRARIES, table.column("kv_dtype"), table.column("head_dim"), _HEADS)

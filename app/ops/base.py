@@ -12,6 +12,7 @@ import numpy as np
 from app.ops.figures import Broken, Loops, Passing, Pattern, Products, Queries, Ratio, Rereads, Transformed, Work
 from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
+from app.ops.stack_kernels import Choice
 from app.ops.suite import Space
 from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
@@ -140,8 +141,7 @@ class Op:
     Features of learned models:
     ratios    features beside its dimensions; the first counts tasks that run at the same time
     kernel_class  code of what sets kernels apart that no dimension tells, where something does (app.ops.moe)
-    libraries position in LIBRARIES (app.ops.stack_kernels) of its kernels by generation of GPUs [GENERATIONS, n], of an
-              operator that stacks run by several libraries
+    libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several
     waits     whether much of its time is waiting that no term of the physics names
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
@@ -191,7 +191,7 @@ class Op:
 
     ratios: tuple[Ratio, ...] = ()
     kernel_class: Callable[[OpTable], Floats] | None = None
-    libraries: Callable[[OpTable], Floats] | None = None
+    libraries: Callable[[OpTable], Choice] | None = None
     waits: bool = False
     interval_apart: bool = False
     configuration: tuple[str, ...] = ()

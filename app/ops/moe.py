@@ -24,9 +24,9 @@ from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
 from app.ops.figures import Broken, Products, Ratio, Rereads, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
-from app.ops.stack_kernels import Rule, chosen, libraries
+from app.ops.stack_kernels import Choice, Rule, libraries
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
-from app.tables.arrays import Bools, Floats
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 GATES, ROUTERS = ("silu", "gelu", "other", "none"), ("plain", "grouped")
@@ -49,12 +49,13 @@ def router_class(table: OpTable) -> Floats:
     half of DeepSeek-V3's experts got all tokens); BF16 layers were measured without theirs, so there it says nothing.
     TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know the gate SiLU and, in NVFP4, GELU.
     """
-    grouped = (table.column("router") == BY_GROUPS) & (table.dtype != DTYPE_CODE["bf16"])
-    return np.where(_lacking(table), OTHER_GATE, np.where(grouped, GROUPED, USUAL))
+    gate, grouped = table.column("gate"), (table.column("router") == BY_GROUPS) & (table.dtype != DTYPE_CODE["bf16"])
+    lacking = (gate == OTHER) | ((gate == GELU) & (table.dtype != DTYPE_CODE["nvfp4"]))
+    return np.where(lacking, OTHER_GATE, np.where(grouped, GROUPED, USUAL))
 
 
-# Kinds of layer that stacks choose libraries by: others, those with a gate that fused kernels lack, and without a gate.
-_LACKING, _NO_GATE = 1, 2
+# Gates that fused kernels lack, but of GELU in NVFP4.
+_LACKING = (GATES.index("gelu"), GATES.index("other"))
 # What vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3 chose in aiconfigurator's tables (`kernel_source`).
 _LIBRARIES = libraries(
     (
@@ -63,34 +64,28 @@ _LIBRARIES = libraries(
         Rule("cutlass", ("trtllm",)),
         Rule("trtllm-gen", ("sglang",), ("blackwell",), ("int4_wo",)),
         Rule("marlin", formats=("int4_wo",)),
-        Rule("triton", ("sglang",), ("blackwell",), layers=(_LACKING,)),
-        Rule("cutlass", ("vllm",), ("blackwell",), layers=(_LACKING,)),
+        Rule("trtllm-gen", generations=("blackwell",), formats=("nvfp4",), layers=(GATES.index("gelu"),)),
+        Rule("triton", ("sglang",), ("blackwell",), layers=_LACKING),
+        Rule("cutlass", ("vllm",), ("blackwell",), layers=_LACKING),
         Rule("trtllm-gen", generations=("blackwell",)),
         Rule("cutlass", formats=("nvfp4",)),
         Rule("marlin", generations=("blackwell-workstation",), formats=("w4a16_mxfp4",)),
         Rule("marlin", ("vllm",), ("ampere", "ada"), ("w4a16_mxfp4",)),
         Rule("triton", formats=("w4a16_mxfp4",)),
-        Rule("cutlass", ("sglang",), formats=("bf16",), layers=(_NO_GATE,)),
+        Rule("cutlass", ("sglang",), formats=("bf16",), layers=(GATES.index("none"),)),
         Rule("triton", ("sglang",)),
         Rule("cutlass", generations=("blackwell-workstation",)),
         Rule("cutlass", generations=("hopper",), formats=("fp8", "fp8_block")),
         Rule("triton"),
     ),
-    layers=3,
+    layers=len(GATES),
 )
+_CODES = np.arange(float(len(GATES)))
 
 
-def _lacking(table: OpTable) -> Bools:
-    """Whether fused kernels lack a row's gate, bool [n]."""
-    gate = table.column("gate")
-    lacking: Bools = (gate == OTHER) | ((gate == GELU) & (table.dtype != DTYPE_CODE["nvfp4"]))
-    return lacking
-
-
-def _libraries(table: OpTable) -> Floats:
-    """Return the libraries of layers' kernels, [GENERATIONS, n]."""
-    layer = np.where(table.column("gate") == UNGATED, _NO_GATE, _lacking(table) * _LACKING)
-    return chosen(_LIBRARIES, table.column("stack"), table.dtype, layer)
+def _libraries(table: OpTable) -> Choice:
+    """Return what libraries of experts depend on."""
+    return Choice(_LIBRARIES, np.full(len(table), np.nan), table.column("gate"), _CODES)
 
 
 def work(table: OpTable) -> Work:

@@ -17,8 +17,10 @@ from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES
 
-# From those that any GPU runs to those written for one, then one for weights of few bits: trees split them by position.
+# From those for weights of few bits, over those that any GPU runs, to those written for one: trees split them by
+# position, and a library that no row had is answered as its neighbours. "": none of these, as on other GPUs.
 LIBRARIES = (
+    "marlin",
     "",
     "triton",
     "flash-attention-2",
@@ -27,8 +29,8 @@ LIBRARIES = (
     "trtllm",
     "flash-attention-3",
     "trtllm-gen",
-    "marlin",
 )
+NO_LIBRARY = float(LIBRARIES.index(""))
 
 
 class Rule(NamedTuple):
@@ -36,7 +38,7 @@ class Rule(NamedTuple):
 
     stacks, generations  of STACKS, and of GENERATIONS
     formats              number formats
-    layers               kinds of layer, as the operator counts them
+    layers               kinds of layer, as positions in `Choice.layers`
     """
 
     library: str
@@ -46,12 +48,27 @@ class Rule(NamedTuple):
     layers: Sequence[int] = ()
 
 
-def libraries(rules: Sequence[Rule], layers: int) -> Floats:
-    """Return the position in LIBRARIES by generation, stack, format and kind of layer, float64 [g, s, d, layers].
+class Choice(NamedTuple):
+    """What a stack's choice for n rows depends on, beside stack and dtype.
 
-    The first rule decides; where there is none, and on GPUs of no GENERATION, it is 0.
+    library  float64 [GENERATIONS, STACKS, DTYPES, layers], position in LIBRARIES
+    format   float64 [n], code of the format that decides; NaN: of the row's dtype
+    layer    float64 [n], what tells kinds of layer apart
+    layers   float64 [layers], its value in each kind; the first is of all other values too
     """
-    table = np.zeros((len(GENERATIONS), len(STACKS), len(DTYPES), layers))
+
+    library: Floats
+    format: Floats
+    layer: Floats
+    layers: Floats
+
+
+def libraries(rules: Sequence[Rule], layers: int) -> Floats:
+    """Return `library` of a Choice among this many kinds of layer.
+
+    The first rule decides; where there is none, and on GPUs of no generation, it is NO_LIBRARY.
+    """
+    table = np.full((len(GENERATIONS), len(STACKS), len(DTYPES), layers), NO_LIBRARY)
     for rule in reversed(rules):
         places = (
             [GENERATIONS.index(name) for name in rule.generations or GENERATIONS[1:]],
@@ -63,7 +80,15 @@ def libraries(rules: Sequence[Rule], layers: int) -> Floats:
     return table
 
 
-def chosen(table: Floats, stack: Floats, dtype: Ints, layer: Ints) -> Floats:
-    """Return what `libraries` has for rows of these codes [n], float64 [GENERATIONS, n]; an unknown stack is vLLM."""
-    of_rows: Floats = table[:, np.nan_to_num(stack).astype(np.intp), dtype, layer]
-    return of_rows
+def fill_libraries(choice: Choice, stack: Floats, dtype: Ints, found: Floats) -> None:
+    """Fill `found` [GENERATIONS, n] with positions in LIBRARIES; a row without a `stack` [n] is of the first one.
+
+    To be compiled.
+    """
+    for q in range(len(dtype)):
+        kind, form = 0, dtype[q] if np.isnan(choice.format[q]) else int(choice.format[q])
+        for layer in range(1, len(choice.layers)):
+            if choice.layer[q] == choice.layers[layer]:
+                kind = layer
+        for generation in range(len(found)):
+            found[generation, q] = choice.library[generation, int(stack[q]), form, kind]

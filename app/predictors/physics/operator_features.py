@@ -10,6 +10,7 @@ import numpy as np
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
+from app.ops.stack_kernels import NO_LIBRARY, fill_libraries
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
@@ -37,6 +38,7 @@ _SPACE_SPEED = (speed_of(TRANSFORMED) / speed_of(CANDIDATES)[:SPACES])[:, None]
 
 _fill_grid = compiled(fill_grid)
 _fill_tiles = compiled(fill_tiles)
+_fill_libraries = compiled(fill_libraries)
 
 
 class OperatorFeatures(NamedTuple):
@@ -60,7 +62,8 @@ class OperatorFeatures(NamedTuple):
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
     loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
-    libraries           as `libraries` of app.ops.base.Op, [GENERATIONS, n]; 0 for a row without, [0, n] if none has any
+    libraries           position in app.ops.stack_kernels.LIBRARIES of the kernels on a GPU of each generation,
+                        [GENERATIONS, n]; NO_LIBRARY for a row without, [0, n] if no row has any
     kind, dtype         int [n], codes
     """
 
@@ -227,12 +230,14 @@ def _parts(n: int, kinds: list[Kind]) -> Floats:
     return features
 
 
-def _libraries(n: int, kinds: list[Kind]) -> Floats:
+def _libraries(stack: Floats, dtype: Ints, kinds: list[Kind]) -> Floats:
     """Return `libraries` of OperatorFeatures."""
     found = [(kind.rows, kind.op.libraries(kind.table)) for kind in kinds if kind.op.libraries is not None]
-    features = np.zeros((len(GENERATIONS) if found else 0, n))
-    for rows, libraries in found:
-        features[:, rows] = libraries
+    features = np.full((len(GENERATIONS) if found else 0, len(dtype)), NO_LIBRARY)
+    for rows, choice in found:
+        of_rows = np.empty((len(GENERATIONS), len(choice.format)))
+        _fill_libraries(choice, stack[rows], dtype[rows], of_rows)
+        features[:, rows] = of_rows
     return features
 
 
@@ -240,6 +245,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
     """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
     nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
+    stack = np.nan_to_num(ops.column("stack"))
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
@@ -259,12 +265,12 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         eager,
         np.ascontiguousarray(ops.column("burst")),
         np.ascontiguousarray(ops.column("backward")),
-        np.nan_to_num(ops.column("stack")),
+        stack,
         transformed,
         *grid,
         _loops(len(ops), kinds),
         _parts(len(ops), kinds),
-        _libraries(len(ops), kinds),
+        _libraries(stack, ops.dtype, kinds),
         ops.kind,
         ops.dtype,
     )

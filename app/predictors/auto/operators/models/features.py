@@ -17,6 +17,7 @@ from app.ops import OPS
 from app.ops.base import no_products
 from app.ops.figures import Products
 from app.ops.kinds import Kind
+from app.ops.stack_kernels import NO_LIBRARY
 from app.ops.tiles import CANDIDATES
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
@@ -245,7 +246,8 @@ def fill_features(rows: Rows, row: int, gpu: int, q: int, features: Singles, k: 
         _fill_loops(op_features.loops, row, sms, features, k)
     features[STACK, k] = op_features.stack[row]
     libraries = op_features.libraries
-    features[LIBRARY_OF_STACK, k] = libraries[int(devices.figures[_GENERATION, gpu]), row] if len(libraries) else 0.0
+    generation = int(devices.figures[_GENERATION, gpu])
+    features[LIBRARY_OF_STACK, k] = libraries[generation, row] if len(libraries) else NO_LIBRARY
     at += 10
     for tile in range(_TILES):
         waves = op_features.blocks[tile, row] / sms if tiled else 1.0
