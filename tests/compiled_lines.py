@@ -55,6 +55,7 @@ TESTS = (
     "unit/predictors/test_occupancy.py",
     "unit/predictors/test_operator_digests.py",
     "unit/predictors/test_ops_time.py",
+    "unit/predictors/test_shared_rows.py",
     "unit/predictors/test_shipped_rows.py",
     "unit/predictors/test_collective_interpolation.py",
     "unit/predictors/test_tilewave.py::test_tiles_come_from_the_nearest_measured_product_and_gpu",
