@@ -17,6 +17,7 @@ from app.engine.curated import load_seed_specs
 from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
 from app.engine.versions import Ready, Stores, shipped_or_untrained
 from app.predictors import capabilities
+from app.predictors.auto.operators.queries import Trace
 from app.predictors.auto.predictor import Auto
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts
@@ -80,7 +81,8 @@ def test_collectives_are_known_in_every_dtype_if_in_one() -> None:
                 answer = learned.estimate(ops, gpus, np.arange(len(ops)), j)
                 assert set(answer.support) == {INTERPOLATED}
                 assert answer.stretch is not None and (answer.stretch == 1.0).all()
-                keys = learned.source_cells(learned.traced(ops, gpus, np.arange(len(ops)), j))
+                traced = learned.traced(ops, gpus, np.arange(len(ops)), j, Trace.of(len(ops)))
+                keys = learned.source_cells(traced)
                 assert {key for key in keys if key} <= {(op, "fp16"), (op, "int8")}
 
 
