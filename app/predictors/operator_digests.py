@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.ops import OPS
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Floats, Ints, Singles
 from app.tables.ops import OpTable
 
 Digests = NDArray[np.uint64]
@@ -69,6 +69,20 @@ def digests(ops: OpTable) -> Digests:
     software = (ops.fields["eager"], ops.fields["stack"])
     _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, software, digest)
     return digest
+
+
+def feature_digests(features: Singles) -> Digests:
+    """Equal for equal columns of `features` float32 [rows, n], uint64 [n]."""
+    digest = np.zeros(features.shape[1], dtype=np.uint64)
+    _mix(np.ascontiguousarray(features).view(np.uint32), digest)
+    return digest
+
+
+@compiled
+def _mix(bits: NDArray[np.uint32], digest: Digests) -> None:
+    for k in range(len(digest)):
+        for row in range(len(bits)):
+            digest[k] = mixed(digest[k], np.uint64(bits[row, k]))
 
 
 class Seen(NamedTuple):

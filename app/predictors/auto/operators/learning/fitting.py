@@ -29,10 +29,11 @@ from app.predictors.auto.operators.models.per_operator import (
     log_correction,
 )
 from app.predictors.auto.operators.models.smooth import NOTHING
-from app.predictors.auto.operators.models.training_samples import Samples, shape_keys, together
+from app.predictors.auto.operators.models.training_samples import Samples, together
 from app.predictors.auto.operators.models.trend import NO_TREND, Axes, without_parts
 from app.predictors.fitted_once import once
 from app.predictors.intervals.groups import S_UNSEEN
+from app.predictors.operator_digests import feature_digests
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
@@ -215,7 +216,7 @@ def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:
 def drawn(part: Samples, rows: Ints) -> Ints:
     """`rows` of `part` in the order in which they are drawn."""
     if OPS[part.kind].few_configurations:
-        return rows[np.argsort(shape_keys(part.features[:, rows]), kind="stable")]
+        return rows[np.argsort(feature_digests(part.features[:SHAPE_FEATURES, rows]), kind="stable")]
     return np.random.default_rng(0).permutation(rows)
 
 

@@ -7,20 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.ops import OPS
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE, router_class
-from app.predictors.auto.operators.models.features import (
-    FEATURES,
-    ROUTER_CLASS,
-    SHAPE_FEATURES,
-    Rows,
-    fill_features,
-    shape_features,
-)
-from app.predictors.operator_digests import Digests, mixed
+from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, Rows, fill_features, shape_features
 from app.predictors.physics.analytic_model import ANY_TILE, TERMS, devices_of, fill_terms
 from app.predictors.physics.operator_features import operator_features, products_of
 from app.predictors.physics.physics_fit import fill_scaled
@@ -98,20 +89,6 @@ def together(parts: Sequence[Samples]) -> Samples:
         name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_ROW
     }
     return replace(parts[0], **columns)
-
-
-def shape_keys(features: Singles) -> Digests:
-    """Return a hash of the shape features of every row [columns, n], the same on all GPUs and stacks, uint64 [n]."""
-    keys = np.zeros(features.shape[1], dtype=np.uint64)
-    _fill_keys(np.ascontiguousarray(features[:SHAPE_FEATURES]).view(np.uint32), keys)
-    return keys
-
-
-@compiled
-def _fill_keys(bits: NDArray[np.uint32], keys: Digests) -> None:
-    for q in range(len(keys)):
-        for f in range(len(bits)):
-            keys[q] = mixed(keys[q], np.uint64(bits[f, q]))
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
