@@ -31,6 +31,8 @@ from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT
 
 GATES, ROUTERS = ("silu", "gelu", "other", "none"), ("plain", "grouped")
 SILU, GELU, OTHER, UNGATED = (float(code) for code in range(len(GATES)))
+# Gates that fused kernels lack, but of GELU in NVFP4.
+_LACKING = (GATES.index("gelu"), GATES.index("other"))
 PLAIN, BY_GROUPS = (float(code) for code in range(len(ROUTERS)))
 # Classes of layers whose kernels, or load, are others' than the dimensions tell.
 USUAL, GROUPED, OTHER_GATE = 0.0, 1.0, 2.0
@@ -50,12 +52,10 @@ def router_class(table: OpTable) -> Floats:
     TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know the gate SiLU and, in NVFP4, GELU.
     """
     gate, grouped = table.column("gate"), (table.column("router") == BY_GROUPS) & (table.dtype != DTYPE_CODE["bf16"])
-    lacking = (gate == OTHER) | ((gate == GELU) & (table.dtype != DTYPE_CODE["nvfp4"]))
+    lacking = np.isin(gate, _LACKING) & ((gate != GELU) | (table.dtype != DTYPE_CODE["nvfp4"]))
     return np.where(lacking, OTHER_GATE, np.where(grouped, GROUPED, USUAL))
 
 
-# Gates that fused kernels lack, but of GELU in NVFP4.
-_LACKING = (GATES.index("gelu"), GATES.index("other"))
 # What vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3 chose in aiconfigurator's tables (`kernel_source`).
 _LIBRARIES = libraries(
     (

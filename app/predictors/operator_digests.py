@@ -72,7 +72,7 @@ def digests(ops: OpTable) -> Digests:
 
 
 def feature_digests(features: Singles) -> Digests:
-    """Equal for equal columns of `features` float32 [rows, n], uint64 [n]."""
+    """What every column of `features` float32 [rows, n] holds, the same for equal ones, uint64 [n]."""
     digest = np.zeros(features.shape[1], dtype=np.uint64)
     _mix(np.ascontiguousarray(features).view(np.uint32), digest)
     return digest
