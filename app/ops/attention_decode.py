@@ -10,18 +10,34 @@ from __future__ import annotations
 import numpy as np
 
 from app.ops.attention_tiles import attended, key_bytes, shared_heads
-from app.ops.figures import Loops, Products, Rereads
+from app.ops.figures import LibraryCosts, Loops, Products
+from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
 from app.ops.stacks import STACKS
 from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
 # Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
 _WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
-# SM clocks of a block per KV head: to begin and end, and per element of a head; of a query head's block in masked
-# multi-head attention, and bytes a clock at which it reads again what the L2 keeps. Chosen with architectures left out
-# (docs/explanation/notebook.md).
-_BLOCK_CLOCKS, _ELEMENT_CLOCKS = 1800.0, 14.0
+# SM clocks of a block per KV head: to begin and end, and per element of a head, by library; "" of all others. Times of
+# many short sequences show them, nearly the same on all GPUs (docs/explanation/notebook.md).
+_BLOCK_CLOCKS = {
+    "": (1800.0, 14.0),
+    "flash-attention-2": (10_500.0, 0.0),
+    "flash-attention-3": (4400.0, 20.0),
+    "flashinfer": (3200.0, 34.0),
+    "trtllm": (7000.0, 20.0),
+    "trtllm-fp8": (7000.0, 20.0),
+}
+_CLOCKS = np.array([_BLOCK_CLOCKS.get(name, _BLOCK_CLOCKS[""]) for name in LIBRARIES])
+# The same of a query head's block in masked multi-head attention, and the bytes that it reads again per clock.
 _MASKED_BLOCK_CLOCKS, _MASKED_ELEMENT_CLOCKS, _MASKED_BYTES_PER_CLOCK = 2000.0, 5.0, 25.0
+# FlashInfer's kernels without tensor units, for fewer query heads per KV head than this on caches of 16 bits: SM clocks
+# of a query head's block.
+_FEW_TOGETHER, _FEW_CLOCKS = 4.0, 2500.0
+# Bytes per clock of a block that reads all keys of a sequence alone, as those of "trtllm-fp8".
+_ALONE_BYTES_PER_CLOCK = 8.0
+# Queries that a block of FlashAttention-2 has place for in shared memory, beside keys and values of a turn.
+_QUERIES_OF_BLOCK = 64.0
 # Most query heads per KV head for which TensorRT-LLM has kernels that compute them together.
 _MOST_TOGETHER = 32.0
 _TRTLLM = float(STACKS.index("trtllm"))
@@ -32,6 +48,11 @@ def decode_products(table: OpTable) -> Products:
     heads, keys = table.column("heads"), attended(table).keys
     shared = shared_heads(table)
     return Products(table.column("batch") * shared, heads / shared, keys, table.column("head_dim"))
+
+
+def _keys_of_turn(table: OpTable) -> Floats:
+    turn: Floats = _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))]
+    return turn
 
 
 def decode_loops(table: OpTable) -> Loops:
@@ -45,7 +66,7 @@ def decode_loops(table: OpTable) -> Loops:
     windowed = window > 0.0
     together = (heads > shared) & ~windowed
     keys = np.where(windowed, np.minimum(context, window), context)
-    steps = np.ceil(keys / _KEYS_OF_TURN[np.searchsorted(_WIDTHS, table.column("head_dim"))])
+    steps = np.ceil(keys / _keys_of_turn(table))
     return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
 
 
@@ -55,12 +76,26 @@ def _is_masked(table: OpTable, group: Floats) -> Floats:
     return masked
 
 
-def decode_blocks(table: OpTable) -> Rereads:
-    """SM clocks of the blocks of every row, beside their products and bytes."""
-    batch, heads, width = (table.column(name) for name in ("batch", "heads", "head_dim"))
-    shared = shared_heads(table)
-    again = (heads - shared) * 2.0 * width * attended(table).keys * key_bytes(table)
-    masked = heads * (_MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width) + again / _MASKED_BYTES_PER_CLOCK
-    usual = shared * (_BLOCK_CLOCKS + _ELEMENT_CLOCKS * width)
-    nothing = np.zeros(len(table))
-    return Rereads(nothing, nothing, nothing, batch * np.where(_is_masked(table, heads / shared), masked, usual))
+def decode_costs(table: OpTable) -> LibraryCosts:
+    """Blocks of every row, and what each costs beside its products and bytes."""
+    heads, width, shared = table.column("heads"), table.column("head_dim"), shared_heads(table)
+    group, kv_bytes = heads / shared, key_bytes(table)
+    read = 2.0 * width * attended(table).keys * kv_bytes
+    blocks, clocks = np.tile(shared, (len(LIBRARIES), 1)), _CLOCKS[:, :1] + _CLOCKS[:, 1:] * width
+    shared_bytes = np.zeros_like(clocks)
+    fa2, few, alone = (LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "trtllm-fp8"))
+    # With a window FlashAttention-2 does not compute the heads of a group together.
+    blocks[fa2] = np.where(table.column("window") > 0.0, heads, shared)
+    shared_bytes[fa2] = 2.0 * width * (_QUERIES_OF_BLOCK + 2.0 * _keys_of_turn(table))
+    clocks[few] = np.where((group < _FEW_TOGETHER) & (kv_bytes > 1.0), _FEW_CLOCKS / group, clocks[few])
+    clocks[alone] += read / _ALONE_BYTES_PER_CLOCK
+    again = np.where(group > 1.0, read, 0.0)
+    masked = _MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width + again / _MASKED_BYTES_PER_CLOCK
+    is_masked, nothing = _is_masked(table, group), np.zeros_like(clocks)
+    return LibraryCosts(
+        table.column("batch") * np.where(is_masked, heads, blocks),
+        np.where(is_masked, masked, clocks),
+        np.where(is_masked, 0.0, shared_bytes),
+        nothing,
+        nothing,
+    )

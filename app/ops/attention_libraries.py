@@ -18,6 +18,7 @@ _LIBRARIES = libraries(
         Rule("triton", ("sglang",), ("ada", "blackwell-workstation"), layers=(_NARROW, _WIDE)),
         Rule("triton", ("sglang",), ("blackwell",), layers=(_WIDE,)),
         Rule("trtllm-gen", generations=("blackwell",)),
+        Rule("trtllm-fp8", ("trtllm",), ("ada", "blackwell-workstation"), ("fp8",)),
         Rule("trtllm", ("trtllm",)),
         Rule("flash-attention-3", generations=("hopper",)),
         Rule("flashinfer", ("sglang",)),

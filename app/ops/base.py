@@ -9,7 +9,19 @@ from typing import Literal
 
 import numpy as np
 
-from app.ops.figures import Broken, Loops, Passing, Pattern, Products, Queries, Ratio, Rereads, Transformed, Work
+from app.ops.figures import (
+    Broken,
+    LibraryCosts,
+    Loops,
+    Passing,
+    Pattern,
+    Products,
+    Queries,
+    Ratio,
+    Rereads,
+    Transformed,
+    Work,
+)
 from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
 from app.ops.stack_kernels import Choice
@@ -129,6 +141,8 @@ class Op:
     relaid    bytes read and written to change layouts around kernels of early tensor units
     queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
+    libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several; learned
+              models have it as a feature. `library_costs`: what sets their kernels apart
     transformed  the same products in another space, if kernels may do them there
     saving    factor by which a known algorithm can reduce the FLOPs (Winograd), where one can
     launches  launches that wait for one another
@@ -141,7 +155,6 @@ class Op:
     Features of learned models:
     ratios    features beside its dimensions; the first counts tasks that run at the same time
     kernel_class  code of what sets kernels apart that no dimension tells, where something does (app.ops.moe)
-    libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several
     waits     whether much of its time is waiting that no term of the physics names
     interval_apart  whether its intervals are apart from those of its group
     configuration  dims that a layer of a model fixes; those left are what it runs with
@@ -180,6 +193,8 @@ class Op:
     relaid: Callable[[OpTable], Floats] | None = None
     queries: Callable[[OpTable], Queries] | None = None
     loops: Callable[[OpTable], Loops] | None = None
+    libraries: Callable[[OpTable], Choice] | None = None
+    library_costs: Callable[[OpTable], LibraryCosts] | None = None
     transformed: Callable[[OpTable], Transformed] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     weights: Callable[[OpTable], Floats] | None = None
@@ -191,7 +206,6 @@ class Op:
 
     ratios: tuple[Ratio, ...] = ()
     kernel_class: Callable[[OpTable], Floats] | None = None
-    libraries: Callable[[OpTable], Choice] | None = None
     waits: bool = False
     interval_apart: bool = False
     configuration: tuple[str, ...] = ()

@@ -85,6 +85,23 @@ class Rereads(NamedTuple):
     clocks: Floats
 
 
+class LibraryCosts(NamedTuple):
+    """What kernels of each library cost beside products and bytes, float64 [LIBRARIES, n] each; 0: nothing, no bound.
+
+    blocks           thread blocks
+    clocks           SM clocks of each
+    shared_bytes     shared memory of each, where it bounds how many an SM runs at a time; 0: one after the other
+    handed_bytes     bytes that kernels hand on to one another, beside `work`: too many, and too late, to stay in the L2
+    flops_per_clock  most FLOPs of an SM per clock
+    """
+
+    blocks: Floats
+    clocks: Floats
+    shared_bytes: Floats
+    handed_bytes: Floats
+    flops_per_clock: Floats
+
+
 class Passing(NamedTuple):
     """Messages of a collective, float64 [n] each.
 

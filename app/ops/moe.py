@@ -20,20 +20,16 @@ from typing import Any
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
+from app.ops.expert_gates import BY_GROUPS, GATES, GELU, LACKING, PLAIN, ROUTERS, SILU, UNGATED
+from app.ops.expert_libraries import HANDS_ON_ALL, MOST_FLOPS_PER_CLOCK, libraries_of_experts
 from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
-from app.ops.figures import Broken, Products, Ratio, Rereads, Work
+from app.ops.figures import Broken, LibraryCosts, Products, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
-from app.ops.stack_kernels import Choice, Rule, libraries
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
-GATES, ROUTERS = ("silu", "gelu", "other", "none"), ("plain", "grouped")
-SILU, GELU, OTHER, UNGATED = (float(code) for code in range(len(GATES)))
-# Gates that fused kernels lack, but of GELU in NVFP4.
-_LACKING = (GATES.index("gelu"), GATES.index("other"))
-PLAIN, BY_GROUPS = (float(code) for code in range(len(ROUTERS)))
 # Classes of layers whose kernels, or load, are others' than the dimensions tell.
 USUAL, GROUPED, OTHER_GATE = 0.0, 1.0, 2.0
 
@@ -52,40 +48,8 @@ def router_class(table: OpTable) -> Floats:
     TensorRT-LLM's fused kernels, which stacks prefer on Blackwell, know the gate SiLU and, in NVFP4, GELU.
     """
     gate, grouped = table.column("gate"), (table.column("router") == BY_GROUPS) & (table.dtype != DTYPE_CODE["bf16"])
-    lacking = np.isin(gate, _LACKING) & ((gate != GELU) | (table.dtype != DTYPE_CODE["nvfp4"]))
+    lacking = np.isin(gate, LACKING) & ((gate != GELU) | (table.dtype != DTYPE_CODE["nvfp4"]))
     return np.where(lacking, OTHER_GATE, np.where(grouped, GROUPED, USUAL))
-
-
-# What vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3 chose in aiconfigurator's tables (`kernel_source`).
-_LIBRARIES = libraries(
-    (
-        Rule("trtllm-gen", ("trtllm",), ("blackwell",)),
-        Rule("triton", ("trtllm",), ("blackwell-workstation",), ("fp8_block",)),
-        Rule("cutlass", ("trtllm",)),
-        Rule("trtllm-gen", ("sglang",), ("blackwell",), ("int4_wo",)),
-        Rule("marlin", formats=("int4_wo",)),
-        Rule("trtllm-gen", generations=("blackwell",), formats=("nvfp4",), layers=(GATES.index("gelu"),)),
-        Rule("triton", ("sglang",), ("blackwell",), layers=_LACKING),
-        Rule("cutlass", ("vllm",), ("blackwell",), layers=_LACKING),
-        Rule("trtllm-gen", generations=("blackwell",)),
-        Rule("cutlass", formats=("nvfp4",)),
-        Rule("marlin", generations=("blackwell-workstation",), formats=("w4a16_mxfp4",)),
-        Rule("marlin", ("vllm",), ("ampere", "ada"), ("w4a16_mxfp4",)),
-        Rule("triton", formats=("w4a16_mxfp4",)),
-        Rule("cutlass", ("sglang",), formats=("bf16",), layers=(GATES.index("none"),)),
-        Rule("triton", ("sglang",)),
-        Rule("cutlass", generations=("blackwell-workstation",)),
-        Rule("cutlass", generations=("hopper",), formats=("fp8", "fp8_block")),
-        Rule("triton"),
-    ),
-    layers=len(GATES),
-)
-_CODES = np.arange(float(len(GATES)))
-
-
-def _libraries(table: OpTable) -> Choice:
-    """Return what libraries of experts depend on."""
-    return Choice(_LIBRARIES, np.full(len(table), np.nan), table.column("gate"), _CODES)
 
 
 def work(table: OpTable) -> Work:
@@ -109,19 +73,18 @@ def products(table: OpTable) -> Products:
     return Products(active, pairs / active, (_matrices(table) - 1.0) * inner, table.column("hidden"))
 
 
-def rereads(table: OpTable) -> Rereads:
-    """What the kernels of a layer hand on, beside `work`: too much, and too late, to stay in the L2.
+def library_costs(table: OpTable) -> LibraryCosts:
+    """What the kernels of a layer hand on: the first products out, and in for the activation; the last, to be summed.
 
-    Of every pair of the whole group, whichever rank has its expert: the first products out, and in for the activation;
-    the last out, and in to be summed.
+    Some libraries do so for every pair of the whole group, whichever rank has its expert.
     """
-    pairs = table.column("tokens") * table.column("top_k")
+    every = table.column("tokens") * table.column("top_k")
     inner = table.column("intermediate") / table.column("tensor_parallel")
     widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
     passes = 1.0 + table.column("backward")
-    handed_on = passes * pairs * 2.0 * OUTPUT_BYTES[table.dtype] * widths
-    nothing = np.zeros(len(table))
-    return Rereads(handed_on, nothing, np.full(len(table), np.inf), nothing)
+    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * widths * np.where(HANDS_ON_ALL[:, None], every, load(table)[0])
+    nothing = np.zeros_like(handed)
+    return LibraryCosts(nothing, nothing, nothing, handed, nothing + MOST_FLOPS_PER_CLOCK[:, None])
 
 
 def check(table: OpTable) -> list[Broken]:
@@ -204,7 +167,6 @@ MOE_OPS = (
         work,
         check=check,
         products=products,
-        rereads=rereads,
         dtypes=DTYPES,
         prior=Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),  # many small products between two permutations
         ratios=(
@@ -213,7 +175,8 @@ MOE_OPS = (
             Ratio(("tokens", "top_k"), ("experts",)),
         ),
         kernel_class=router_class,
-        libraries=_libraries,
+        libraries=libraries_of_experts,
+        library_costs=library_costs,
         configuration=("hidden", "intermediate", "experts", "top_k"),
         few_configurations=True,
         backward=BY_DATA_AND_WEIGHT,

@@ -25,12 +25,14 @@ LIBRARIES = (
     "triton",
     "flash-attention-2",
     "flashinfer",
-    "cutlass",
-    "trtllm",
     "flash-attention-3",
+    "cutlass",
+    "trtllm-fp8",
+    "trtllm",
     "trtllm-gen",
 )
-NO_LIBRARY = float(LIBRARIES.index(""))
+LIBRARY_CODE = {name: code for code, name in enumerate(LIBRARIES)}
+NO_LIBRARY = float(LIBRARY_CODE[""])
 
 
 class Rule(NamedTuple):
@@ -76,7 +78,7 @@ def libraries(rules: Sequence[Rule], layers: int) -> Floats:
             [DTYPE_CODE[name] for name in rule.formats or DTYPES],
             rule.layers or range(layers),
         )
-        table[np.ix_(*places)] = LIBRARIES.index(rule.library)
+        table[np.ix_(*places)] = LIBRARY_CODE[rule.library]
     return table
 
 

@@ -16,8 +16,8 @@ from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
 from app.graphs.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
 from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
+from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 from app.ops.expert_load import BALANCED
-from app.ops.moe import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Exponent of the power law by which tokens of served requests spread over experts.

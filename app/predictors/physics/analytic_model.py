@@ -1,10 +1,10 @@
 """Analytic time of deep-learning operators, one documented constant per family: `auto` before it is trained.
 
 time = overhead + (compute^p + memory^p)^(1/p), never under the hardware limit; compute = FLOPs / (sustained rate x
-tile efficiency x the family's share, less of which is lost if the tensor peak is reduced) + synchronisation clocks /
-(SMs x clock), memory = bytes that miss the L2 / (sustained bandwidth x share), at least all bytes / L2 bandwidth.
-Overhead is the host's per operator if PyTorch launches each (eager), else the device's per launch. No measurement of
-the row or its GPU is used.
+tile efficiency x the family's share, less of which is lost if the tensor peak is reduced) + clocks of blocks and
+synchronisation / (SMs x clock), memory = bytes that miss the L2 / (sustained bandwidth x share), at least all bytes /
+L2 bandwidth. Overhead is the host's per operator if PyTorch launches each (eager), else the device's per launch. No
+measurement of the row or its GPU is used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.ops.figures import LibraryCosts
 from app.ops.tiles import CANDIDATES, wave_efficiency
 from app.predictors.physics.clock_model import (
     BUSY,
@@ -54,11 +55,13 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 
+_BLOCKS, _CLOCKS, _SHARED_BYTES, HANDED_BYTES, _FLOPS = range(len(LibraryCosts._fields))
 _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
 # Spaces in which products are computed. Libraries have kernels for the first only before Ampere, for the third since
 # Ampere, for the second only with tensor units, for the fourth only without; the last is the plain product.
 _OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
+_GENERATION, _SHARED_MEMORY = COLUMN_INDEX["generation"], COLUMN_INDEX["shared_memory_per_sm_bytes"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BF16 = COLUMN_INDEX["peak_bf16_tensor_flops"]  # present since Ampere
 _TENSOR = COLUMN_INDEX["peak_fp16_tensor_flops"]
@@ -203,6 +206,23 @@ def _reduced_peak_share(reduction: float, used: float) -> float:
 
 
 @compiled
+def library_cost(op_features: OperatorFeatures, cost: int, row: int, devices: Devices, gpu: int) -> float:
+    """Return a cost of `LibraryCosts`, by its position, of the library that the GPU's generation runs; 0 without."""
+    costs = op_features.library_costs
+    return float(costs[cost, int(devices.figures[_GENERATION, gpu]), row]) if costs.shape[1] > 0 else 0.0
+
+
+@compiled
+def _block_clocks(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
+    """Return the SM clocks of a library's blocks, one after the other on all SMs; at least those of one."""
+    blocks = library_cost(op_features, _BLOCKS, row, devices, gpu)
+    shared = library_cost(op_features, _SHARED_BYTES, row, devices, gpu)
+    at_once = max(np.floor(devices.figures[_SHARED_MEMORY, gpu] / shared), 1.0) if shared > 0.0 else 1.0
+    turns = max(blocks / (at_once * devices.figures[_SMS, gpu]), 1.0)
+    return float(library_cost(op_features, _CLOCKS, row, devices, gpu) * turns)
+
+
+@compiled
 def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
     """Return the compute seconds: FLOPs (0 in a dtype without a known rate), synchronisation clocks, changes of layout.
 
@@ -211,8 +231,15 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     `slower`: time of kernels at the full tensor peak over the prior's, which lowers the time the tensor units are busy.
     """
     dtype = op_features.dtype[row]
-    meeting = float(op_features.clocks[row] / (devices.figures[_SMS, gpu] * devices.figures[_CLOCK, gpu]))
-    rate = _compute_share(op_features, row, devices, gpu) * devices.rates[run_state(op_features, row), dtype, gpu]
+    sms, clock = devices.figures[_SMS, gpu], devices.figures[_CLOCK, gpu]
+    meeting = float((op_features.clocks[row] / sms + _block_clocks(op_features, row, devices, gpu)) / clock)
+    rate, most = (
+        devices.rates[run_state(op_features, row), dtype, gpu],
+        library_cost(op_features, _FLOPS, row, devices, gpu),
+    )
+    if most > 0.0:
+        rate = min(rate, most * sms * clock)
+    rate *= _compute_share(op_features, row, devices, gpu)
     tile, share = best_tile(op_features, row, devices, gpu, only)
     products = float(op_features.flops[row] / (rate * share))
     used = BY_KIND[op_features.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
@@ -221,12 +248,6 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     if devices.figures[_TENSOR, gpu] > 0.0 and not devices.figures[_BF16, gpu] > 0.0:
         relaid_s = op_features.relaid[row] / (BY_KIND[op_features.kind[row], 1] * devices.bandwidth[gpu])
     return meeting + relaid_s + (0.0 if np.isnan(rate) else products)
-
-
-@compiled
-def late_bytes(reread: float, passed: float) -> float:
-    """Return the bytes re-read so late that they evict one another from the L2, whatever else it holds."""
-    return reread if np.isinf(passed) else 0.0
 
 
 @compiled
@@ -246,10 +267,10 @@ def _memory_s(
     full = (op_features.in_flight[row] * devices.figures[_SMS, gpu] + KEPT_TO * op_features.passed[row]) / effective_l2
     missed = op_features.reread[row] * min(max((full - KEPT_TO) / (LOST_FROM - KEPT_TO), 0.0), 1.0)
     distinct = op_features.distinct[row] + quantised
-    late, l2 = late_bytes(op_features.reread[row], op_features.passed[row]), devices.figures[_L2, gpu]
+    handed, l2 = library_cost(op_features, HANDED_BYTES, row, devices, gpu), devices.figures[_L2, gpu]
     evicted = _evicted(distinct + op_features.between[row], l2)
-    lost = max(_evicted(late, l2) - evicted, 0.0) * late
-    from_dram = min(moved, distinct) + missed
+    lost = max(_evicted(handed, l2) - evicted, 0.0) * handed
+    from_dram = min(moved, distinct) + missed + handed
     if op_features.eager[row] < 0.0:  # the L2 still holds what the previous operator wrote, up to its size
         from_dram -= min(op_features.handed[row], effective_l2)
     share = IN_TURN_SHARE if op_features.between[row] > 0.0 else BY_KIND[op_features.kind[row], 1]

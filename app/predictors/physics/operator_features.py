@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops.attention_tiles import fill_tiles
-from app.ops.figures import Loops, Products, Queries, Rereads
+from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
 from app.ops.stack_kernels import NO_LIBRARY, fill_libraries
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
@@ -64,6 +64,7 @@ class OperatorFeatures(NamedTuple):
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
     libraries           position in app.ops.stack_kernels.LIBRARIES of the kernels on a GPU of each generation,
                         [GENERATIONS, n]; NO_LIBRARY for a row without, [0, n] if no row has any
+    library_costs       as in app.ops.base.LibraryCosts, [costs, GENERATIONS, n]; [costs, 0, n] if no row has any
     kind, dtype         int [n], codes
     """
 
@@ -95,6 +96,7 @@ class OperatorFeatures(NamedTuple):
     loops: Floats
     parts: Floats
     libraries: Floats
+    library_costs: Floats
     kind: Ints
     dtype: Ints
 
@@ -241,6 +243,17 @@ def _libraries(stack: Floats, dtype: Ints, kinds: list[Kind]) -> Floats:
     return features
 
 
+def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
+    """Return `library_costs` of OperatorFeatures."""
+    found = [(kind.rows, kind.op.library_costs(kind.table)) for kind in kinds if kind.op.library_costs is not None]
+    costs = np.zeros((len(LibraryCosts._fields), len(libraries) if found else 0, libraries.shape[1]))
+    for rows, by_library in found:
+        of_rows = libraries[:, rows].astype(np.intp)
+        for whole, part in zip(costs, by_library, strict=True):
+            whole[:, rows] = np.take_along_axis(part, of_rows, axis=0)
+    return costs
+
+
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
     """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
@@ -270,7 +283,8 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         *grid,
         _loops(len(ops), kinds),
         _parts(len(ops), kinds),
-        _libraries(stack, ops.dtype, kinds),
+        libraries := _libraries(stack, ops.dtype, kinds),
+        _library_costs(libraries, kinds),
         ops.kind,
         ops.dtype,
     )

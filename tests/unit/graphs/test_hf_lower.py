@@ -13,8 +13,8 @@ from app.graphs.importers.hf import lower, read
 from app.graphs.operands import operands
 from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
+from app.ops.expert_gates import BY_GROUPS, GELU, PLAIN, SILU
 from app.ops.kinds import kinds_of
-from app.ops.moe import BY_GROUPS, GELU, PLAIN, SILU
 from app.services.models.builtin import find_config, names
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention_decode import decode_blocks, decode_loops
+from app.ops.attention_decode import decode_costs, decode_loops
 from app.ops.attention_module_work import KINDS as MODULE_KINDS
 from app.ops.attention_tiles import attended, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
+from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, UNGATED
 from app.ops.expert_load import distribution, load
 from app.ops.figures import Work
 from app.ops.linear_attention import KINDS
-from app.ops.moe import BY_GROUPS, GELU, GROUPED, OTHER, OTHER_GATE, UNGATED, USUAL, router_class
+from app.ops.moe import GROUPED, OTHER_GATE, USUAL, library_costs, router_class
+from app.ops.stack_kernels import LIBRARY_CODE
 from app.ops.stacks import STACKS
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
@@ -205,18 +207,27 @@ def test_loops_of_decoding(kv_heads: float, window: float, loops: tuple[float, f
     assert tuple(column[0] for column in decode_loops(operators("attention_decode", shape))) == loops
 
 
-def test_clocks_of_the_blocks_of_decoding() -> None:
+def test_costs_of_the_blocks_of_decoding() -> None:
     shape = {"batch": 3, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 1000}
     trtllm = float(STACKS.index("trtllm"))
-    shapes = (shape, {**shape, "stack": trtllm}, {**shape, "kv_heads": 32}, {**shape, "kv_heads": 32, "stack": trtllm})
-    few = {**shape, "heads": 64, "kv_heads": 1, "stack": trtllm}
-    usual, together, each, masked, many = decode_blocks(
-        operators("attention_decode", *shapes, few, dtype="bf16")
-    ).clocks
-    assert usual == together == each / 4  # by heads of keys
-    assert masked < each  # TensorRT-LLM's kernel for heads that share no keys
-    # which reads keys and values again for each head that shares them, 25 bytes a clock
-    assert many == pytest.approx(2 * masked + 3 * 63 * 2 * 128 * 1000 * 2 / 25)
+    apart, few = {**shape, "kv_heads": 32}, {**shape, "heads": 64, "kv_heads": 1}
+    shapes = (shape, apart, {**shape, "window": 128}, *({**rows, "stack": trtllm} for rows in (shape, apart, few)))
+    costs = decode_costs(operators("attention_decode", *shapes, dtype="bf16"))
+    fa2, flashinfer, unnamed, alone, xqa = (
+        LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "", "trtllm-fp8", "trtllm")
+    )
+    together, each, windowed, usual, masked, many = range(len(shapes))
+    assert costs.blocks[unnamed].tolist() == [3 * 8, 3 * 32, 3 * 8, 3 * 8, 3 * 32, 3 * 64]
+    # FlashAttention-2 computes the heads of a group apart where there is a window
+    assert costs.blocks[fa2, windowed] == 4 * costs.blocks[fa2, together] == costs.blocks[fa2, each]
+    # Its block of 64 queries, and 128 keys and values, has 80 KiB: an SM of 100 KiB runs one of them at a time
+    assert costs.shared_bytes[fa2, together] == 80 * 1024
+    assert not costs.shared_bytes[[flashinfer, unnamed, xqa]].any()
+    assert costs.clocks[flashinfer, each] < costs.clocks[flashinfer, together]  # without tensor units
+    assert costs.clocks[alone, usual] == costs.clocks[xqa, usual] + 2 * 128 * 1000 * 2 / 8  # reads all keys itself
+    # TensorRT-LLM's kernel for heads that share no keys, which reads those that many share again for each of them
+    assert costs.clocks[xqa, masked] < costs.clocks[xqa, usual]
+    assert costs.clocks[xqa, many] == costs.clocks[xqa, masked] + 2 * 128 * 1000 * 2 / 25
 
 
 def test_latent_attention() -> None:
@@ -264,6 +275,17 @@ def test_skewed_experts() -> None:
     for wrong in ("power_law_", "power_law_-1", "zipf", "power_law_nan"):
         with pytest.raises(ValueError, match="power_law_"):
             distribution(wrong)
+
+
+def test_libraries_hand_on_the_pairs_of_all_ranks_or_of_one() -> None:
+    layer = {"tokens": 256, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8}
+    costs = library_costs(operators("moe", layer, {**layer, "expert_parallel": 8}, dtype="bf16"))
+    every = 2 * 2 * 256 * 8 * (2 * 1536 + 4096)
+    triton, cutlass, marlin = (LIBRARY_CODE[name] for name in ("triton", "cutlass", "marlin"))
+    assert costs.handed_bytes[triton].tolist() == costs.handed_bytes[marlin].tolist() == [every, every]
+    assert costs.handed_bytes[cutlass].tolist() == [every, every / 8]
+    assert costs.flops_per_clock[marlin].all()
+    assert not costs.flops_per_clock[[triton, cutlass]].any()
 
 
 def test_experts_without_gate() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.engine.curated import load_seed_specs
-from app.ops.moe import OTHER, UNGATED
+from app.ops.expert_gates import OTHER, UNGATED
 from app.ops.stack_kernels import LIBRARIES
 from app.ops.stacks import stack_of
 from app.predictors.auto.operators.models.features import LIBRARY_OF_STACK

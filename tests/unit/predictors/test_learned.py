@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.ops.attention_module_work import DSA, MLA, MSA
-from app.ops.moe import OTHER
+from app.ops.expert_gates import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import agreed
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import NotFound
-from app.ops.moe import GATES, ROUTERS
+from app.ops.expert_gates import GATES, ROUTERS
 from app.services.measurements.importers.aiconfigurator_exchange import EXCHANGE
 from app.services.measurements.importers.aiconfigurator_modules import MODULES
 from app.services.measurements.importers.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table

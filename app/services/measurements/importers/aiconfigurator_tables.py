@@ -106,6 +106,19 @@ def _elements(table: pa.Table) -> Figures:
     return {"message_bytes": values_of(table, "message_size") * size}
 
 
+# Stacks whose experts were measured with all `top_k` pairs of each token that has one on the rank, not with the rank's
+# own: with balanced loads the time stays the same up to `top_k` ranks.
+_ALL_PAIRS = {("sglang", "0.5.10")}
+
+
+def _of_one_rank(table: pa.Table) -> Bools:
+    """Return the rows of experts that were measured with the pairs of one rank, bool [n]."""
+    stacks = zip(table["framework"].to_pylist(), table["framework_version"].to_pylist(), strict=True)
+    all_pairs = np.fromiter((stack in _ALL_PAIRS for stack in stacks), np.bool_, table.num_rows)
+    own: Bools = ~all_pairs | (values_of(table, "moe_ep_size") == 1.0)
+    return own
+
+
 _ATTENTION = {
     "batch": "batch_size",
     "heads": "num_heads",
@@ -188,7 +201,13 @@ def _by_stack() -> dict[str, Table]:
         "mla_bmm.parquet": Table(
             "bmm", {"b": "num_heads", "m": "num_tokens"}, {}, _absorbed, labels=("op_name",), unused=("table",)
         ),
-        "moe.parquet": Table("moe", {**_EXPERTS, "top_k": "top_k"}, _SPREAD, unused=named),
+        "moe.parquet": Table(
+            "moe",
+            {**_EXPERTS, "top_k": "top_k"},
+            _SPREAD,
+            known={"loads of all ranks on one": _of_one_rank},
+            unused=named,
+        ),
         "collective.parquet": Table(
             None,
             devices,

@@ -22,6 +22,7 @@ from app.ops.tiles import CANDIDATES
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
+    HANDED_BYTES,
     L2_S,
     LEAST,
     LIMIT,
@@ -30,7 +31,7 @@ from app.predictors.physics.analytic_model import (
     TIME,
     WORK_S,
     Devices,
-    late_bytes,
+    library_cost,
 )
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
@@ -233,7 +234,7 @@ def fill_features(rows: Rows, row: int, gpu: int, q: int, features: Singles, k: 
     features[LOG_TIME, k] = np.log(terms[TIME, q] + 1e-9)
     features[LIMIT_SHARE, k] = _log(terms[LIMIT, q] / terms[TIME, q])
     features[LINK_OR_TURNS, k] = _log(terms[LINK_S, q] / memory)
-    late = late_bytes(op_features.reread[row], op_features.passed[row])
+    late = library_cost(op_features, HANDED_BYTES, row, devices, gpu)
     features[at + 5, k] = _log((op_features.distinct[row] + op_features.between[row] + late) / l2)
     features[at + 6, k] = _log(op_features.moved[row] / l2)
     waves = np.exp(shape[_TASKS, row]) / sms
