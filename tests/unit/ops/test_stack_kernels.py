@@ -64,6 +64,7 @@ def library(gpu: str, op: str, software: str, dtype: str, **fields: float) -> st
         ("gb300", "attention_decode", "vllm", "bf16", {}, "trtllm-gen"),
         ("l40s", "attention_decode", "vllm", "bf16", {}, "flash-attention-2"),
         ("l40s", "attention_decode", "vllm", "bf16", FP8_CACHE, "flashinfer"),
+        ("l40s", "attention_decode", "trtllm", "bf16", FP8_CACHE, "trtllm-fp8"),
         ("l40s", "attention_decode", "sglang", "bf16", {"head_dim": 64}, "triton"),
         ("rtx-5090", "moe", "sglang", "nvfp4", {}, "cutlass"),
         ("b200", "moe", "sglang", "nvfp4", {}, "trtllm-gen"),

@@ -9,6 +9,7 @@ from app.engine.curated import load_seed_specs
 from app.ops import OPS
 from app.ops.figures import Products
 from app.ops.kinds import kinds_of
+from app.ops.stacks import STACKS
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
@@ -196,6 +197,30 @@ def test_intermediate_results_of_experts_leave_the_l2() -> None:
     handed_on_s = 2 * 2 * 131072 * (2 * 704 + 2816) / (PRIOR_OF["moe"].memory * bandwidths(GPUS)[L40S])
     assert few < 2 * PRIOR_OF["moe"].device_s
     assert handed_on_s < many < 1.2 * handed_on_s
+
+
+def test_libraries_hand_on_the_pairs_of_other_ranks_or_do_not() -> None:
+    layer = {"tokens": 8192, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8, "expert_parallel": 128}
+    vllm, trtllm = (layer | {"stack": float(STACKS.index(name))} for name in ("vllm", "trtllm"))
+    triton, cutlass = ask(operators("moe", vllm, trtllm, dtype="bf16"), L40S).latency_s
+    assert triton > 8 * cutlass
+
+
+def test_marlin_multiplies_at_the_rate_of_older_tensor_units() -> None:
+    layer = {"tokens": 16384, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8}
+    bf16, int4 = (ask(operators("moe", layer, dtype=dtype), H100).latency_s[0] for dtype in ("bf16", "int4_wo"))
+    assert 1.3 * bf16 < int4 < 2.5 * bf16
+    ada_bf16, ada_int4 = (ask(operators("moe", layer, dtype=dtype), L40S).latency_s[0] for dtype in ("bf16", "int4_wo"))
+    assert ada_int4 < 1.1 * ada_bf16
+
+
+def test_heads_of_a_group_share_a_block_of_a_window_where_the_library_lets_them() -> None:
+    shape = {"batch": 256, "kv_heads": 1, "head_dim": 64, "context_length": 1024, "window": 128}
+    table = operators("attention_decode", shape | {"heads": 8}, shape | {"heads": 64}, dtype="bf16")
+    few, many = ask(table, L40S).latency_s  # by FlashAttention-2; 75 and 524 us measured
+    assert many > 4 * few
+    few, many = ask(table, H100).latency_s  # by FlashAttention-3; 24 and 26 us
+    assert many < 1.5 * few
 
 
 def test_strided_tensors_beyond_the_l2_are_read_in_bursts() -> None:

@@ -421,6 +421,19 @@ def test_unsteady_kernels_are_left_out_and_counted(database: Database, tmp_path:
     assert (report.inserted, report.skipped) == (64, {"times that fall as often as they grow with the sizes": 64})
 
 
+def test_experts_measured_with_the_loads_of_all_ranks_are_left_out(database: Database, tmp_path: Path) -> None:
+    layer = {"op_name": "moe", "dtype": "bfloat16", "num_tokens": 64, "hidden_size": 4096, "inter_size": 1536}
+    layer |= {"top_k": 8, "num_experts": 128, "moe_tp_size": 1, "distribution": "balanced", "latency_ms": 1.0}
+    rows = [
+        STACK | layer | {"framework_version": version, "moe_ep_size": ranks}
+        for version in ("0.5.10", "0.5.14")
+        for ranks in (1, 8)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "moe.parquet")
+    report = bring_in(database, "aiconfigurator", tmp_path)
+    assert (report.inserted, report.skipped) == (3, {"loads of all ranks on one": 1})
+
+
 @pytest.mark.parametrize(
     ("hidden", "intermediate", "experts", "told"),
     [
