@@ -13,7 +13,7 @@ from app.ops.attention_tiles import attended, key_bytes, shared_heads
 from app.ops.figures import LibraryCosts, Loops, Products
 from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
 from app.ops.stacks import STACKS
-from app.tables.arrays import Floats
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable
 
 # Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
@@ -70,32 +70,33 @@ def decode_loops(table: OpTable) -> Loops:
     return Loops(table.column("batch") * np.where(together, shared, heads), steps, np.where(together, steps, 1.0))
 
 
-def _is_masked(table: OpTable, group: Floats) -> Floats:
+def _is_masked(table: OpTable, group: Floats) -> Bools:
     """Whether TensorRT-LLM's masked multi-head attention runs, bool [n], for `group` query heads per KV head."""
-    masked: Floats = (table.column("stack") == _TRTLLM) & ((group == 1.0) | (group > _MOST_TOGETHER))
+    masked: Bools = (table.column("stack") == _TRTLLM) & ((group == 1.0) | (group > _MOST_TOGETHER))
     return masked
 
 
-def decode_costs(table: OpTable) -> LibraryCosts:
+def decode_costs(table: OpTable, library: Ints) -> LibraryCosts:
     """Blocks of every row, and what each costs beside its products and bytes."""
     heads, width, shared = table.column("heads"), table.column("head_dim"), shared_heads(table)
     group, kv_bytes = heads / shared, key_bytes(table)
     read = 2.0 * width * attended(table).keys * kv_bytes
-    blocks, clocks = np.tile(shared, (len(LIBRARIES), 1)), _CLOCKS[:, :1] + _CLOCKS[:, 1:] * width
-    shared_bytes = np.zeros_like(clocks)
-    fa2, few, alone = (LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "trtllm-fp8"))
+    begins, per_element = _CLOCKS[library].transpose(2, 0, 1)
+    clocks = begins + per_element * width
+    few = (library == LIBRARY_CODE["flashinfer"]) & (group < _FEW_TOGETHER) & (kv_bytes > 1.0)
+    clocks = np.where(few, _FEW_CLOCKS / group, clocks)
+    clocks += np.where(library == LIBRARY_CODE["trtllm-fp8"], read / _ALONE_BYTES_PER_CLOCK, 0.0)
+    masked = _MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width
+    masked = masked + np.where(group > 1.0, read, 0.0) / _MASKED_BYTES_PER_CLOCK
+    is_masked, is_fa2 = _is_masked(table, group), library == LIBRARY_CODE["flash-attention-2"]
     # With a window FlashAttention-2 does not compute the heads of a group together.
-    blocks[fa2] = np.where(table.column("window") > 0.0, heads, shared)
-    shared_bytes[fa2] = 2.0 * width * (_QUERIES_OF_BLOCK + 2.0 * _keys_of_turn(table))
-    clocks[few] = np.where((group < _FEW_TOGETHER) & (kv_bytes > 1.0), _FEW_CLOCKS / group, clocks[few])
-    clocks[alone] += read / _ALONE_BYTES_PER_CLOCK
-    again = np.where(group > 1.0, read, 0.0)
-    masked = _MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width + again / _MASKED_BYTES_PER_CLOCK
-    is_masked, nothing = _is_masked(table, group), np.zeros_like(clocks)
+    apart = is_masked | (is_fa2 & (table.column("window") > 0.0))
+    in_shared = 2.0 * width * (_QUERIES_OF_BLOCK + 2.0 * _keys_of_turn(table))
+    nothing = np.zeros(clocks.shape)
     return LibraryCosts(
-        table.column("batch") * np.where(is_masked, heads, blocks),
+        table.column("batch") * np.where(apart, heads, shared),
         np.where(is_masked, masked, clocks),
-        np.where(is_masked, 0.0, shared_bytes),
+        np.where(is_fa2 & ~is_masked, in_shared, 0.0),
         nothing,
         nothing,
     )

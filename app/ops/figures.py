@@ -86,7 +86,7 @@ class Rereads(NamedTuple):
 
 
 class LibraryCosts(NamedTuple):
-    """What kernels of each library cost beside products and bytes, float64 [LIBRARIES, n] each; 0: nothing, no bound.
+    """What a library's kernels cost beside products and bytes, float64 [GENERATIONS, n] each; 0: nothing, no bound.
 
     blocks           thread blocks
     clocks           SM clocks of each

@@ -27,7 +27,7 @@ from app.ops.figures import Broken, LibraryCosts, Products, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
-from app.tables.arrays import Floats
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Classes of layers whose kernels, or load, are others' than the dimensions tell.
@@ -73,7 +73,7 @@ def products(table: OpTable) -> Products:
     return Products(active, pairs / active, (_matrices(table) - 1.0) * inner, table.column("hidden"))
 
 
-def library_costs(table: OpTable) -> LibraryCosts:
+def library_costs(table: OpTable, library: Ints) -> LibraryCosts:
     """What the kernels of a layer hand on: the first products out, and in for the activation; the last, to be summed.
 
     Some libraries do so for every pair of the whole group, whichever rank has its expert.
@@ -82,9 +82,9 @@ def library_costs(table: OpTable) -> LibraryCosts:
     inner = table.column("intermediate") / table.column("tensor_parallel")
     widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
     passes = 1.0 + table.column("backward")
-    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * widths * np.where(HANDS_ON_ALL[:, None], every, load(table)[0])
-    nothing = np.zeros_like(handed)
-    return LibraryCosts(nothing, nothing, nothing, handed, nothing + MOST_FLOPS_PER_CLOCK[:, None])
+    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * widths * np.where(HANDS_ON_ALL[library], every, load(table)[0])
+    nothing = np.zeros(handed.shape)
+    return LibraryCosts(nothing, nothing, nothing, handed, MOST_FLOPS_PER_CLOCK[library])
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -245,12 +245,11 @@ def _libraries(stack: Floats, dtype: Ints, kinds: list[Kind]) -> Floats:
 
 def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
     """Return `library_costs` of OperatorFeatures."""
-    found = [(kind.rows, kind.op.library_costs(kind.table)) for kind in kinds if kind.op.library_costs is not None]
-    costs = np.zeros((len(LibraryCosts._fields), len(libraries) if found else 0, libraries.shape[1]))
-    for rows, by_library in found:
-        of_rows = libraries[:, rows].astype(np.intp)
-        for whole, part in zip(costs, by_library, strict=True):
-            whole[:, rows] = np.take_along_axis(part, of_rows, axis=0)
+    costly = [(kind, kind.op.library_costs) for kind in kinds if kind.op.library_costs is not None]
+    costs = np.zeros((len(LibraryCosts._fields), len(libraries) if costly else 0, libraries.shape[1]))
+    for kind, cost in costly:
+        for whole, part in zip(costs, cost(kind.table, libraries[:, kind.rows].astype(np.intp)), strict=True):
+            whole[:, kind.rows] = part
     return costs
 
 

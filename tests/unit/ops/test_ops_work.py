@@ -14,8 +14,9 @@ from app.ops.expert_load import distribution, load
 from app.ops.figures import Work
 from app.ops.linear_attention import KINDS
 from app.ops.moe import GROUPED, OTHER_GATE, USUAL, library_costs, router_class
-from app.ops.stack_kernels import LIBRARY_CODE
+from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
 from app.ops.stacks import STACKS
+from app.tables.arrays import Ints
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -207,12 +208,17 @@ def test_loops_of_decoding(kv_heads: float, window: float, loops: tuple[float, f
     assert tuple(column[0] for column in decode_loops(operators("attention_decode", shape))) == loops
 
 
+def each_library(rows: int) -> Ints:
+    """Positions in LIBRARIES as if each were that of a generation of GPUs, int [LIBRARIES, rows]."""
+    return np.tile(np.arange(len(LIBRARIES))[:, None], rows)
+
+
 def test_costs_of_the_blocks_of_decoding() -> None:
     shape = {"batch": 3, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 1000}
     trtllm = float(STACKS.index("trtllm"))
     apart, few = {**shape, "kv_heads": 32}, {**shape, "heads": 64, "kv_heads": 1}
     shapes = (shape, apart, {**shape, "window": 128}, *({**rows, "stack": trtllm} for rows in (shape, apart, few)))
-    costs = decode_costs(operators("attention_decode", *shapes, dtype="bf16"))
+    costs = decode_costs(operators("attention_decode", *shapes, dtype="bf16"), each_library(len(shapes)))
     fa2, flashinfer, unnamed, alone, xqa = (
         LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "", "trtllm-fp8", "trtllm")
     )
@@ -279,7 +285,7 @@ def test_skewed_experts() -> None:
 
 def test_libraries_hand_on_the_pairs_of_all_ranks_or_of_one() -> None:
     layer = {"tokens": 256, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8}
-    costs = library_costs(operators("moe", layer, {**layer, "expert_parallel": 8}, dtype="bf16"))
+    costs = library_costs(operators("moe", layer, {**layer, "expert_parallel": 8}, dtype="bf16"), each_library(2))
     every = 2 * 2 * 256 * 8 * (2 * 1536 + 4096)
     triton, cutlass, marlin = (LIBRARY_CODE[name] for name in ("triton", "cutlass", "marlin"))
     assert costs.handed_bytes[triton].tolist() == costs.handed_bytes[marlin].tolist() == [every, every]
