@@ -76,13 +76,15 @@ def products(table: OpTable) -> Products:
 def library_costs(table: OpTable, library: Ints) -> LibraryCosts:
     """What the kernels of a layer hand on: the first products out, and in for the activation; the last, to be summed.
 
-    Some libraries do so for every pair of the whole group, whichever rank has its expert.
+    Some libraries do so for every pair of the whole group, whichever rank has its expert; others for their rank's
+    pairs, besides every token's row, in to be sorted and out of the sum.
     """
-    every = table.column("tokens") * table.column("top_k")
+    tokens, hidden = table.column("tokens"), table.column("hidden")
     inner = table.column("intermediate") / table.column("tensor_parallel")
-    widths = (_matrices(table) - 1.0) * inner + table.column("hidden")
+    widths = (_matrices(table) - 1.0) * inner + hidden
+    all_ranks, own = tokens * table.column("top_k") * widths, load(table)[0] * widths + 2.0 * tokens * hidden
     passes = 1.0 + table.column("backward")
-    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * widths * np.where(HANDS_ON_ALL[library], every, load(table)[0])
+    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * np.where(HANDS_ON_ALL[library], all_ranks, own)
     nothing = np.zeros(handed.shape)
     return LibraryCosts(nothing, nothing, nothing, handed, MOST_FLOPS_PER_CLOCK[library])
 

@@ -289,7 +289,8 @@ def test_libraries_hand_on_the_pairs_of_all_ranks_or_of_one() -> None:
     every = 2 * 2 * 256 * 8 * (2 * 1536 + 4096)
     triton, cutlass, marlin = (LIBRARY_CODE[name] for name in ("triton", "cutlass", "marlin"))
     assert costs.handed_bytes[triton].tolist() == costs.handed_bytes[marlin].tolist() == [every, every]
-    assert costs.handed_bytes[cutlass].tolist() == [every, every / 8]
+    rows = 2 * 2 * 256 * 2 * 4096
+    assert costs.handed_bytes[cutlass].tolist() == [every + rows, every / 8 + rows]
     assert costs.flops_per_clock[marlin].all()
     assert not costs.flops_per_clock[[triton, cutlass]].any()
 
