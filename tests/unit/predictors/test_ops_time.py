@@ -203,7 +203,7 @@ def test_libraries_hand_on_the_pairs_of_other_ranks_or_do_not() -> None:
     layer = {"tokens": 8192, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8, "expert_parallel": 128}
     vllm, trtllm = (layer | {"stack": float(STACKS.index(name))} for name in ("vllm", "trtllm"))
     triton, cutlass = ask(operators("moe", vllm, trtllm, dtype="bf16"), L40S).latency_s
-    assert triton > 8 * cutlass
+    assert triton > 4 * cutlass  # 3980 and 300 us measured
 
 
 def test_marlin_multiplies_at_the_rate_of_older_tensor_units() -> None:
