@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from app.ops.attention_decode import decode_costs, decode_loops, decode_products
+from app.ops.attention_decode import DECODE_COSTS, decode_loops, decode_products
 from app.ops.attention_latent_parts import LatentParts, latent_parts
 from app.ops.attention_libraries import attention_libraries
 from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
@@ -234,7 +234,7 @@ ATTENTION_OPS = (
         products=decode_products,
         loops=decode_loops,
         libraries=attention_libraries,
-        library_costs=decode_costs,
+        library_costs=DECODE_COSTS,
         ratios=_RATIOS,
         waits=True,
         interval_apart=True,  # decoding has little in common with other attention

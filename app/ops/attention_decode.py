@@ -7,13 +7,15 @@ too many: each query head is a block that reads the keys and values of its KV he
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from app.ops.attention_tiles import attended, key_bytes, shared_heads
-from app.ops.figures import LibraryCosts, Loops, Products
+from app.ops.figures import Costing, LibraryCosts, Loops, Products
 from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
 from app.ops.stacks import STACKS
-from app.tables.arrays import Bools, Floats, Ints
+from app.tables.arrays import Bools, Floats
 from app.tables.ops import OpTable
 
 # Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
@@ -28,6 +30,7 @@ _BLOCK_CLOCKS = {
     "trtllm": (7000.0, 20.0),
     "trtllm-fp8": (7000.0, 20.0),
 }
+_FA2, _FLASHINFER, _ALONE = (LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "trtllm-fp8"))
 _CLOCKS = np.array([_BLOCK_CLOCKS.get(name, _BLOCK_CLOCKS[""]) for name in LIBRARIES])
 # The same of a query head's block in masked multi-head attention, and the bytes that it reads again per clock.
 _MASKED_BLOCK_CLOCKS, _MASKED_ELEMENT_CLOCKS, _MASKED_BYTES_PER_CLOCK = 2000.0, 5.0, 25.0
@@ -76,27 +79,48 @@ def _is_masked(table: OpTable, group: Floats) -> Bools:
     return masked
 
 
-def decode_costs(table: OpTable, library: Ints) -> LibraryCosts:
-    """Blocks of every row, and what each costs beside its products and bytes."""
-    heads, width, shared = table.column("heads"), table.column("head_dim"), shared_heads(table)
-    group, kv_bytes = heads / shared, key_bytes(table)
-    read = 2.0 * width * attended(table).keys * kv_bytes
-    begins, per_element = _CLOCKS[library].transpose(2, 0, 1)
-    clocks = begins + per_element * width
-    few = (library == LIBRARY_CODE["flashinfer"]) & (group < _FEW_TOGETHER) & (kv_bytes > 1.0)
-    clocks = np.where(few, _FEW_CLOCKS / group, clocks)
-    clocks += np.where(library == LIBRARY_CODE["trtllm-fp8"], read / _ALONE_BYTES_PER_CLOCK, 0.0)
-    masked = _MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width
-    masked = masked + np.where(group > 1.0, read, 0.0) / _MASKED_BYTES_PER_CLOCK
-    is_masked, is_fa2 = _is_masked(table, group), library == LIBRARY_CODE["flash-attention-2"]
-    # With a window FlashAttention-2 does not compute the heads of a group together.
-    apart = is_masked | (is_fa2 & (table.column("window") > 0.0))
-    in_shared = 2.0 * width * (_QUERIES_OF_BLOCK + 2.0 * _keys_of_turn(table))
-    nothing = np.zeros(clocks.shape)
-    return LibraryCosts(
-        table.column("batch") * np.where(apart, heads, shared),
-        np.where(is_masked, masked, clocks),
-        np.where(is_fa2 & ~is_masked, in_shared, 0.0),
-        nothing,
-        nothing,
-    )
+class DecodeRows(NamedTuple):
+    """Rows of decode, float64 [n] each but `masked`, bool [n]: whether masked multi-head attention runs."""
+
+    batch: Floats
+    heads: Floats
+    shared: Floats
+    width: Floats
+    keys: Floats
+    key_bytes: Floats
+    window: Floats
+    keys_of_turn: Floats
+    masked: Bools
+
+
+def _rows(table: OpTable) -> DecodeRows:
+    heads, shared = table.column("heads"), shared_heads(table)
+    sizes = (table.column("batch"), heads, shared, table.column("head_dim"), attended(table).keys, key_bytes(table))
+    return DecodeRows(*sizes, table.column("window"), _keys_of_turn(table), _is_masked(table, heads / shared))
+
+
+def _fill_costs(rows: DecodeRows, library: Floats, costs: LibraryCosts) -> None:
+    """Fill blocks, and what each costs beside its products and bytes."""
+    for q in range(len(rows.batch)):
+        width, group = rows.width[q], rows.heads[q] / rows.shared[q]
+        read = 2.0 * width * rows.keys[q] * rows.key_bytes[q]
+        for generation in range(len(library)):
+            code = int(library[generation, q])
+            blocks, clocks = rows.shared[q], _CLOCKS[code, 0] + _CLOCKS[code, 1] * width
+            if rows.masked[q]:
+                blocks, clocks = rows.heads[q], _MASKED_BLOCK_CLOCKS + _MASKED_ELEMENT_CLOCKS * width
+                if group > 1.0:
+                    clocks += read / _MASKED_BYTES_PER_CLOCK
+            elif code == _FA2:
+                if rows.window[q] > 0.0:  # the heads of a group are not computed together
+                    blocks = rows.heads[q]
+                costs.shared_bytes[generation, q] = 2.0 * width * (_QUERIES_OF_BLOCK + 2.0 * rows.keys_of_turn[q])
+            elif code == _FLASHINFER and group < _FEW_TOGETHER and rows.key_bytes[q] > 1.0:
+                clocks = _FEW_CLOCKS / group
+            elif code == _ALONE:
+                clocks += read / _ALONE_BYTES_PER_CLOCK
+            costs.blocks[generation, q] = rows.batch[q] * blocks
+            costs.clocks[generation, q] = clocks
+
+
+DECODE_COSTS = Costing(_rows, _fill_costs)

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.ops.figures import (
     Broken,
-    LibraryCosts,
+    Costing,
     Loops,
     Passing,
     Pattern,
@@ -26,7 +26,7 @@ from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
 from app.ops.stack_kernels import Choice
 from app.ops.suite import Space
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
 # Largest length or count, and most bytes; a larger value is in a wrong unit.
@@ -142,8 +142,7 @@ class Op:
     queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several; learned
-              models have it as a feature. `library_costs`: what sets their kernels apart, given positions in LIBRARIES
-              by generation of GPUs, int [GENERATIONS, n]
+              models have it as a feature. `library_costs`: what sets their kernels apart
     transformed  the same products in another space, if kernels may do them there
     saving    factor by which a known algorithm can reduce the FLOPs (Winograd), where one can
     launches  launches that wait for one another
@@ -195,7 +194,7 @@ class Op:
     queries: Callable[[OpTable], Queries] | None = None
     loops: Callable[[OpTable], Loops] | None = None
     libraries: Callable[[OpTable], Choice] | None = None
-    library_costs: Callable[[OpTable, Ints], LibraryCosts] | None = None
+    library_costs: Costing | None = None
     transformed: Callable[[OpTable], Transformed] | None = None
     saving: Callable[[OpTable], Floats] | None = None
     weights: Callable[[OpTable], Floats] | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from app.tables.arrays import Bools, Floats, Ints
+from app.tables.ops import OpTable
 
 
 class Work(NamedTuple):
@@ -100,6 +102,18 @@ class LibraryCosts(NamedTuple):
     shared_bytes: Floats
     handed_bytes: Floats
     flops_per_clock: Floats
+
+
+class Costing(NamedTuple):
+    """How LibraryCosts are found.
+
+    rows  what they depend on, of every row of a table: a NamedTuple of arrays [n]
+    fill  fills them, given these and positions in LIBRARIES by generation of GPUs, float64 [GENERATIONS, n]; to be
+          compiled
+    """
+
+    rows: Callable[[OpTable], Any]
+    fill: Callable[[Any, Floats, LibraryCosts], None]
 
 
 class Passing(NamedTuple):

@@ -15,7 +15,7 @@ work as on the busiest of `expert_parallel` ranks, dealt at random.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from app.ops.base import COMMON, Dim, Op
 from app.ops.expert_gates import BY_GROUPS, GATES, GELU, LACKING, PLAIN, ROUTERS, SILU, UNGATED
 from app.ops.expert_libraries import HANDS_ON_ALL, MOST_FLOPS_PER_CLOCK, libraries_of_experts
 from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
-from app.ops.figures import Broken, LibraryCosts, Products, Ratio, Work
+from app.ops.figures import Broken, Costing, LibraryCosts, Products, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Classes of layers whose kernels, or load, are others' than the dimensions tell.
@@ -73,20 +73,35 @@ def products(table: OpTable) -> Products:
     return Products(active, pairs / active, (_matrices(table) - 1.0) * inner, table.column("hidden"))
 
 
-def library_costs(table: OpTable, library: Ints) -> LibraryCosts:
-    """What the kernels of a layer hand on: the first products out, and in for the activation; the last, to be summed.
+class HandedOn(NamedTuple):
+    """Bytes that the kernels of a layer hand on, float64 [n]: of the pairs of all ranks, and of this one.
 
-    Some libraries do so for every pair of the whole group, whichever rank has its expert; others for their rank's
-    pairs, besides every token's row, in to be sorted and out of the sum.
+    The first products out, and in for the activation; the last, to be summed. Of this rank's pairs also every token's
+    row, in to be sorted and out of the sum.
     """
+
+    all_ranks: Floats
+    own: Floats
+
+
+def _handed_on(table: OpTable) -> HandedOn:
     tokens, hidden = table.column("tokens"), table.column("hidden")
-    inner = table.column("intermediate") / table.column("tensor_parallel")
-    widths = (_matrices(table) - 1.0) * inner + hidden
-    all_ranks, own = tokens * table.column("top_k") * widths, load(table)[0] * widths + 2.0 * tokens * hidden
-    passes = 1.0 + table.column("backward")
-    handed = passes * 2.0 * OUTPUT_BYTES[table.dtype] * np.where(HANDS_ON_ALL[library], all_ranks, own)
-    nothing = np.zeros(handed.shape)
-    return LibraryCosts(nothing, nothing, nothing, handed, MOST_FLOPS_PER_CLOCK[library])
+    widths = (_matrices(table) - 1.0) * table.column("intermediate") / table.column("tensor_parallel") + hidden
+    size = 2.0 * (1.0 + table.column("backward")) * OUTPUT_BYTES[table.dtype]
+    all_ranks = size * tokens * table.column("top_k") * widths
+    return HandedOn(all_ranks, size * (load(table)[0] * widths + 2.0 * tokens * hidden))
+
+
+def _fill_costs(rows: HandedOn, library: Floats, costs: LibraryCosts) -> None:
+    """Fill what kernels hand on, and the bound of their rate."""
+    for q in range(len(rows.own)):
+        for generation in range(len(library)):
+            code = int(library[generation, q])
+            costs.handed_bytes[generation, q] = rows.all_ranks[q] if HANDS_ON_ALL[code] else rows.own[q]
+            costs.flops_per_clock[generation, q] = MOST_FLOPS_PER_CLOCK[code]
+
+
+EXPERT_COSTS = Costing(_handed_on, _fill_costs)
 
 
 def check(table: OpTable) -> list[Broken]:
@@ -178,7 +193,7 @@ MOE_OPS = (
         ),
         kernel_class=router_class,
         libraries=libraries_of_experts,
-        library_costs=library_costs,
+        library_costs=EXPERT_COSTS,
         configuration=("hidden", "intermediate", "experts", "top_k"),
         few_configurations=True,
         backward=BY_DATA_AND_WEIGHT,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.ops import OPS
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
@@ -39,6 +40,7 @@ _SPACE_SPEED = (speed_of(TRANSFORMED) / speed_of(CANDIDATES)[:SPACES])[:, None]
 _fill_grid = compiled(fill_grid)
 _fill_tiles = compiled(fill_tiles)
 _fill_libraries = compiled(fill_libraries)
+_FILL_COSTS = {op.name: compiled(op.library_costs.fill) for op in OPS if op.library_costs is not None}
 
 
 class OperatorFeatures(NamedTuple):
@@ -247,9 +249,11 @@ def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
     """Return `library_costs` of OperatorFeatures."""
     costly = [(kind, kind.op.library_costs) for kind in kinds if kind.op.library_costs is not None]
     costs = np.zeros((len(LibraryCosts._fields), len(libraries) if costly else 0, libraries.shape[1]))
-    for kind, cost in costly:
-        for whole, part in zip(costs, cost(kind.table, libraries[:, kind.rows].astype(np.intp)), strict=True):
-            whole[:, kind.rows] = part
+    for kind, costing in costly:
+        of_rows = np.zeros((len(costs), len(libraries), len(kind.table)))
+        rows = costing.rows(kind.table)
+        _FILL_COSTS[kind.op.name](rows, np.ascontiguousarray(libraries[:, kind.rows]), LibraryCosts(*of_rows))
+        costs[:, :, kind.rows] = of_rows
     return costs
 
 

@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention_decode import decode_costs, decode_loops
+from app.ops.attention_decode import DECODE_COSTS, decode_loops
 from app.ops.attention_module_work import KINDS as MODULE_KINDS
 from app.ops.attention_tiles import attended, fill_tiles, queries_of
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
 from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, UNGATED
 from app.ops.expert_load import distribution, load
-from app.ops.figures import Work
+from app.ops.figures import Costing, LibraryCosts, Work
 from app.ops.linear_attention import KINDS
-from app.ops.moe import GROUPED, OTHER_GATE, USUAL, library_costs, router_class
+from app.ops.moe import EXPERT_COSTS, GROUPED, OTHER_GATE, USUAL, router_class
 from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
 from app.ops.stacks import STACKS
-from app.tables.arrays import Ints
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -208,9 +207,12 @@ def test_loops_of_decoding(kv_heads: float, window: float, loops: tuple[float, f
     assert tuple(column[0] for column in decode_loops(operators("attention_decode", shape))) == loops
 
 
-def each_library(rows: int) -> Ints:
-    """Positions in LIBRARIES as if each were that of a generation of GPUs, int [LIBRARIES, rows]."""
-    return np.tile(np.arange(len(LIBRARIES))[:, None], rows)
+def costs_of_each_library(costing: Costing, table: OpTable) -> LibraryCosts:
+    """Costs [LIBRARIES, n], as if each library were that of a generation of GPUs."""
+    library = np.tile(np.arange(float(len(LIBRARIES)))[:, None], len(table))
+    costs = LibraryCosts(*np.zeros((len(LibraryCosts._fields), *library.shape)))
+    costing.fill(costing.rows(table), library, costs)
+    return costs
 
 
 def test_costs_of_the_blocks_of_decoding() -> None:
@@ -218,7 +220,7 @@ def test_costs_of_the_blocks_of_decoding() -> None:
     trtllm = float(STACKS.index("trtllm"))
     apart, few = {**shape, "kv_heads": 32}, {**shape, "heads": 64, "kv_heads": 1}
     shapes = (shape, apart, {**shape, "window": 128}, *({**rows, "stack": trtllm} for rows in (shape, apart, few)))
-    costs = decode_costs(operators("attention_decode", *shapes, dtype="bf16"), each_library(len(shapes)))
+    costs = costs_of_each_library(DECODE_COSTS, operators("attention_decode", *shapes, dtype="bf16"))
     fa2, flashinfer, unnamed, alone, xqa = (
         LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "", "trtllm-fp8", "trtllm")
     )
@@ -285,7 +287,8 @@ def test_skewed_experts() -> None:
 
 def test_libraries_hand_on_the_pairs_of_all_ranks_or_of_one() -> None:
     layer = {"tokens": 256, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8}
-    costs = library_costs(operators("moe", layer, {**layer, "expert_parallel": 8}, dtype="bf16"), each_library(2))
+    table = operators("moe", layer, {**layer, "expert_parallel": 8}, dtype="bf16")
+    costs = costs_of_each_library(EXPERT_COSTS, table)
     every = 2 * 2 * 256 * 8 * (2 * 1536 + 4096)
     triton, cutlass, marlin = (LIBRARY_CODE[name] for name in ("triton", "cutlass", "marlin"))
     assert costs.handed_bytes[triton].tolist() == costs.handed_bytes[marlin].tolist() == [every, every]
