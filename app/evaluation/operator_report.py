@@ -12,7 +12,7 @@ from typing import Any
 from app.config import CHECKOUT
 from app.errors import BadInput
 from app.evaluation.operator_goals import GOALS, IN_SAMPLE, PARTLY_IN_SAMPLE, Goal, Where
-from app.evaluation.operators import Result, Study
+from app.evaluation.operators import Result, Study, contenders
 from app.training.operator_folds import MOST_ELSEWHERE
 from app.training.operator_scores import ALL
 
@@ -98,7 +98,8 @@ def markdown(cells: Sequence[Result], shown: Sequence[Goal]) -> list[str]:
     results: dict[Where, dict[str, Result]] = {}
     for cell in short(cells):
         results.setdefault(_where(cell), {})[cell["predictor"]] = cell
-    names = list(dict.fromkeys(cell["predictor"] for cell in cells))
+    known = {cell["predictor"] for cell in cells}
+    names = [contender.name for contender in contenders() if contender.name in known]
     text = []
     for part, title in TITLES.items():
         goals = [goal for goal in shown if (goal.where.protocol, goal.where.part) == part and goal.where in results]
