@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from app.services.measurements.importers.table_columns import number_column
+from app.services.measurements.importers.table_columns import join_text, number_column, text_column
 from app.tables.arrays import Bools, Floats
 
 Figures = Mapping[str, Floats]
@@ -108,13 +108,13 @@ def _elements(table: pa.Table) -> Figures:
 
 # Stacks whose experts were measured with all `top_k` pairs of each token that has one on the rank, not with the rank's
 # own: with balanced loads the time stays the same up to `top_k` ranks.
-_ALL_PAIRS = {("sglang", "0.5.10")}
+_ALL_PAIRS = ("sglang-0.5.10",)
 
 
 def _of_one_rank(table: pa.Table) -> Bools:
     """Return the rows of experts that were measured with the pairs of one rank, bool [n]."""
-    stacks = zip(table["framework"].to_pylist(), table["framework_version"].to_pylist(), strict=True)
-    all_pairs = np.fromiter((stack in _ALL_PAIRS for stack in stacks), np.bool_, table.num_rows)
+    stacks = join_text(text_column(table, "framework"), text_column(table, "framework_version"))
+    all_pairs = np.array([stack in _ALL_PAIRS for stack in stacks.words], dtype=np.bool_)[stacks.codes]
     own: Bools = ~all_pairs | (values_of(table, "moe_ep_size") == 1.0)
     return own
 
