@@ -66,7 +66,7 @@ class OperatorFeatures(NamedTuple):
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
     libraries           position in app.ops.stack_kernels.LIBRARIES of the kernels on a GPU of each generation,
                         [GENERATIONS, n]; NO_LIBRARY for a row without, [0, n] if no row has any
-    library_costs       as in app.ops.base.LibraryCosts, [costs, GENERATIONS, n]; [costs, 0, n] if no row has any
+    library_costs       as in app.ops.figures.LibraryCosts, [costs, GENERATIONS, n]; [costs, 0, n] if no row has any
     kind, dtype         int [n], codes
     """
 
