@@ -145,16 +145,29 @@ NO_TREES = Trees(np.empty((0, DEPTH), np.int16), np.empty((0, DEPTH), np.float32
 def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -> Trees:
     """Return trees whose sum fits `target` [n] given `features` float32 [columns, n] and sample weights [n]."""
     gaps = [_gaps(column) for column in features]
-    bins = np.stack([np.searchsorted(gap.low, column) for gap, column in zip(gaps, features, strict=True)], axis=1)
+    bins = [np.searchsorted(gap.low, column).astype(np.uint8) for gap, column in zip(gaps, features, strict=True)]
+    kept, same = _distinct(bins)
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
     settings = (growth.rate, growth.rows, growth.features, growth.relative)
-    draw = (growth.first, growth.seed)
+    draw = (same[growth.first] if growth.first >= 0 else -1, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
-    samples = (bins.astype(np.uint8), target.astype(np.float32), relative)
+    samples = (np.stack([bins[column] for column in kept], axis=1), target.astype(np.float32), relative)
     grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
+    feature = kept[feature]
     return Trees(feature, _placed(gaps, feature, bin_index, growth), value)
+
+
+def _distinct(bins: Sequence[Bins]) -> tuple[NDArray[np.int16], Sequence[int]]:
+    """Return the first of all columns with equal bins, int16 [kept], and which of these equals each column.
+
+    Splits of equal columns are the same, and a constant one has none, so that summing over more takes time for nothing.
+    """
+    first: dict[bytes, int] = {}
+    positions = [first.setdefault(column.tobytes(), k) for k, column in enumerate(bins)]
+    kept = sorted(first.values())
+    return np.array(kept, dtype=np.int16), [kept.index(k) for k in positions]
 
 
 def _placed(gaps: Sequence[Gaps], feature: NDArray[np.int16], bin_index: Bins, growth: Growth) -> Singles:

@@ -24,6 +24,7 @@ from app.predictors.auto.operators.models.features import (
     LAUNCH_BALANCE,
     LIMIT_SHARE,
     MEMORY_BALANCE,
+    STACK,
     WAVES,
     dim_rows,
 )
@@ -47,6 +48,8 @@ _BATCH_STRETCH = 0.1
 # With few rows of a collective, similarity is by the link's fraction of the time more than by bytes: the wiring of so
 # many devices is the same for all messages. Stretch of that fraction, which replaces BALANCES, and of the bytes.
 _LINK_STRETCH, _BYTES_STRETCH = 1.5, 0.6
+# Stretch of the launch mode and of the serving stack: kernels of one say little of another's.
+_APART = 4.0
 # Step in log space of the finite differences of `dependence`.
 _STEP = 0.05
 # Similarity of two leaves of a tree, by the number of levels at which they differ.
@@ -104,12 +107,12 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, kind: int) -> Places:
-        """Return the places of an operator, by its code: its dimensions, its launch mode and BALANCES."""
+        """Return the places of an operator, by its code: dimensions, launch mode, stack and BALANCES."""
         rows = dim_rows(kind)
-        stretch = np.array([*(_stretches(kind)[name] for name in rows), *[1.0] * (1 + len(BALANCES))])
+        stretch = np.array([*(_stretches(kind)[name] for name in rows), *[_APART, _APART], *[1.0] * len(BALANCES)])
         if OPS[kind].batched:
             stretch[[list(rows).index("b"), -2, -1]] = _BATCH_STRETCH
-        return cls(np.array([*rows.values(), EAGER, *BALANCES]), stretch)
+        return cls(np.array([*rows.values(), EAGER, STACK, *BALANCES]), stretch)
 
     @classmethod
     def of_few(cls, kind: int) -> Places:

@@ -23,7 +23,7 @@ from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 
 # Most rows that a GPU's serving stacks teach: training takes a time in proportion to them.
-MOST_ROWS = 40_000
+MOST_ROWS = 80_000
 # Fields of Samples whose last axis is the rows.
 _BY_ROW = ("features", "terms", "latency_s", "gpu", "tile", "isolated")
 
@@ -94,8 +94,8 @@ def together(parts: Sequence[Samples]) -> Samples:
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
     """Return the forward, non-burst rows of each GPU's serving stacks, or of its most frequent other software.
 
-    Rows that the host launched are those of one software. Other rows would blur these. Of more than MOST_ROWS on a GPU
-    as many are kept, by the order of their keys.
+    Chosen apart for rows that the host launched. Other rows would blur these. Of more than MOST_ROWS on a GPU as many
+    are kept, by the order of their keys.
     """
     eager = run.rows.ops.column("eager")
     plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
@@ -105,7 +105,7 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
         for mode in (plain & (eager > 0.0), plain & ~(eager > 0.0)):
             rows = np.flatnonzero((run.rows.gpu == gpu) & mode)
             if len(rows):
-                kept.append(_of_usual_software(rows, run.software[rows], serving[rows] & ~(eager[rows] > 0.0)))
+                kept.append(_of_usual_software(rows, run.software[rows], serving[rows]))
     return run.take(np.concatenate(kept))
 
 
