@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from app.ops.attention_module_work import DSA, MLA, MSA
+from app.ops.collective import CUSTOM
 from app.ops.expert_gates import OTHER
 from app.ops.tiles import CANDIDATES
-from app.predictors.auto.operators.learning.fitting import agreed
+from app.predictors.auto.operators.learning.fitting import MOST_TREES, agreed, growth_of
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
 from app.predictors.auto.predictor import Auto
@@ -80,6 +81,12 @@ def experts(layers: Any, kernel: str) -> OperatorRuns:
         return [kernel if is_other else "fused" for is_other in other(ops)]
 
     return measured("moe", rows, GPUS, (SEEN,), slower, dtype="bf16", kernel=named)
+
+
+def test_trees_take_larger_steps_where_rows_are_too_many_for_them() -> None:
+    few, most, more = (growth_of(rows, eager=False) for rows in (4000, 8000, 32_000))
+    assert few.trees < most.trees == more.trees == MOST_TREES
+    assert few.rate == most.rate == more.rate / 2.0
 
 
 def test_router_classes_are_trained_separately() -> None:
@@ -460,6 +467,28 @@ def test_gpus_without_graphs_have_the_overhead_of_the_host() -> None:
     answer = Auto().predict(ops, gpus, i, j, evidence=no_evidence(ops))
     eager, graph, intel, intel_graph = answer.latency_s
     assert intel == intel_graph == eager > 2.0 * graph
+
+
+def test_collectives_of_every_stack_are_learned_in_either_launch_mode() -> None:
+    """SGLang's take three times vLLM's where CUDA graphs launch them, and half as long where the host does."""
+    rows = [
+        {"message_bytes": 2.0**size, "devices": n, "implementation": CUSTOM, "eager": eager, "stack": stack}
+        for size in range(8, 31)
+        for n in (2, 4, 8)
+        for eager in (0.0, 1.0)
+        for stack in (0.0, 1.0)
+    ]
+
+    def stacks_apart(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
+        factor = np.where(ops.column("eager") > 0.0, 0.5, 3.0)
+        return untrained(ops, gpu, gpus) * np.where(ops.column("stack") == 1.0, factor, 1.0)
+
+    known = measured("all_reduce", rows, GPUS, (SEEN,), stacks_apart, dtype="bf16")
+    known = replace(known, software=known.rows.ops.column("stack").astype(np.intp), stacks=("vllm", "sglang"))
+    auto = Auto().fit_operators([known], GPUS)
+    ops, here = known.rows.ops, known.rows.gpu
+    answer = auto.predict(ops, GPUS, np.arange(len(rows)), here, evidence=no_evidence(ops)).latency_s
+    assert np.abs(answer / known.rows.latency_s - 1.0).mean() < 0.03
 
 
 def test_serving_stacks_are_learned_apart() -> None:

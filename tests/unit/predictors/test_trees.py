@@ -84,3 +84,19 @@ def test_trees_with_a_first_feature_do_not_change_rows_left_of_it() -> None:
     found = boosted(features, target, np.ones(2000), Growth(100, first=2)).sum(features)
     assert not found[features[2] == 0].any()
     assert np.abs(found - target)[features[2] > 0].mean() < 0.05
+
+
+def test_equal_columns_are_summed_once() -> None:
+    """Columns that split rows alike, and constants, change nothing; a first feature may be one of them."""
+    draw = np.random.default_rng(0)
+    two = draw.normal(size=(2, 2000)).astype(np.float32)
+    two[1] = draw.random(2000) < 0.5
+    many = np.stack(
+        [two[0], np.full(2000, 7.0, np.float32), two[1], 3.0 * two[0], two[1] - 5.0, np.zeros(2000, np.float32)]
+    )
+    target = np.where(two[1] > 0, np.sign(two[0]), 0.0).astype(np.float64)
+    for of_two, of_many in ((-1, -1), (1, 4)):
+        few = boosted(two, target, np.ones(2000), Growth(50, rows=1.0, features=1.0, first=of_two))
+        same = boosted(many, target, np.ones(2000), Growth(50, rows=1.0, features=1.0, first=of_many))
+        np.testing.assert_allclose(same.sum(many), few.sum(two), atol=1e-6)
+        assert set(np.unique(same.feature)) <= {0, 1, 2}

@@ -130,7 +130,7 @@ def _with_isolated(samples: Samples) -> Model:
     model = fitted(samples.of(usual), alone=True)
     features = np.ascontiguousarray(samples.features)
     left = samples.residual(model.factors) - model.log_correction(features)
-    growth = replace(_growth_of(n, eager=False), first=ROUTER_CLASS, places=1)
+    growth = replace(growth_of(n, eager=False), first=ROUTER_CLASS, places=1)
     grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
 
@@ -148,19 +148,19 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     features = without_parts(features, axes)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
-    growth = _growth_of(len(residual), eager=eager)
+    growth = growth_of(len(residual), eager=eager)
     if not alone:
         growth = Growth(trees or growth.trees, clear=np.inf if eager else CLEAR, relative=not eager)
     target = residual - mean
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
-        room = _growth_of(len(target) + blank.shape[1], eager=False)
+        room = growth_of(len(target) + blank.shape[1], eager=False)
         grown = distilled(features, target, grown, room, without_parts(blank, axes))
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples), trend)
 
 
-def _growth_of(rows: int, *, eager: bool) -> Growth:
+def growth_of(rows: int, *, eager: bool) -> Growth:
     """How the trees of a GPU's own model grow, by its number of rows; where trees would be too many, each learns more.
 
     Steps that are larger by the root of how many fewer they are err least on held-out configurations
