@@ -100,7 +100,7 @@ class EmbeddedPostgres:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            if self._ping() != Ping.NO_RESPONSE:
+            if self._ping() != Ping.NO_RESPONSE or self._is_alive():  # on a busy machine it may answer too late
                 self._pg_ctl("stop", "-m", "fast")
             folder = self._socket_folder()
             if folder.parent != self._root:  # among temporary files, where nobody else removes it
@@ -173,13 +173,17 @@ class EmbeddedPostgres:
             processes = self._processes()
             if not processes:
                 return False
-            patience = START_TIMEOUT_S if self._postmaster() in {process.pid for process in processes} else ORPHANS_S
+            patience = START_TIMEOUT_S if self._is_alive() else ORPHANS_S
             if time.monotonic() - started > patience:
                 for process in processes:
                     with suppress(psutil.NoSuchProcess):
                         process.send_signal(signal.SIGKILL)
             time.sleep(0.05)
         return True
+
+    def _is_alive(self) -> bool:
+        """Return whether the server itself runs, and not only what is left of one."""
+        return self._postmaster() in {process.pid for process in self._processes()}
 
     def _postmaster(self) -> int:
         """Return the process id in the server's pid file, whether it is alive or not; 0 if there is none."""

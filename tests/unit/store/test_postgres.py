@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from app.config import CHECKOUT
-from app.store.postgres import EmbeddedPostgres, binary, started_beside
+from app.store.postgres import PING_TIMEOUT_S, EmbeddedPostgres, binary, started_beside
 from app.store.unprivileged import account_for, run_as
 from tests.busy_machine import PATIENCE_S
 from tests.worker_process import eventually
@@ -103,6 +104,16 @@ def test_a_server_left_by_kill_9_is_stopped_by_the_next_process(tmp_path: Path) 
     assert running(tmp_path)
     with EmbeddedPostgres(tmp_path):
         pass
+    assert not running(tmp_path)
+
+
+def test_a_server_that_answers_too_late_is_stopped_by_its_last_user(tmp_path: Path) -> None:
+    with EmbeddedPostgres(tmp_path):
+        server = psutil.Process(int((tmp_path / "data" / "postmaster.pid").read_text().split()[0]))
+        server.suspend()
+        late = threading.Timer(PING_TIMEOUT_S + 1.0, server.resume)
+        late.start()
+    late.join()
     assert not running(tmp_path)
 
 
