@@ -124,6 +124,9 @@ class Settings:
     retrain_memory_bytes: Annotated[
         int, Knob("GPUCAST_RETRAIN_MEMORY_BYTES", "memory limit of one retraining, bytes")
     ] = 8 * 2**30
+    retrain_threads: Annotated[
+        int, Knob("GPUCAST_RETRAIN_THREADS", "GPUs that one retraining fits at the same time; more take from serving")
+    ] = 1
     heartbeat_s: Annotated[float, Knob("GPUCAST_HEARTBEAT_S", "heartbeat interval of workers, seconds")] = 1.0
     stalled_after_s: Annotated[
         float, Knob("GPUCAST_STALLED_AFTER_S", "time without heartbeat after which a worker counts as dead, seconds")

@@ -32,11 +32,14 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (settings.retrain_memory_bytes, settings.retrain_memory_bytes))
     logs.configure(settings)
     # Heavy imports after the process has stepped back.
+    from joblib import parallel_config  # noqa: PLC0415
+
     from app.bootstrap.assemble import installed_engine  # noqa: PLC0415
     from app.services.learning.retrain import run_job  # noqa: PLC0415
 
     try:
-        run_job(settings, settings.database_url or "", int(sys.argv[1]), installed_engine)
+        with parallel_config("threading", n_jobs=max(settings.retrain_threads, 1)):
+            run_job(settings, settings.database_url or "", int(sys.argv[1]), installed_engine)
     except Unavailable as error:
         logging.getLogger(__name__).warning("%s", error.detail)
         return AWAY

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from joblib import parallel_config
+
 from app import __version__
 from app.bootstrap.retrain_process import ONE_THREAD
 from app.bootstrap.runtime import Runtime, open_runtime
@@ -156,7 +158,11 @@ def _throw_away() -> Iterator[Runtime]:
         EmbeddedPostgres(Path(folder) / "postgres", VOLATILE) as server,
     ):
         settings = dataclasses.replace(
-            Settings.from_env(), database_url=server.url, data_dir=Path(folder), shipped_dir=Path(folder) / "nothing"
+            Settings.from_env(),
+            database_url=server.url,
+            data_dir=Path(folder),
+            shipped_dir=Path(folder) / "nothing",
+            retrain_threads=os.cpu_count() or 1,  # nothing is served meanwhile
         )
         with open_runtime(settings) as runtime:
             yield runtime
@@ -201,7 +207,8 @@ def _some_operators(runtime: Runtime, start: Start, folder: Path, report: Report
     """Train some operators, publish them with the shipped ones in `folder`, and return the SHA-256."""
     with runtime.database.begin(long=True) as connection:
         data, rows_hash = load_training_data(connection, start.name)
-    trained = train_operators(start, data, report)
+    with parallel_config("threading", n_jobs=runtime.settings.retrain_threads):
+        trained = train_operators(start, data, report)
     about = {**trained.card, "training_set_sha256": rows_hash}
     manifest = _manifest(runtime, start.name, about, trained_parts(data.operators, start))
     return artifacts.publish(folder, trained.payload, manifest)

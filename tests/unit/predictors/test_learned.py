@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 
 from app.ops.attention_module_work import DSA, MLA, MSA
 from app.ops.collective import CUSTOM
@@ -17,6 +18,7 @@ from app.predictors.auto.operators.learning.fitting import MOST_TREES, agreed, g
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
 from app.predictors.auto.predictor import Auto
+from app.predictors.fitted_once import fitted_once
 from app.predictors.intervals.groups import SITUATIONS
 from app.predictors.physics.analytic_model import (
     ANY_TILE,
@@ -489,6 +491,19 @@ def test_collectives_of_every_stack_are_learned_in_either_launch_mode() -> None:
     ops, here = known.rows.ops, known.rows.gpu
     answer = auto.predict(ops, GPUS, np.arange(len(rows)), here, evidence=no_evidence(ops)).latency_s
     assert np.abs(answer / known.rows.latency_s - 1.0).mean() < 0.03
+
+
+def test_gpus_fitted_at_the_same_time_are_fitted_alike() -> None:
+    with parallel_config("threading", n_jobs=2), fitted_once():
+        beside = trained_auto.__wrapped__()
+    ops = operators("linear", *random_shapes("mnk", 50, seed=3))
+    for gpu in range(len(GPUS)):
+        rows, here = np.arange(len(ops)), np.full(len(ops), gpu)
+        one, other = (
+            auto.predict(ops, GPUS, rows, here, evidence=no_evidence(ops)).latency_s
+            for auto in (trained_auto(), beside)
+        )
+        np.testing.assert_array_equal(one, other)
 
 
 def test_serving_stacks_are_learned_apart() -> None:

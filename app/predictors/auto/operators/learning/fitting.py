@@ -9,6 +9,7 @@ on held-out architectures. Few rows calibrate the prediction of their GPU.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -81,8 +82,11 @@ def renews_shared(samples: Samples, before: Cell | None) -> bool:
 def learn(samples: Samples, before: Cell | None, shared: Shared | None) -> Cell:
     """The cell fitted to `samples`; models of other GPUs in `before` stay, and its shared model where `shared` is None.
 
-    `shared` was fitted to these rows too.
+    `shared` was fitted to these rows too. GPUs are fitted in as many threads as joblib's `parallel_config` says: one
+    by default.
     """
+    from joblib import Parallel, delayed  # noqa: PLC0415  (serving never fits)
+
     old, parts = before or Cell(), {name: (key, rows) for name, key, rows in samples.by_gpu()}
     shape = samples.features[:SHAPE_FEATURES]
     low, high = shape.min(axis=1).astype(np.float64), shape.max(axis=1).astype(np.float64)
@@ -91,10 +95,11 @@ def learn(samples: Samples, before: Cell | None, shared: Shared | None) -> Cell:
     architecture = {**old.architecture, **{name: key for name, (key, _) in parts.items()}}
     own = {gpu: model for gpu, model in old.own.items() if gpu not in parts}
     base = Cell(own, architecture, *(shared or (old.shared, old.strength)), low, high)
-    mine = {
-        name: _own(rows, base.others(name, key), base.shared, shared_has_rows=shared is not None)
+    fits = (
+        delayed(copy_context().run)(_own, rows, base.others(name, key), base.shared, shared_has_rows=shared is not None)
         for name, (key, rows) in parts.items()
-    }
+    )
+    mine = dict(zip(parts, Parallel()(fits), strict=True))
     return replace(base, own={**own, **mine})
 
 
