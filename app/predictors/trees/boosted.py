@@ -151,15 +151,15 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
     settings = (growth.rate, growth.rows, growth.features, growth.relative)
-    draw = (same[growth.first] if growth.first >= 0 else -1, growth.seed)
+    draw = (int(same[growth.first]) if growth.first >= 0 else -1, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (np.stack([bins[column] for column in kept], axis=1), target.astype(np.float32), relative)
-    grow(samples, settings, growth.clears, draw, (feature, bin_index, value))
+    grow(samples, same, settings, growth.clears, draw, (feature, bin_index, value))
     feature = kept[feature]
     return Trees(feature, _placed(gaps, feature, bin_index, growth), value)
 
 
-def _distinct(bins: Sequence[Bins]) -> tuple[NDArray[np.int16], Sequence[int]]:
+def _distinct(bins: Sequence[Bins]) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """Return the first of all columns with equal bins, int16 [kept], and which of these equals each column.
 
     Splits of equal columns are the same, and a constant one has none, so that summing over more takes time for nothing.
@@ -167,7 +167,7 @@ def _distinct(bins: Sequence[Bins]) -> tuple[NDArray[np.int16], Sequence[int]]:
     first: dict[bytes, int] = {}
     positions = [first.setdefault(column.tobytes(), k) for k, column in enumerate(bins)]
     kept = sorted(first.values())
-    return np.array(kept, dtype=np.int16), [kept.index(k) for k in positions]
+    return np.array(kept, dtype=np.int16), np.searchsorted(kept, positions).astype(np.int64)
 
 
 def _placed(gaps: Sequence[Gaps], feature: NDArray[np.int16], bin_index: Bins, growth: Growth) -> Singles:

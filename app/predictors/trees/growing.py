@@ -24,6 +24,7 @@ STEEPEST = 1.0
 @compiled
 def grow(
     samples: tuple[Bins, Singles, Singles],
+    same: NDArray[np.int64],
     settings: tuple[float, float, float, bool],
     clears: Floats,
     draw: tuple[int, int],
@@ -31,7 +32,8 @@ def grow(
 ) -> None:
     """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
 
-    `draw`: the feature of the first level or -1, and a seed.
+    `same`: the column of `bins` that each feature has, which features with equal bins share; a column is drawn with any
+    of its features. `draw`: the column of the first level or -1, and a seed.
     """
     bins, target, weight = samples
     rate, row_share, feature_share, relative = settings
@@ -40,7 +42,7 @@ def grow(
     n, columns = bins.shape
     np.random.seed(seed)
     rest, leaf, pull = target.copy(), np.zeros(n, dtype=np.uint8), np.empty(n, dtype=np.float32)
-    rows, chosen = np.empty(n, dtype=np.int64), np.empty(columns, dtype=np.int64)
+    rows, chosen = np.empty(n, dtype=np.int64), np.empty(len(same), dtype=np.int64)
     sums = np.empty((LEAVES // 2, columns, BINS, 2), dtype=np.float32)
     used, by_leaf = _used(bins), np.empty(n, dtype=np.int64)
     for tree in range(len(feature)):
@@ -51,7 +53,8 @@ def grow(
             if relative:  # the slope of a ratio's error is the ratio itself
                 pull[row] *= np.exp(min(max(-rest[row], -STEEPEST), STEEPEST))
         picked = rows[: _pick(n, row_share, rows)]
-        candidates = chosen[: _pick(columns, feature_share, chosen)]
+        drawn = chosen[: _pick(len(same), feature_share, chosen)]
+        candidates = np.unique(same[drawn])
         near, widths = _gathered(bins, picked, candidates), used[candidates]
         leaf[:] = 0
         for level in range(DEPTH):
