@@ -175,6 +175,8 @@ class Settings:
         return self.data_dir / "models_store"
 
 
+# Least values other than 0.
+_LEAST = {"retrain_threads": 1}
 _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
@@ -194,9 +196,9 @@ def _parse(name: str, text: str) -> Any:
     if isinstance(default, Path):
         return Path(text).expanduser().absolute()
     if isinstance(default, int):
-        return _number(int, text, "a whole number of at least 0")
+        return _number(int, text, "a whole number", _LEAST.get(name, 0))
     if isinstance(default, float):
-        return _number(float, text, "a number of at least 0")
+        return _number(float, text, "a number", 0)
     if name == "rate_limit":
         return _rate(text)
     if name in _CHOICES:
@@ -230,11 +232,12 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _number(kind: type[int] | type[float], text: str, expected: str) -> float:
+def _number(kind: type[int] | type[float], text: str, expected: str, least: int) -> float:
+    refused = f"must be {expected} of at least {least}, not {text!r}"
     try:
         value = kind(text)
     except ValueError:
-        raise ValueError(f"must be {expected}, not {text!r}") from None
-    if not 0 <= value < 1e15:
-        raise ValueError(f"must be {expected}, not {text!r}")
+        raise ValueError(refused) from None
+    if not least <= value < 1e15:
+        raise ValueError(refused)
     return value

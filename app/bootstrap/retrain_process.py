@@ -38,7 +38,7 @@ def main() -> int:
     from app.services.learning.retrain import run_job  # noqa: PLC0415
 
     try:
-        with parallel_config("threading", n_jobs=max(settings.retrain_threads, 1)):
+        with parallel_config("threading", n_jobs=settings.retrain_threads):
             run_job(settings, settings.database_url or "", int(sys.argv[1]), installed_engine)
     except Unavailable as error:
         logging.getLogger(__name__).warning("%s", error.detail)

@@ -58,6 +58,7 @@ def test_each_mistake_gets_its_mend(
     ("name", "value", "words"),
     [
         ("PORT", "abc", ("PORT", "whole number", "'abc'")),
+        ("GPUCAST_RETRAIN_THREADS", "0", ("GPUCAST_RETRAIN_THREADS", "at least 1", "'0'")),
         ("GPUCAST_WORKERS", "-1", ("GPUCAST_WORKERS", "'-1'")),
         ("DATABASE_URL", "mysql://db", ("DATABASE_URL", "postgresql://user:password@host:5432/name")),
     ],
