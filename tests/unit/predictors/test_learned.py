@@ -16,6 +16,7 @@ from app.ops.expert_gates import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, agreed, growth_of
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
+from app.predictors.auto.operators.models import training_samples
 from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
@@ -89,6 +90,16 @@ def test_trees_take_larger_steps_where_rows_are_too_many_for_them() -> None:
     few, most, more = (growth_of(rows, eager=False) for rows in (4000, 8000, 32_000))
     assert few.trees < most.trees == more.trees == MOST_TREES
     assert few.rate == most.rate == more.rate / 2.0
+
+
+@pytest.mark.parametrize("most", [7, 13, 29, 100])
+def test_of_too_many_rows_of_stacks_as_many_as_may_teach_are_kept(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_samples, "MOST_ROWS", most)
+    shapes = [{**row, "stack": 0.0} for row in random_shapes("bh", 64, seed=0)]
+    every = measured("softmax", shapes, GPUS, (SEEN,), law)
+    for count in range(1, len(every.rows) + 1):
+        kept = training_samples.usual_rows(every.take(np.arange(count))).key
+        assert len(kept) == len(set(kept.tolist())) == min(count, most)
 
 
 def test_router_classes_are_trained_separately() -> None:

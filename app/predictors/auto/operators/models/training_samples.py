@@ -114,7 +114,8 @@ def _of_usual_software(rows: Ints, software: Ints, serving: Bools) -> Ints:
     usual = np.bincount(software).argmax()
     if serving[software == usual].all():
         rows = rows[serving]
-        kept: Ints = rows[np.arange(0, len(rows), max(len(rows) / MOST_ROWS, 1.0)).astype(np.intp)]
+        # A step that is no whole number may round to one row more.
+        kept: Ints = rows[np.arange(0, len(rows), max(len(rows) / MOST_ROWS, 1.0)).astype(np.intp)[:MOST_ROWS]]
         return kept
     kept = rows[software == usual]
     return kept
