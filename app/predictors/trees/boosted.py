@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.trees.growing import BINS, Bins, grow
+from app.predictors.shapes import check_below
+from app.predictors.trees.growing import BINS, STEPS, Bins, grow
 from app.predictors.trees.sums import (
     BLOCK,
     DEPTH,
@@ -45,6 +46,7 @@ class Growth:
     time is then worse than half the time.
     `places`: number of places between two values where thresholds lie. A feature of a model has at most 255 thresholds
     (trees.sums), and one boosting has up to BINS - 1 times this number.
+    `steps`: a leaf is a whole number of this many parts of its tree's largest; a divisor of STEPS. Few take less space.
     """
 
     trees: int
@@ -57,6 +59,7 @@ class Growth:
     first: int = -1
     relative: bool = False
     places: int = PLACES
+    steps: int = STEPS
 
     @property
     def clears(self) -> Floats:
@@ -71,10 +74,6 @@ class Gaps(NamedTuple):
 
     low: Floats
     high: Floats
-
-
-# Leaves of a tree are stored as whole numbers of steps up to this.
-_STEPS = 127
 
 
 class Trees(NamedTuple):
@@ -108,26 +107,29 @@ class Trees(NamedTuple):
         return Trees(feature, threshold, np.concatenate([self.value, other.value]).astype(np.float32))
 
     def state(self) -> dict[str, Any]:
-        """Return the fields as arrays; leaves in 127ths of the largest of their tree, so that 0 remains 0.
-
-        Of thousands of trees the roundings add up to one or two thousandths of an answer.
-        """
-        unit = np.abs(self.value).max(axis=1, keepdims=True).astype(np.float32) / _STEPS
+        """Return the fields as arrays: thresholds as in Questions, leaves in steps of their tree, so 0 remains 0."""
+        unit = np.abs(self.value).max(axis=1, keepdims=True).astype(np.float32) / STEPS
         rounded = np.rint(np.divide(self.value, unit, out=np.zeros(self.value.shape, np.float32), where=unit > 0.0))
+        questions = questions_of(self.feature, self.threshold, int(self.feature.max(initial=-1)) + 1)
         return {
             "feature": self.feature,
-            "threshold": self.threshold,
-            "value": np.clip(rounded, -_STEPS, _STEPS).astype(np.int8),
+            **questions._asdict(),
+            "value": np.clip(rounded, -STEPS, STEPS).astype(np.int8),
             "unit": unit[:, 0],
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the trees of a `state`."""
-        value = state["value"]
+        """Return the trees of a `state`. Raises ValueError if it refers to a feature or threshold that it lacks."""
+        feature, threshold, value = state["feature"], state["threshold"], state["value"]
         if "unit" in state:  # artefacts before 0.3 have leaves in half precision
             value = halves_of(value, np.asarray(state["unit"], dtype=np.float32))
-        return cls(state["feature"], state["threshold"], value)
+        if "begin" in state:  # and a threshold of each level
+            check_below("features of trees", feature, len(state["begin"]))
+            place = state["begin"][feature] + state["level_threshold"]
+            check_below("places of thresholds", place, len(threshold))
+            threshold = threshold[place]
+        return cls(feature, threshold, value)
 
 
 def leaves_of(features: Singles, trees: Trees) -> Bins:
@@ -150,7 +152,7 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    settings = (growth.rate, growth.rows, growth.features, growth.relative)
+    settings = (growth.rate, growth.rows, growth.features, growth.steps, growth.relative)
     draw = (int(same[growth.first]) if growth.first >= 0 else -1, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (np.stack([bins[column] for column in kept], axis=1), target.astype(np.float32), relative)

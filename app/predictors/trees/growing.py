@@ -15,6 +15,8 @@ from app.tables.arrays import Floats, Singles
 Bins = NDArray[np.uint8]
 
 BINS = 64
+# Leaves are whole numbers of steps up to this, or to one that divides it, as they are stored: later trees allow for it.
+STEPS = 126
 # Regularisation of leaves: this many rows of residual zero are added to each.
 SHRINKAGE = 2.0
 # Bound of the residual, in log space, in the gradient of a relative error.
@@ -25,7 +27,7 @@ STEEPEST = 1.0
 def grow(
     samples: tuple[Bins, Singles, Singles],
     same: NDArray[np.int64],
-    settings: tuple[float, float, float, bool],
+    settings: tuple[float, float, float, int, bool],
     clears: Floats,
     draw: tuple[int, int],
     trees: tuple[NDArray[np.int16], Bins, Singles],
@@ -36,7 +38,7 @@ def grow(
     of its features. `draw`: the column of the first level or -1, and a seed.
     """
     bins, target, weight = samples
-    rate, row_share, feature_share, relative = settings
+    rate, row_share, feature_share, steps, relative = settings
     first, seed = draw
     feature, bin_index, value = trees
     n, columns = bins.shape
@@ -72,7 +74,7 @@ def grow(
                 if bins[row, best_column] > best_bin:
                     leaf[row] |= bit
         _fill_leaves(value[tree], picked, leaf, rest, pull)
-        value[tree] *= np.float32(rate)
+        _scale(value[tree], rate, steps)
         for row in range(n):
             rest[row] -= value[tree, leaf[row]]
 
@@ -211,3 +213,11 @@ def _fill_leaves(value: Singles, picked: NDArray[np.int64], leaf: Bins, rest: Si
         mass[leaf[row]] += weight[row]
     for k in range(LEAVES):
         value[k] = gradient[k] / (mass[k] + SHRINKAGE)
+
+
+@compiled
+def _scale(value: Singles, rate: float, steps: int) -> None:
+    """Multiply leaves by `rate` and round them to `steps` parts of the largest."""
+    unit = np.float32(rate * np.abs(value).max() / steps)
+    for k in range(len(value)):
+        value[k] = np.rint(value[k] * rate / unit) * unit if unit > 0.0 else 0.0

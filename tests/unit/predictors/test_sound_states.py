@@ -36,6 +36,12 @@ def a_feature_that_there_is_not(state: State) -> None:
     trees["feature"] = trees["feature"] + np.int16(1000)
 
 
+@change("auto", "places of thresholds are not all from 0")
+def fewer_thresholds(state: State) -> None:
+    trees = shared_model(state)["trees"]
+    trees["threshold"] = trees["threshold"][:1]
+
+
 @change("auto", "leaves of trees are")
 def fewer_leaves(state: State) -> None:
     trees = shared_model(state)["trees"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.predictors.auto.operators.learning.fitting import CLEAR
 from app.predictors.trees.boosted import Growth, Trees, boosted
+from app.predictors.trees.growing import STEPS
 
 
 def test_trees_fit_a_function_deterministically() -> None:
@@ -17,8 +19,26 @@ def test_trees_fit_a_function_deterministically() -> None:
     assert np.abs(trees.sum(features) - target).mean() < 0.1
     again = boosted(features, target, np.ones(4000), Growth(150))
     np.testing.assert_array_equal(trees.value, again.value)
+
+
+@pytest.mark.parametrize("steps", [STEPS, STEPS // 9])
+def test_a_state_holds_trees_exactly_and_those_of_earlier_artefacts_are_read(steps: int) -> None:
+    features = np.random.default_rng(0).normal(size=(4, 2000)).astype(np.float32)
+    trees = boosted(features, features[0] * features[1], np.ones(2000), Growth(60, steps=steps))
     stored = Trees.from_state(trees.state())
-    np.testing.assert_allclose(stored.sum(features), trees.sum(features), atol=0.02)  # half precision
+    np.testing.assert_array_equal(stored.threshold, trees.threshold)
+    np.testing.assert_array_equal(stored.sum(features), trees.sum(features))
+    old = {"feature": trees.feature, "threshold": trees.threshold, "value": trees.value.astype(np.float16)}
+    np.testing.assert_array_equal(Trees.from_state(old).sum(features), trees.sum(features))
+    none = boosted(features, np.zeros(2000), np.ones(2000), Growth(2))
+    np.testing.assert_array_equal(Trees.from_state(none.state()).sum(features), 0.0)
+
+
+def test_leaves_are_few_steps_and_later_trees_correct_their_rounding() -> None:
+    features = np.random.default_rng(0).normal(size=(4, 4000)).astype(np.float32)
+    trees = boosted(features, np.sin(features[0]) + features[1], np.ones(4000), Growth(300, steps=STEPS // 9))
+    assert all(len(np.unique(leaves)) <= 2 * STEPS // 9 + 1 for leaves in trees.value)
+    assert np.abs(trees.sum(features) - np.sin(features[0]) - features[1]).mean() < 0.05
 
 
 def test_trees_interpolate_between_the_values_that_they_learned() -> None:
@@ -26,9 +46,10 @@ def test_trees_interpolate_between_the_values_that_they_learned() -> None:
     many = np.linspace(0.0, 7.0, 200, dtype=np.float32)
     for values, between, low, high in ((heads, 4.0, 3.0, 5.0), (np.delete(many, range(90, 110)), 3.5, 3.13, 3.87)):
         column = np.repeat(values, 20)
-        trees = boosted(column[None], column.astype(np.float64), np.ones(len(column)), Growth(400, features=1.0))
-        place = trees.sum(np.array([[between]], dtype=np.float32))[0]
-        assert low + 0.2 * (high - low) < place < high - 0.2 * (high - low)
+        target, asked, mass = column.astype(np.float64), np.array([[between]], np.float32), np.ones(len(column))
+        growths = [Growth(400, features=1.0, seed=seed) for seed in range(8)]
+        place = np.mean([boosted(column[None], target, mass, growth).sum(asked) for growth in growths])
+        assert low + 0.1 * (high - low) < place < high - 0.1 * (high - low)
 
 
 def test_the_last_trees_follow_the_majority_of_bimodal_rows() -> None:
