@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
-    auto = Auto().fit_operators([_measured(gpus, MOST_TREES * ROWS_PER_TREE)], gpus)
+    auto = Auto().fit_operators([_measured(gpus, MOST_TREES[False] * ROWS_PER_TREE)], gpus)
     served = {**untrained(), ("auto", "*"): Served(auto, Intervals.prior(), "benchmark")}
     snapshot = Snapshot.of(Engine(Catalog(specs), gpus, served))
     missed = [

@@ -131,11 +131,9 @@ def test_only_shapes_unmeasured_on_the_same_gpu_are_distillation_inputs() -> Non
     found = samples(grid((1, 16, 256, 512, 4096), pairs), GPUS)
     blank = samples(grid((1, 16, 256, 512, 4096), sorted(MISSING)), GPUS).features
     other, own = (np.full(blank.shape[1], gpu) for gpu in (0, 1))
-    alone = fitted(found, alone=True)
-    np.testing.assert_array_equal(
-        fitted(replace(found, blank=(blank, other)), alone=True).trees.value, alone.trees.value
-    )
-    again = fitted(replace(found, blank=(blank, own)), alone=True)
+    alone = fitted(found)
+    np.testing.assert_array_equal(fitted(replace(found, blank=(blank, other))).trees.value, alone.trees.value)
+    again = fitted(replace(found, blank=(blank, own)))
     assert len(again.trees.value) == len(alone.trees.value) and (again.trees.value != alone.trees.value).any()
     assert found.blank[0].shape == (FEATURES, 0)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
+from app.ops import OP_CODE
 from app.ops.attention_module_work import DSA, MLA, MSA
 from app.ops.collective import CUSTOM
 from app.ops.expert_gates import OTHER
@@ -87,16 +88,18 @@ def experts(layers: Any, kernel: str) -> OperatorRuns:
 
 
 def test_trees_take_larger_steps_where_rows_are_too_many_for_them() -> None:
-    few, most, more = (growth_of(rows, eager=False) for rows in (4000, 8000, 32_000))
-    assert few.trees < most.trees == more.trees == MOST_TREES
+    linear, experts = OP_CODE["linear"], OP_CODE["moe"]
+    few, most, more = (growth_of(rows, linear, eager=False) for rows in (4000, 16_000, 64_000))
+    assert few.trees < most.trees == more.trees == MOST_TREES[False]
     assert few.rate == most.rate == more.rate / 2.0
+    many = growth_of(64_000, experts, eager=False)  # of few configurations
+    assert many.trees == MOST_TREES[True] and many.rate == few.rate
 
 
 @pytest.mark.parametrize("most", [7, 13, 29, 100])
-def test_of_too_many_rows_of_stacks_as_many_as_may_teach_are_kept(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_rows_as_many_as_may_teach_are_kept(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_samples, "MOST_ROWS", most)
-    shapes = [{**row, "stack": 0.0} for row in random_shapes("bh", 64, seed=0)]
-    every = measured("softmax", shapes, GPUS, (SEEN,), law)
+    every = measured("softmax", random_shapes("bh", 64, seed=0), GPUS, (SEEN,), law)
     for count in range(1, len(every.rows) + 1):
         kept = training_samples.usual_rows(every.take(np.arange(count))).key
         assert len(kept) == len(set(kept.tolist())) == min(count, most)

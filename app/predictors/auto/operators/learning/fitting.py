@@ -38,12 +38,13 @@ from app.predictors.operator_digests import feature_digests
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fitted_factors
 from app.predictors.trees.boosted import NO_TREES, Growth, boosted
+from app.predictors.trees.growing import STEPS
 from app.tables.arrays import Floats, Ints
 
 # Least rows of a GPU for a model of its own; with fewer it corrects another.
 ENOUGH = 400
-# Rows per tree, the same of eager rows, and the bounds of the number of trees.
-ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, 2000
+# Rows per tree, the same of eager rows, and the bounds of the number of trees, also by `few_configurations`.
+ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, {False: 4000, True: 2000}
 # Share of features per tree of a GPU's own model: chosen on held-out configurations and sizes.
 OWN_FEATURES = 0.7
 # How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
@@ -53,8 +54,8 @@ OWN_FEATURES = 0.7
 CLEAR, SETTLES = 0.1, 0.1
 # There rows also count by their relative error, which is what answers are judged by: where times gather in two places,
 # the shorter is the better answer, also if it is somewhat rarer.
-_OWN_EAGER = Growth(MOST_TREES, features=OWN_FEATURES)
-_OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True)
+_OWN_EAGER = Growth(LEAST_TREES, features=OWN_FEATURES)
+_OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True, steps=STEPS // 9)
 # Most rows per GPU of the shared model, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Least rows of a GPU for a calibration without the shared model.
@@ -131,18 +132,21 @@ def _with_isolated(samples: Samples) -> Model:
     """
     usual, n = np.flatnonzero(~samples.isolated), int(samples.isolated.sum())
     if n == 0 or len(usual) < ENOUGH:
-        return fitted(samples, alone=True)
-    model = fitted(samples.of(usual), alone=True)
+        return fitted(samples)
+    model = fitted(samples.of(usual))
     features = np.ascontiguousarray(samples.features)
     left = samples.residual(model.factors) - model.log_correction(features)
-    growth = replace(growth_of(n, eager=False), first=ROUTER_CLASS, places=1)
+    growth = replace(growth_of(n, samples.kind, eager=False), first=ROUTER_CLASS, places=1)
     grown = boosted(features, np.where(samples.isolated, left, 0.0), np.ones(len(left)), growth)
     return model._replace(trees=model.trees.and_then(grown))
 
 
-def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: Floats | None = None) -> Model:
-    """Constants of the physics or a trend, and trees fitted to the log residuals; `weight` [n] of the rows."""
-    mass = np.ones(len(samples.latency_s)) if weight is None else weight
+def fitted(samples: Samples, shared: tuple[int, Floats] | None = None) -> Model:
+    """Constants of the physics or a trend, and trees fitted to the log residuals.
+
+    `shared`, of a model of all GPUs: its number of trees, and the weights [n] of the rows.
+    """
+    alone, (trees, mass) = shared is None, shared or (0, np.ones(len(samples.latency_s)))
     features, axes, op = np.ascontiguousarray(samples.features), Axes.of(samples.kind), OPS[samples.kind]
     trend = fitted_trend(features, samples.latency_s, axes) if alone else NO_TREND
     factors = NEUTRAL
@@ -153,28 +157,27 @@ def fitted(samples: Samples, *, alone: bool, trees: int | None = None, weight: F
     features = without_parts(features, axes)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
-    growth = growth_of(len(residual), eager=eager)
-    if not alone:
-        growth = Growth(trees or growth.trees, clear=np.inf if eager else CLEAR, relative=not eager)
+    of_all = Growth(trees) if eager else Growth(trees, clear=CLEAR, relative=True, steps=_OWN_OF_GRAPHS.steps)
+    growth = growth_of(len(residual), samples.kind, eager=eager) if alone else of_all
     target = residual - mean
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
     if alone and not eager and blank.size:
-        room = growth_of(len(target) + blank.shape[1], eager=False)
+        room = growth_of(len(target) + blank.shape[1], samples.kind, eager=False)
         grown = distilled(features, target, grown, room, without_parts(blank, axes))
     return Model(factors, mean, grown, NOTHING, alone, _tile(samples), trend)
 
 
-def growth_of(rows: int, *, eager: bool) -> Growth:
-    """How the trees of a GPU's own model grow, by its number of rows; where trees would be too many, each learns more.
+def growth_of(rows: int, kind: int, *, eager: bool) -> Growth:
+    """How the trees of a GPU's own model grow, by its number of rows and the operator.
 
-    Steps that are larger by the root of how many fewer they are err least on held-out configurations
-    (docs/explanation/notebook.md).
+    Where more trees are wanted than there may be, each learns more, by the root of how many fewer they are: so they err
+    least on held-out configurations (docs/explanation/notebook.md). Of few configurations they would learn just these.
     """
     growth, per_tree = (_OWN_EAGER, EAGER_ROWS_PER_TREE) if eager else (_OWN_OF_GRAPHS, ROWS_PER_TREE)
-    wanted = max(rows // per_tree, LEAST_TREES)
-    trees = min(wanted, MOST_TREES)
-    return replace(growth, trees=trees, rate=growth.rate * (wanted / trees) ** 0.5)
+    wanted, few = max(rows // per_tree, LEAST_TREES), OPS[kind].few_configurations
+    trees = min(wanted, MOST_TREES[few])
+    return replace(growth, trees=trees, rate=growth.rate * (1.0 if few else (wanted / trees) ** 0.5))
 
 
 def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone: bool = False) -> Model:
@@ -211,7 +214,7 @@ def _shared(parts: Sequence[Samples], codes: Sequence[int], most: int, trees: in
     """The shared model of the GPUs `codes`, each with equal weight in each part and at most `most` rows."""
     kept = [one for code in codes for one in _some(parts, code, most)]
     weight = np.concatenate([np.full(len(one.latency_s), 1.0 / len(one.latency_s)) for one in kept])
-    return fitted(together(kept), alone=False, trees=trees, weight=weight)
+    return fitted(together(kept), (trees, weight))
 
 
 def _some(parts: Sequence[Samples], code: int, most: int) -> list[Samples]:

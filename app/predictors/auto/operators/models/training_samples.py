@@ -22,8 +22,8 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 
-# Most rows that a GPU's serving stacks teach: training takes a time in proportion to them.
-MOST_ROWS = 80_000
+# Most rows of a GPU that teach an operator, of each launch mode: training takes a time in proportion to them.
+MOST_ROWS = 120_000
 # Fields of Samples whose last axis is the rows.
 _BY_ROW = ("features", "terms", "latency_s", "gpu", "tile", "isolated")
 
@@ -112,13 +112,9 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
 def _of_usual_software(rows: Ints, software: Ints, serving: Bools) -> Ints:
     """Return the rows of all serving stacks if these have the most frequent software, else that software's."""
     usual = np.bincount(software).argmax()
-    if serving[software == usual].all():
-        rows = rows[serving]
-        # A step that is no whole number may round to one row more.
-        kept: Ints = rows[np.arange(0, len(rows), max(len(rows) / MOST_ROWS, 1.0)).astype(np.intp)[:MOST_ROWS]]
-        return kept
-    kept = rows[software == usual]
-    return kept
+    is_kept = serving if serving[software == usual].all() else software == usual
+    kept: Ints = rows[is_kept]
+    return kept[np.linspace(0, len(kept), min(len(kept), MOST_ROWS), endpoint=False).astype(np.intp)]
 
 
 def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
