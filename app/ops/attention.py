@@ -20,7 +20,7 @@ import numpy as np
 
 from app.ops.attention_decode import DECODE_COSTS, decode_loops, decode_products
 from app.ops.attention_latent_parts import LatentParts, latent_parts
-from app.ops.attention_libraries import attention_libraries
+from app.ops.attention_libraries import HYBRIDS, attention_libraries
 from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
@@ -178,6 +178,13 @@ KV_DTYPE = Dim(
     feature="code",
     stretch=3.0,
 )
+_HYBRID = Dim(
+    "hybrid",
+    "kind of the linear attention of a hybrid model, by which a stack may choose its kernels; absent: none",
+    default=np.nan,
+    choices=HYBRIDS,
+    feature="class",
+)
 
 
 def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
@@ -211,12 +218,13 @@ ATTENTION_OPS = (
     Op(
         "attention_prefill",
         "attention",
-        _dims(_QUERIES),
+        _dims(_QUERIES, _HYBRID),
         work,
         check=check,
         prior=_PRIOR._replace(compute=0.60),  # on tiles whose padding is counted
         products=products,
         queries=queries_of,
+        libraries=attention_libraries,
         ratios=_RATIOS,
         configuration=_LAYER,
         saves=("input", "output"),
@@ -227,7 +235,7 @@ ATTENTION_OPS = (
     Op(
         "attention_decode",
         "attention",
-        _dims(Dim("query_length", "1", default=1.0, absent="context_length")),
+        _dims(Dim("query_length", "1", default=1.0, absent="context_length"), _HYBRID),
         work,
         check=check_decode,
         prior=_PRIOR,

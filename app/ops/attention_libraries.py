@@ -7,13 +7,18 @@ import numpy as np
 from app.ops.stack_kernels import Choice, Rule, libraries
 from app.tables.ops import OpTable
 
-# Sizes of heads that stacks choose other libraries by, as models with attention sinks have them.
-_HEADS = np.array([0.0, 64.0, 192.0])
-_NARROW, _WIDE = 1, 2
+# Kinds of linear attention beside attention in a hybrid model, by which SGLang chooses: on the B200 aiconfigurator has
+# the layers of Qwen3-Next and Qwen3.5, and of Nemotron 3, by other libraries than the same layers of other models.
+HYBRIDS = ("gdn", "mamba2")
+# Else the sizes of heads that stacks choose other libraries by, as models with attention sinks have them.
+_LAYERS = np.array([0.0, 64.0, 192.0, -1.0, -2.0])
+_NARROW, _WIDE, _GDN, _MAMBA2 = 1, 2, 3, 4
 # What vLLM 0.24, SGLang 0.5.14 and TensorRT-LLM 1.3 chose in aiconfigurator's tables (`kernel_source`), by the format
 # of the cache.
 _LIBRARIES = libraries(
     (
+        Rule("triton", ("sglang",), ("blackwell",), layers=(_GDN,)),
+        Rule("flashinfer", ("sglang",), ("blackwell",), layers=(_MAMBA2,)),
         Rule("triton", ("vllm",), ("ada", "blackwell", "blackwell-workstation"), ("fp8",), (_WIDE,)),
         Rule("triton", ("sglang",), ("ada", "blackwell-workstation"), layers=(_NARROW, _WIDE)),
         Rule("triton", ("sglang",), ("blackwell",), layers=(_WIDE,)),
@@ -25,10 +30,12 @@ _LIBRARIES = libraries(
         Rule("flashinfer", formats=("fp8",)),
         Rule("flash-attention-2"),
     ),
-    layers=len(_HEADS),
+    layers=len(_LAYERS),
 )
 
 
 def attention_libraries(table: OpTable) -> Choice:
     """Return what libraries of attention with keys and values per KV head depend on."""
-    return Choice(_LIBRARIES, table.column("kv_dtype"), table.column("head_dim"), _HEADS)
+    hybrid = table.column("hybrid")
+    layer = np.where(np.isnan(hybrid), table.column("head_dim"), -1.0 - hybrid)
+    return Choice(_LIBRARIES, table.column("kv_dtype"), layer, _LAYERS)

@@ -44,9 +44,9 @@ class Dim:
     `beside` names further columns that the field's word sets.
 
     To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), part of the operator's
-    `kernel_class` (`class`), or nothing (`unseen`). Where a row leaves it out, or has 0, they see the column that
-    `absent` names; `stretch` is how much farther apart than those of other columns its values lie for a Gaussian
-    process.
+    `kernel_class` or `libraries` (`class`), or nothing (`unseen`). Where a row leaves it out, or has 0, they see the
+    column that `absent` names; `stretch` is how much farther apart than those of other columns its values lie for a
+    Gaussian process.
     """
 
     name: str

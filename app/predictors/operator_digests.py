@@ -24,8 +24,9 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _BY_30, _BY_27, _BY_31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _ABSENT = np.uint64(0x7FF8000000000000)
 # How often an operator runs is no part of what it is; launch mode and serving stack have defaults, resolved first.
-_APART = ("count", "eager", "stack")
-_BY_STACK = np.uint64(1 << 32)
+# Kinds of hybrid models count where they are given, so that earlier artefacts know their rows.
+_APART = ("count", "eager", "stack", "hybrid")
+_BY_STACK, _BY_HYBRID = np.uint64(1 << 32), np.uint64(1 << 40)
 
 
 @compiled
@@ -38,16 +39,21 @@ def mixed(digest: np.uint64, value: np.uint64) -> np.uint64:
 
 
 @compiled
-def _digest(table: tuple[Ints, Ints, Floats, Digests], used: Ints, software: tuple[int, int], digest: Digests) -> None:
+def _digest(
+    table: tuple[Ints, Ints, Floats, Digests], used: Ints, apart: tuple[int, int, int], digest: Digests
+) -> None:
     """`used` [kinds, ...] are the rows of `dims` that say what an operator of a kind is, behind how many they are.
 
-    `software`: rows of the launch mode and of the serving stack, which is the first one where it is absent.
+    `apart`: rows of the launch mode; of the serving stack, which is the first one where it is absent; and of the kind
+    of hybrid model, -1 where no operator has it.
     """
     kind, dtype, dims, bits = table
     for k in range(len(digest)):
-        eager, stack = dims[software[0], k], dims[software[1], k]
+        eager, stack = dims[apart[0], k], dims[apart[1], k]
         graph = not IS_EAGER[dtype[k]] if np.isnan(eager) else eager <= 0.0
         run = np.uint64(2 * dtype[k] + graph) + np.uint64(0.0 if np.isnan(stack) else stack) * _BY_STACK
+        if apart[2] >= 0 and not np.isnan(dims[apart[2], k]):
+            run += np.uint64(1.0 + dims[apart[2], k]) * _BY_HYBRID
         # Each word by itself: codes are small, so that (kind, dtype) pairs share an exclusive or.
         value = mixed(mixed(np.uint64(0), np.uint64(kind[k])), run)
         for field in used[kind[k], 1 : 1 + used[kind[k], 0]]:
@@ -66,8 +72,8 @@ def digests(ops: OpTable) -> Digests:
         rows = [ops.fields[name] for name in OPS[kind].fields if name not in _APART]
         used[kind, : 1 + len(rows)] = (len(rows), *rows)
     dims = np.ascontiguousarray(ops.dims)
-    software = (ops.fields["eager"], ops.fields["stack"])
-    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, software, digest)
+    apart = (ops.fields["eager"], ops.fields["stack"], ops.fields.get("hybrid", -1))
+    _digest((ops.kind, ops.dtype, dims, dims.view(np.uint64)), used, apart, digest)
     return digest
 
 

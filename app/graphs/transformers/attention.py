@@ -204,6 +204,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         parameters=heads if spec.sinks else 0.0,
         kv_bytes=kv_bytes,
         kv_dtype=rows.kv_code,
+        hybrid=rows.hybrid_code,
         count=_FIRST_FLASH if rows.run.first_flash else 1.0,
         batch=span.batch,
         heads=heads,

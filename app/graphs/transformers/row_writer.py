@@ -15,6 +15,7 @@ from app.graphs.roles import ADAPTER
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
 from app.graphs.transformers.serving_rules import VLLM, rules_of
+from app.ops.attention_libraries import HYBRIDS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.elementwise import MASK_BYTES
 from app.ops.stacks import stack_of
@@ -85,6 +86,8 @@ class RowWriter:
         self.encoded_tokens = 0.0  # tokens of the encoder, which a decoder attends to
         self.nodes = spanned(self.tensor, 1, run)
         self.rules = rules_of(run)
+        kind = architecture.hybrid if self.rules.tells_hybrids else None
+        self.hybrid_code = float(HYBRIDS.index(kind)) if kind in HYBRIDS else np.nan
         # Weights of norms that a collective computes, counted with the product that follows.
         self.norm_weights = 0.0
         self.builder = Builder(self.dtype, stack_of(run.stack or ""))

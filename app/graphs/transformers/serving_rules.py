@@ -97,6 +97,12 @@ RULES = (
         "srt/server_args.py disables it with FlashInfer's TensorRT-LLM kernels, which FP4 runs",
     ),
     Rule(
+        "tells_hybrids",
+        (SGLANG,),
+        "sglang srt/server_args.py sets the attention backend by the model; aiconfigurator's kernel_source on the B200 "
+        "(app/ops/attention_libraries.py)",
+    ),
+    Rule(
         "samples",
         STACKS,
         "vllm v1/sample/sampler.py; sglang srt/layers/sampler.py; tensorrt_llm _torch/pyexecutor/sampler.py",
@@ -127,6 +133,7 @@ class StackRules:
     norms_in_sum: bool = False
     exchanges_by_expert: bool = False
     merges_shared: bool = False
+    tells_hybrids: bool = False
     samples: bool = False
     borrows_products: bool = False
 

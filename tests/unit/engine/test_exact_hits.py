@@ -78,6 +78,14 @@ def test_a_mixed_table_has_the_digests_of_its_families() -> None:
     np.testing.assert_array_equal(digests(mixed(tables)), np.concatenate([digests(table) for table in tables]))
 
 
+def test_a_hybrid_model_tells_rows_apart() -> None:
+    layer = {"batch": 8, "heads": 32, "head_dim": 128, "context_length": 64}
+    usual, gdn, mamba = digests(operators("attention_decode", layer, layer | {"hybrid": 0.0}, layer | {"hybrid": 1.0}))
+    assert len({usual, gdn, mamba}) == 3
+    beside = mixed([operators("attention_decode", layer), operators("linear", {"m": 8, "n": 16, "k": 32})])
+    assert digests(beside)[0] == usual
+
+
 def test_no_measurements_give_no_evidence() -> None:
     linear = operators("linear", {"m": 8, "n": 16, "k": 32})
     assert NO_OPERATORS.times(linear, np.array([0]), np.array([0])) is None

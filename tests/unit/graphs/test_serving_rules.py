@@ -12,6 +12,7 @@ from app.graphs.transformers.architecture import Attention
 from app.graphs.transformers.lowering import write
 from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
 from app.ops import OP_CODE, OPS
+from app.ops.attention_libraries import HYBRIDS
 from app.ops.collective import CUSTOM
 from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
 from app.ops.stacks import MEGATRON, STACKS
@@ -40,6 +41,16 @@ def weights(rows: Workload) -> float:
 def test_every_rule_is_a_field_with_stacks_and_a_source() -> None:
     assert {rule.name for rule in RULES} == set(StackRules.__dataclass_fields__)
     assert all(set(rule.stacks) <= {*STACKS, MEGATRON} and rule.stacks and rule.source for rule in RULES)
+
+
+@pytest.mark.parametrize(("stack", "told"), [("sglang", True), ("vllm", False)])
+def test_sglang_chooses_the_kernels_of_attention_by_the_kind_of_a_hybrid_model(stack: str, told: bool) -> None:
+    kinds = {"qwen3_next": HYBRIDS.index("gdn"), "nemotron_h": HYBRIDS.index("mamba2")}
+    models = {config["model_type"]: config for config, _ in PUBLISHED.values()} | {"llama": LLAMA}
+    for name in ("llama", *kinds):
+        ops = lower(models[name], replace(DECODE, stack=stack)).ops
+        hybrid = ops.column("hybrid")[ops.kind == OP_CODE["attention_decode"]]
+        np.testing.assert_array_equal(hybrid, kinds.get(name, np.nan) if told else np.nan)
 
 
 def test_a_layer_of_vllm_merges_products_and_fuses_what_is_between() -> None:

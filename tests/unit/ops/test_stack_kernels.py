@@ -44,6 +44,7 @@ SAID = {
 FP8_CACHE = {"kv_dtype": float(DTYPE_CODE["fp8"])}
 SIZES = {
     "attention_decode": {"batch": 8, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 4096},
+    "attention_prefill": {"batch": 8, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 4096},
     "moe": {"tokens": 64, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8},
     "linear": {"m": 64, "n": 64, "k": 64},
 }
@@ -66,6 +67,10 @@ def library(gpu: str, op: str, software: str, dtype: str, **fields: float) -> st
         ("l40s", "attention_decode", "vllm", "bf16", FP8_CACHE, "flashinfer"),
         ("l40s", "attention_decode", "trtllm", "bf16", FP8_CACHE, "trtllm-fp8"),
         ("l40s", "attention_decode", "sglang", "bf16", {"head_dim": 64}, "triton"),
+        ("b200", "attention_decode", "sglang", "bf16", {"hybrid": 0.0}, "triton"),
+        ("b200", "attention_prefill", "sglang", "bf16", {"hybrid": 1.0}, "flashinfer"),
+        ("b200", "attention_prefill", "sglang", "bf16", {}, "trtllm-gen"),
+        ("h100-sxm5-80gb", "attention_decode", "sglang", "bf16", {"hybrid": 0.0}, "flash-attention-3"),
         ("rtx-5090", "moe", "sglang", "nvfp4", {}, "cutlass"),
         ("b200", "moe", "sglang", "nvfp4", {}, "trtllm-gen"),
         ("b200", "moe", "vllm", "bf16", {"gate": OTHER}, "cutlass"),

@@ -238,6 +238,28 @@ def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Dat
     assert (reduced["message_bytes"], reduced["implementation"]) == (2048, "custom")
 
 
+DECODE = {"op_name": "generation_attention", "batch_size": 8, "num_heads": 16, "num_kv_heads": 2, "new_tokens": 1}
+DECODE |= {"past_tokens": 1023, "window_size": 0, "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}
+
+
+def test_rows_of_hybrid_models_on_blackwell_are_told_apart(database: Database, tmp_path: Path) -> None:
+    ran = [("triton", 256), ("flashinfer", 128), ("trtllm_mha", 256), ("triton", 192)]
+    rows = [("b200_sxm", *one) for one in ran] + [("h200_sxm", "triton", 64)]
+    table = [
+        STACK | DECODE | {"gpu": gpu, "kernel_source": kernel, "head_dim": width, "latency_ms": 0.01 * (k + 1)}
+        for k, (gpu, kernel, width) in enumerate(rows)
+    ]
+    pq.write_table(pa.Table.from_pylist(table), tmp_path / "attention_decode.parquet")
+    bring_in(database, "aiconfigurator", tmp_path)
+    found = {
+        (row.gpu_id, row.kernel["name"], row.workload["head_dim"]): row.workload.get("hybrid")
+        for row in stored(database, software="sglang-0.5.14")
+        if row.name == "attention_decode" and row.kernel is not None
+    }
+    told = {key[1:]: hybrid for key, hybrid in found.items() if hybrid}
+    assert (len(found), told) == (len(rows), {("triton", 256): "gdn", ("flashinfer", 128): "mamba2"})
+
+
 QUANTIZE = {"m": 8, "k": 128, "quant_dtype": "fp8", "table": "x"}
 DEEPEP = {"framework_version": "0.5.12", "kernel_source": "deepep", "table": "x", "node_num": 1.0, "hidden_size": 7168}
 DEEPEP |= {"num_token": 64.0, "num_topk": 8.0, "num_experts": 256, "dispatch_us": 20.0, "combine_us": 30.0}

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import NotFound
+from app.ops.attention_libraries import HYBRIDS
 from app.ops.expert_gates import GATES, ROUTERS
 from app.services.measurements.importers.aiconfigurator_exchange import EXCHANGE
 from app.services.measurements.importers.aiconfigurator_modules import MODULES
@@ -49,6 +50,13 @@ _LAYERS = {
     (3584, 3072, 896): ("other", "plain"),
     (7168, 2048, 256): ("silu", "grouped"),
 }
+# Starts of framework, kernel and GPU of the rows that SGLang measured for hybrid models, by their kind.
+_OF_HYBRIDS = tuple(
+    (HYBRIDS.index(kind), f"sglang-{library}-{gpu}")
+    for kind, library in (("gdn", "triton"), ("mamba2", "flashinfer"))
+    for gpu in ("b200", "b300", "gb200", "gb300")
+)
+_WIDE = 192.0
 FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *_SEVERAL)))
 _LEFT_OUT = "number formats that the operator lacks"
 _HOST_BOUND = "bound by the host, not by the device"
@@ -143,6 +151,8 @@ def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
     columns |= {ours: Numbers(values, np.isnan(values), False) for ours, values in meaning.derived(table).items()}
     if meaning.op == "moe":
         columns |= _gates_and_routers(table)
+    if meaning.op in ("attention_prefill", "attention_decode") and "head_dim" in table.column_names:
+        columns["hybrid"] = _hybrids(table, meaning)
     if meaning.custom:
         columns["implementation"] = constant_column("custom")
     return columns
@@ -227,6 +237,19 @@ def _gates_and_routers(table: pa.Table) -> dict[str, Column]:
         rows = (sizes == np.array(layer)[:, None]).all(axis=0)
         gates[rows], routers[rows] = GATES.index(gate), ROUTERS.index(router)
     return {"gate": Words(GATES, gates, False), "router": Words(ROUTERS, routers, False)}
+
+
+def _hybrids(table: pa.Table, meaning: Table) -> Words:
+    """`hybrid` of every row: SGLang's libraries for such models on Blackwell, where its rows have its usual one too.
+
+    Heads of 192 elements run by Triton in every model.
+    """
+    told = join_text(
+        join_text(text_column(table, "framework"), text_column(table, meaning.kernel)), text_column(table, "gpu")
+    )
+    kinds = [next((kind for kind, start in _OF_HYBRIDS if word.startswith(start)), -1) for word in told.words]
+    wide = number_column(table, "head_dim").values == _WIDE
+    return Words(HYBRIDS, np.where(wide, -1, np.array(kinds, dtype=np.intp)[told.codes]), False)
 
 
 IMPORTER = PartsImporter(SOURCE, read)
