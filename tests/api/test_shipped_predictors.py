@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -22,7 +24,10 @@ ROWS = (
 ALL_REDUCE = {"op": "all_reduce", "message_bytes": 1e8, "devices": 8, "dtype": "fp32"}
 
 
-def ask(client: TestClient, gpu: str, predictor: str, *rows: dict[str, Any]) -> dict[str, Any]:
+Row = dict[str, Any]
+
+
+def ask(client: TestClient, gpu: str, predictor: str, *rows: Row) -> dict[str, Any]:
     workload = {"kind": "operators", "operators": [{"dtype": "fp32", **row} for row in rows]}
     answer = client.post("/predict", json={"gpu": gpu, "predictor": predictor, "workload": workload})
     assert answer.status_code == 200, answer.text
@@ -103,11 +108,7 @@ def test_a_measured_dtype_is_predicted_even_if_the_datasheet_lacks_it(client: Te
 
 
 SERVED = (
-    *(
-        {"op": "linear", "m": m, "n": 4096, "k": 7168, "dtype": dtype}
-        for m in (1, 64, 8192)
-        for dtype in ("bf16", "fp8")
-    ),
+    *({"op": "linear", "m": m, "n": 4096, "k": 7168, "dtype": dtype} for m in (1, 64) for dtype in ("bf16", "fp8")),
     *(
         {"op": "attention_decode", "batch": 16, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": context}
         for context in (512, 32768)
@@ -118,6 +119,15 @@ SERVED = (
         for n in (1, 16, 256, 16384)
         for dtype in ("bf16", "fp8", "fp8_block", "int4_wo")
     ),
+)
+DECODE, PREFILL = SERVED[5:7]
+# Products that board power limits. One alone says little: eight in ten of them were measured to take 0.94 to 1.08 times
+# as long on an H200 as on an H100 in one stack, 0.94 to 1.13 in another and 0.94 to 1.23 in the third.
+PRODUCTS = tuple(
+    {"op": "linear", "m": m, "n": n, "k": k}
+    for m in (4096, 8192, 16384)
+    for n in (4096, 8192, 14336)
+    for k in (4096, 7168)
 )
 
 
@@ -133,28 +143,29 @@ def test_a_sibling_better_in_every_figure_is_no_slower(
     An H200 was measured to take 2 to 4 % longer than an H100, too, for some of what board power or launches limit, and
     an H100 1.42 to 1.45 times as long as an H200 for 16 tokens of these experts in BF16.
     """
-    workload = {"kind": "operators", "operators": [{"dtype": "bf16", **row} for row in SERVED]}
+    for row, ratio in zip(SERVED, speedups(client, worse, better, SERVED), strict=True):
+        assert least < ratio < most, row
+    for dtype in ("bf16", "fp8"):
+        of_products = speedups(client, worse, better, [{**row, "dtype": dtype} for row in PRODUCTS])
+        assert least < median(of_products) < most, dtype
+
+
+def speedups(client: TestClient, worse: str, better: str, rows: Sequence[Row]) -> list[float]:
+    """How many times as long each of `rows`, in BF16 where it names no dtype, takes on `worse` as on `better`."""
+    workload = {"kind": "operators", "operators": [{"dtype": "bf16", **row} for row in rows]}
     answer = client.post("/predict", json={"gpus": [worse, better], "workload": workload, "detail": True})
     assert answer.status_code == 200, answer.text
     of = {one["gpu"]: one["operators"] for one in answer.json()["predictions"]}
-    for row, slow, quick in zip(SERVED, of[worse], of[better], strict=True):
-        assert quick["support"] == slow["support"], row
-        assert 1.0 / most < quick["latency_ms"] / slow["latency_ms"] < 1.0 / least, (row, slow, quick)
+    pairs = list(zip(of[worse], of[better], strict=True))
+    assert all(quick["support"] == slow["support"] for slow, quick in pairs)
+    return [slow["latency_ms"] / quick["latency_ms"] for slow, quick in pairs]
 
 
 def test_bandwidth_ratios_of_siblings_apply_to_memory_bound_time_only(client: TestClient) -> None:
-    """An H200 over an H100: a long cache is read up to 1.43 times as quickly, large products run alike.
-
-    This one was measured to take 2 % longer on the H200 in two stacks, and a quarter longer in a third.
-    """
-    decode, product = SERVED[7], SERVED[4]
-    ratio = [
-        ask(client, "h100-sxm5-80gb", "auto", {"dtype": "bf16", **row})["latency_ms"]
-        / ask(client, "h200-sxm-141gb", "auto", {"dtype": "bf16", **row})["latency_ms"]
-        for row in (decode, product)
-    ]
-    assert 1.25 < ratio[0] < 1.44
-    assert 0.95 < ratio[1] < 1.03
+    """An H200 over an H100: a long cache is read up to 1.43 times as quickly, large products run alike."""
+    pair = ("h100-sxm5-80gb", "h200-sxm-141gb")
+    assert 1.25 < speedups(client, *pair, [DECODE])[0] < 1.44
+    assert 0.95 < median(speedups(client, *pair, PRODUCTS)) < 1.03
 
 
 @pytest.mark.parametrize(("gpu", "least"), [("gtx-1080-ti", 7e12), ("rtx-2080-ti", 9e12), ("rtx-4090", 33e12)])
@@ -175,7 +186,7 @@ def test_cut_tensor_units_run_near_their_peak(client: TestClient, gpu: str, rate
     The RTX 4090 was measured with linear layers at its full rate: its clock exceeds the one of the datasheet.
     """
     product = {"op": "linear", "m": 16384, "n": 8192, "k": 8192, "dtype": "bf16"}
-    attention = {**SERVED[8], "context_length": 16384, "dtype": "bf16"}
+    attention = {**PREFILL, "context_length": 16384, "dtype": "bf16"}
     done = (2.0 * 16384 * 8192 * 8192, 2.0 * 4 * 32 * 128 * 16384**2)  # attention looks back only
     share = [
         flops / (1e-3 * ask(client, gpu, "auto", row)["latency_ms"] * rate)
