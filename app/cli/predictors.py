@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -31,7 +31,10 @@ class Row(NamedTuple):
 
 def command(
     *,
-    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor of the chart.")] = "auto",
+    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor of --accuracy and --plot.")] = "auto",
+    accuracy: Annotated[
+        bool, typer.Option(help="Print the shipped version's errors on held-out rows by family instead.")
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg|.png", help="Also draw the shipped version's mean errors on unseen GPUs."),
@@ -48,7 +51,10 @@ def command(
     settings = Settings.from_env()
     shipped = shipped_versions(settings.shipped_dir)
     if plot is not None:
-        _chart(shipped, predictor).write(plot)
+        _chart(_card(shipped, predictor), predictor).write(plot)
+    if accuracy:
+        _print_accuracy(_card(shipped, predictor), as_json=as_json)
+        return
     with snapshot_of(settings) as (snapshot, _):
         served = {key: ready.version for key, ready in snapshot.engine.served.items()}
         hosts = snapshot.engine.hosts
@@ -71,16 +77,34 @@ def command(
     print(f"hosts of serving stacks: {versions}")
 
 
-def _chart(shipped: Mapping[str, Shipped], predictor: str) -> Drawing:
-    """Return a chart of a shipped predictor's errors on unseen GPUs. Raises BadInput for one that has none."""
-    from app.services.charts.answers import accuracy_chart
-
+def _card(shipped: Mapping[str, Shipped], predictor: str) -> Sequence[Mapping[str, Any]]:
+    """Return a shipped predictor's errors on held-out rows. Raises BadInput for one that has none."""
     if predictor not in shipped:
         message = f"{predictor} ships no trained version; {', '.join(shipped)} do"
         raise BadInput(f"--predictor: {message}.", errors=[FieldError(("--predictor",), message)])
-    rows = shipped[predictor].card["validation"]
-    unseen = [row for row in rows if row["split"] == "gpu_held_out" and row.get("gpu", "all") == "all"]
+    rows: Sequence[Mapping[str, Any]] = shipped[predictor].card["validation"]
+    return rows
+
+
+def _chart(card: Sequence[Mapping[str, Any]], predictor: str) -> Drawing:
+    from app.services.charts.answers import accuracy_chart
+
+    unseen = [row for row in card if row["split"] == "gpu_held_out" and row.get("gpu", "all") == "all"]
     return accuracy_chart(unseen, predictor, "on unseen GPUs")
+
+
+def _print_accuracy(card: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    import json
+
+    from app.services.learning.card_families import by_family
+
+    found = by_family(card)
+    if as_json:
+        print(json.dumps([one._asdict() for one in found]))
+        return
+    print(f"{'held out':<24}{'family':<24}{'MAPE, %':>8}{'in the 80 % interval, %':>26}{'rows':>10}")
+    for one in found:
+        print(f"{one.split:<24}{one.family:<24}{one.mape:>8.1f}{one.coverage_80:>26.1f}{one.rows:>10,}")
 
 
 def _line(row: Row) -> str:

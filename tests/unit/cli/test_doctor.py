@@ -73,3 +73,16 @@ def test_predictors_are_listed_with_their_versions(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["auto"]["answering"]["*"].startswith("shipped-") and rows["auto"]["shipped_rows"] > 1e6
     assert rows["forest"]["answering"] == {} and rows["forest"]["predicts"] == ["launches"]
+
+
+@pytest.mark.slow
+def test_the_accuracy_of_a_shipped_version_is_printed_by_family(tmp_path: Path) -> None:
+    environment = {"GPUCAST_DATA_DIR": str(tmp_path), "DATABASE_URL": ""}
+    done = gpucast("predictors", "--accuracy", "--predictor", "tilewave", **environment)
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["held", "out", "family", "MAPE,", "%", "in", "the", "80", "%", "interval,", "%", "rows"]
+    splits = {"configuration_held_out", "gpu_held_out"}
+    assert {line.split()[0] for line in lines if line.split()[1] == "linear"} == splits, done.stdout
+    none = gpucast("predictors", "--accuracy", "--predictor", "roofline", **environment)
+    assert none.returncode != 0 and "roofline ships no trained version" in none.stderr
