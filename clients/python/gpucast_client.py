@@ -1633,6 +1633,7 @@ class AttentionPrefillOperator(TypedDict):
     context_length: float
     window: NotRequired[float | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    hybrid: NotRequired[Literal["gdn", "mamba2"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1652,6 +1653,7 @@ class AttentionDecodeOperator(TypedDict):
     context_length: float
     window: NotRequired[float | None]
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"] | None]
+    hybrid: NotRequired[Literal["gdn", "mamba2"] | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -2167,6 +2169,7 @@ OperatorTableWorkload = TypedDict(
         "context_length": "NotRequired[float | list[float | None] | None]",
         "window": "NotRequired[float | list[float | None] | None]",
         "kv_dtype": "NotRequired[str | list[str | None] | None]",
+        "hybrid": "NotRequired[str | list[str | None] | None]",
         "latent_dim": "NotRequired[float | list[float | None] | None]",
         "rope_dim": "NotRequired[float | list[float | None] | None]",
         "tokens": "NotRequired[float | list[float | None] | None]",
@@ -2281,6 +2284,7 @@ OperatorBatch = TypedDict(
         "context_length": "NotRequired[float | list[float | None] | None]",
         "window": "NotRequired[float | list[float | None] | None]",
         "kv_dtype": "NotRequired[str | list[str | None] | None]",
+        "hybrid": "NotRequired[str | list[str | None] | None]",
         "latent_dim": "NotRequired[float | list[float | None] | None]",
         "rope_dim": "NotRequired[float | list[float | None] | None]",
         "tokens": "NotRequired[float | list[float | None] | None]",
