@@ -53,17 +53,25 @@ def command(  # noqa: PLR0913 - one parameter per option
     ] = None,
     minutes: Annotated[
         float,
-        typer.Option(min=0.0, metavar="MINUTES", help="Time limit including setup, minutes; 0 only sends the file."),
+        typer.Option(
+            "--minutes", min=0.0, metavar="MINUTES", help="Time limit including setup, minutes; 0 only sends the file."
+        ),
     ] = 10.0,
     server: Annotated[
         str | None, typer.Option("--server", "--upload", metavar="URL", help="Send the file to this server afterwards.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(envvar="GPUCAST_API_KEY", metavar="KEY", help="API key of the server.")
+        str | None, typer.Option("--key", envvar="GPUCAST_API_KEY", metavar="KEY", help="API key of the server.")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Measure only what the server's plan proposes.")] = False,
     workload: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON file with the workload of the plan.")
+    ] = None,
+    saved_plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--saved-plan", metavar="FILE", help="Measure only the plan in FILE, an answer of GET /gpus/{name}/plan."
+        ),
     ] = None,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the device (default: the driver's).")] = None,
     software: Annotated[
@@ -115,8 +123,10 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure this machine's GPU, or its CPU if it has no GPU; or with --serving a served model, from any machine."""
     if serving is not None:
-        if suite or only or plan or workload is not None or threads is not None or devices > 1:
-            raise BadInput("--serving takes none of --suite, --only, --plan, --workload, --threads and --devices.")
+        if suite or only or plan or saved_plan or workload is not None or threads is not None or devices > 1:
+            raise BadInput(
+                "--serving takes none of --suite, --only, --plan, --saved-plan, --workload, --threads and --devices."
+            )
         options = deployment_options(
             gpu=gpu,
             software=software,
@@ -133,7 +143,9 @@ def command(  # noqa: PLR0913 - one parameter per option
     if concurrency or model or tensor or image or fields:
         raise BadInput("--concurrency, --model, --tensor, --image and --set need --serving URL.")
     began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
-    _check_choices(suite, devices, plan=plan)
+    if plan and saved_plan is not None:
+        raise BadInput("--plan asks a server and --saved-plan reads a file; pass one of them.")
+    _check_choices(suite, devices, plan=plan or saved_plan is not None)
     sink = _server(server, key, plan=plan, workload=workload)
     from app.measure.output import alone
 
@@ -141,7 +153,8 @@ def command(  # noqa: PLR0913 - one parameter per option
         device = _together(_device(gpu, software, threads, dtype), devices)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
-            return _requested(suite, only, device) if sink is None or not plan else [_planned(sink, device, workload)]
+            of_plan = _planned(sink if plan else None, device, workload, saved_plan)
+            return _requested(suite, only, device) if of_plan is None else [of_plan]
 
         _measure(device, out, requested, sink, (began, seconds), most_spread)
 
@@ -267,11 +280,21 @@ def _requested(
     return [(name, [point for point in points if not only or _target(point) in only]) for name, points in found]
 
 
-def _planned(server: Server, device: Device, workload: Path | None) -> tuple[str, Sequence[Point]]:
-    """Return the points of a server's plan, and print those that cannot be measured here."""
-    from app.measure.server_plan import planned
+def _planned(
+    server: Server | None, device: Device, workload: Path | None, file: Path | None
+) -> tuple[str, Sequence[Point]] | None:
+    """Return the points of a plan in a file, or else of a server's; None with neither.
 
-    points, others = planned(server, device, workload)
+    Prints the rows that cannot be measured here.
+    """
+    from app.measure.server_plan import planned, saved
+
+    if file is not None:
+        points, others = saved(file, device)
+    elif server is not None:
+        points, others = planned(server, device, workload)
+    else:
+        return None
     if others:
         print(f"not measured here: {', '.join(sorted(set(others)))}", file=sys.stderr)
     return "plan", points

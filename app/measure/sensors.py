@@ -24,6 +24,8 @@ _THROTTLES = {
 }
 # NVML's kinds of clocks.
 _SM, _MEMORY = 1, 2
+# NVML's only kind of temperature sensor.
+_GPU_DIE = 0
 
 
 class Sensors:
@@ -48,6 +50,11 @@ class Sensors:
         if energy is not None and self._energy is not None and elapsed >= _SHORTEST_S:
             found["power_w"] = (energy - self._energy) * _J_PER_MJ / elapsed
         return found | self._throttled()
+
+    def heat(self) -> dict[str, float]:
+        """Return the GPU's temperature, degrees Celsius, if the driver tells it."""
+        degrees = self._of_device("Temperature", _GPU_DIE)
+        return {} if degrees is None else {"temperature_c": float(degrees)}
 
     def _throttled(self) -> dict[str, str]:
         """Return the throttle reason, if any."""

@@ -1,4 +1,4 @@
-"""A server's measurement plan for this device, as points."""
+"""A server's measurement plan for this device, asked for or saved, as points."""
 
 from __future__ import annotations
 
@@ -27,6 +27,19 @@ def planned(server: Server, device: Device, workload: Path | None) -> tuple[list
         plan = decoded(server.ask("GET", path))
     else:
         plan = decoded(server.ask("POST", path, json={"workload": _read(workload)}))
+    return _points(plan, device)
+
+
+def saved(path: Path, device: Device) -> tuple[list[Point], list[str]]:
+    """Return the same of a plan's JSON answer in a file, for a machine that reaches no server."""
+    try:
+        return _points(_read(path), device)
+    except (KeyError, TypeError) as error:
+        raise Malformed(f"{path} is not an answer of GET /gpus/{{name}}/plan.") from error
+
+
+def _points(plan: Any, device: Device) -> tuple[list[Point], list[str]]:
+    """Return a plan's points, and the planned rows that are not measured here."""
     rows = [_whole(item["workload"]) for item in plan["measurements"]]
     mine = [row["dtype"] in device.dtypes and is_measured(row) for row in rows]
     points = [point_of(device, {"kind": "operator", **row}) for row in compress(rows, mine)]

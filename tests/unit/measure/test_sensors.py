@@ -64,3 +64,10 @@ def test_without_a_library_there_are_no_readings(monkeypatch: pytest.MonkeyPatch
     sensors = Sensors(is_cuda=True)
     sensors.start()
     assert sensors.facts() == sensors.read() == {}
+
+
+def test_temperature_is_read_if_the_driver_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch, Temperature=lambda handle, sensor: {("the second", 0): 59}[handle, sensor])
+    assert Sensors(is_cuda=True).heat() == {"temperature_c": 59.0}
+    driver(monkeypatch)
+    assert Sensors(is_cuda=True).heat() == {}
