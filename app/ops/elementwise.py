@@ -178,8 +178,8 @@ def _op(name: str, form: _Form) -> Op:
         backward=form.steps,
         saves=form.saves,
         fusible=True,
-        # Much alike: each is measured in every third round.
-        suite=Space(_AXES, PLAIN, form.build, every=3),
+        # Much alike: each is measured in every third round; backward only where it runs something.
+        suite=Space(_AXES, PLAIN, form.build, back=bool(form.steps), every=3),
         usual=_USUAL if name in ("add", "gelu") else {},
         example={"b": 4096, "h": 4096},
     )
@@ -193,7 +193,11 @@ ADD_STRIDED = replace(
     work=_strided_work,
     rereads=_strided_rereads,
     suite=Space(
-        {"groups": Log(1, 32), "h": Log(64, 1 << 20), "stride": Pick((8, 16, 32))}, PLAIN, _build_strided, _interleaved
+        {"groups": Log(1, 32), "h": Log(64, 1 << 20), "stride": Pick((8, 16, 32))},
+        PLAIN,
+        _build_strided,
+        _interleaved,
+        back=False,
     ),
     usual={},
     example={"b": 4096, "h": 4096, "stride": 16},
