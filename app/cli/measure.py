@@ -145,6 +145,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
     if plan and saved_plan is not None:
         raise BadInput("--plan asks a server and --saved-plan reads a file; pass one of them.")
+    if (plan or saved_plan is not None) and (suite or only):
+        raise BadInput("--plan and --saved-plan take neither --suite nor --only: a plan has its own rows.")
     _check_choices(suite, devices, plan=plan or saved_plan is not None)
     sink = _server(server, key, plan=plan, workload=workload)
     from app.measure.output import alone
@@ -153,8 +155,13 @@ def command(  # noqa: PLR0913 - one parameter per option
         device = _together(_device(gpu, software, threads, dtype), devices)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
-            of_plan = _planned(sink if plan else None, device, workload, saved_plan)
-            return _requested(suite, only, device) if of_plan is None else [of_plan]
+            from app.measure.server_plan import planned, saved
+
+            if saved_plan is not None:
+                return [_planned(*saved(saved_plan, device))]
+            if plan and sink is not None:
+                return [_planned(*planned(sink, device, workload))]
+            return _requested(suite, only, device)
 
         _measure(device, out, requested, sink, (began, seconds), most_spread)
 
@@ -280,21 +287,8 @@ def _requested(
     return [(name, [point for point in points if not only or _target(point) in only]) for name, points in found]
 
 
-def _planned(
-    server: Server | None, device: Device, workload: Path | None, file: Path | None
-) -> tuple[str, Sequence[Point]] | None:
-    """Return the points of a plan in a file, or else of a server's; None with neither.
-
-    Prints the rows that cannot be measured here.
-    """
-    from app.measure.server_plan import planned, saved
-
-    if file is not None:
-        points, others = saved(file, device)
-    elif server is not None:
-        points, others = planned(server, device, workload)
-    else:
-        return None
+def _planned(points: Sequence[Point], others: Sequence[str]) -> tuple[str, Sequence[Point]]:
+    """Return a plan's points, and print those that cannot be measured here."""
     if others:
         print(f"not measured here: {', '.join(sorted(set(others)))}", file=sys.stderr)
     return "plan", points

@@ -43,18 +43,16 @@ class Sensors:
         self._energy = self._of_device("TotalEnergyConsumption")
 
     def read(self) -> dict[str, Any]:
-        """Return mean power since `start`, W, if long enough; the SM clock, Hz; and the throttle reason."""
+        """Return mean power since `start`, W, if long enough; SM clock, Hz; temperature, Celsius; throttle reason."""
         clock, energy = self._of_device("ClockInfo", _SM), self._of_device("TotalEnergyConsumption")
         elapsed = time.monotonic() - self._began
+        degrees = self._of_device("Temperature", _GPU_DIE)
         found: dict[str, Any] = {} if clock is None else {"clock_hz": clock * _HZ_PER_MHZ}
+        if degrees is not None:
+            found["temperature_c"] = float(degrees)
         if energy is not None and self._energy is not None and elapsed >= _SHORTEST_S:
             found["power_w"] = (energy - self._energy) * _J_PER_MJ / elapsed
         return found | self._throttled()
-
-    def heat(self) -> dict[str, float]:
-        """Return the GPU's temperature, degrees Celsius, if the driver tells it."""
-        degrees = self._of_device("Temperature", _GPU_DIE)
-        return {} if degrees is None else {"temperature_c": float(degrees)}
 
     def _throttled(self) -> dict[str, str]:
         """Return the throttle reason, if any."""

@@ -34,7 +34,7 @@ def saved(path: Path, device: Device) -> tuple[list[Point], list[str]]:
     """Return the same of a plan's JSON answer in a file, for a machine that reaches no server."""
     try:
         return _points(_read(path), device)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise Malformed(f"{path} is not an answer of GET /gpus/{{name}}/plan.") from error
 
 

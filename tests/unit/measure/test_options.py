@@ -43,7 +43,9 @@ def test_planned_rows_that_the_device_lacks_are_named(tmp_path: Path) -> None:
     assert saved(plan, find(1)) == ([], ["linear nvfp4"])
 
 
-@pytest.mark.parametrize("text", ["[]", '{"measurements": [{}]}', "{", '{"measurements": 3}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"measurements": [{}]}', "{", '{"measurements": 3}', '{"measurements": [{"workload": "x"}]}']
+)
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(text)
@@ -54,3 +56,9 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_plan_is_asked_for_or_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="pass one of them"):
         command(tmp_path / "out.parquet", plan=True, saved_plan=tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("other", [{"suite": ["models"]}, {"only": ["linear"]}])
+def test_a_plan_takes_no_suite_and_no_operator(tmp_path: Path, other: dict[str, list[str]]) -> None:
+    with pytest.raises(BadInput, match="neither --suite nor --only"):
+        command(tmp_path / "out.parquet", saved_plan=tmp_path / "plan.json", **other)  # type: ignore[arg-type]

@@ -68,6 +68,4 @@ def test_without_a_library_there_are_no_readings(monkeypatch: pytest.MonkeyPatch
 
 def test_temperature_is_read_if_the_driver_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver(monkeypatch, Temperature=lambda handle, sensor: {("the second", 0): 59}[handle, sensor])
-    assert Sensors(is_cuda=True).heat() == {"temperature_c": 59.0}
-    driver(monkeypatch)
-    assert Sensors(is_cuda=True).heat() == {}
+    assert Sensors(is_cuda=True).read() == {"temperature_c": 59.0}
