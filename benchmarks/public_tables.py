@@ -74,7 +74,7 @@ def _attention(folder: Path) -> Iterator[tuple[Key, Mapping[str, Any]]]:
     wanted = [("gpu", "=", GPU), ("dtype", "=", "bfloat16"), ("kv_cache_dtype", "=", "bfloat16")]
     for op in _ATTENTION:
         for row in pq.read_table(folder / f"{op}.parquet", filters=[*wanted, ("window_size", "=", 0)]).to_pylist():
-            if op == "attention_decode" or row["past_tokens"] == 0:
+            if row["new_tokens"] == 1 if op == "attention_decode" else row["past_tokens"] == 0:
                 context = row["new_tokens"] + row["past_tokens"]
                 sizes = (row["batch_size"], row["num_heads"], row["num_kv_heads"], row["head_dim"], context)
                 yield (op, "bf16", *sizes), row

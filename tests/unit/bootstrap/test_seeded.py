@@ -61,7 +61,7 @@ def test_each_shipped_file_is_imported_once(
 
 
 def test_shipped_measurements_are_valid(database: Database) -> None:
-    for path in sorted(SEED_MEASUREMENTS.glob("*.parquet")):
+    for path in sorted(SEED_MEASUREMENTS.rglob("*.parquet")):
         report = import_parts(database, IMPORTER, path, dry_run=True)
         assert report.inserted > 0
         assert [reason for reason in report.skipped if not reason.startswith("not measured")] == []
