@@ -2,20 +2,22 @@
 
 On CUDA it uses device events. Before each repetition the L2 is flushed by writing a buffer of twice its size. For an
 eager stack the device then idles until the host launches, so that the launch counts; for others the host runs ahead
-during the flush, and only device time counts. On a CPU it uses the process clock, with warm caches as between the
-layers of a network.
+during the flush, and only device time counts, without what events add to the launch of a graph. On a CPU it uses the
+process clock, with warm caches as between the layers of a network.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 
+from app.measure.cuda_graph import replayed
 from app.measure.device import Device
 from app.measure.point import Prepared
 
@@ -26,6 +28,8 @@ TRIALS = (3, 10)
 # those of a CPU, which other processes share.
 TRIAL_S, LONGEST_S = {"cpu": 0.01, "cuda": 0.005}, 2.0
 MOST_REPETITIONS = 100
+# Launches, in one graph, of the operator that shows what events add, and repetitions.
+_CHAIN, _GAP_REPETITIONS = 50, 100
 _NS = 1e9
 _PER_EVENT = 1e3
 
@@ -63,12 +67,36 @@ class Clock:
             return [_on_host(prepared) for _ in range(count)]
         events = [self._on_device(prepared, eager) for _ in range(count)]
         torch.cuda.synchronize()
-        scale = _PER_EVENT * prepared.launches
-        return [[a.elapsed_time(b) / scale for a, b in pairwise(row)] for row in events]
+        gap_s = 0.0 if eager else self._gap_s
+        seconds = [[a.elapsed_time(b) / _PER_EVENT - gap_s for a, b in pairwise(row)] for row in events]
+        return [[each / prepared.launches for each in row] for row in seconds]
+
+    @cached_property
+    def _gap_s(self) -> float:
+        """Seconds that the events around a graph add to it: 2 us on an H200, where the smallest operator takes 1 us."""
+        one = torch.ones(1, device=self._flushed.device)
+
+        def median_s(count: int) -> float:
+            replay = replayed(lambda: [one + one for _ in range(count)])
+            return statistics.median(self._between_events(replay) for _ in range(_GAP_REPETITIONS))
+
+        return gap_s(median_s(1), median_s(_CHAIN), _CHAIN)
+
+    def _between_events(self, run: Callable[[], object]) -> float:
+        """Return the seconds of a run that was just run, hence from warm caches, while the host runs ahead."""
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._flushed.zero_()
+        run()
+        before.record()
+        run()
+        after.record()
+        torch.cuda.synchronize()
+        return float(before.elapsed_time(after)) / _PER_EVENT
 
     def _on_device(self, prepared: Prepared, eager: bool) -> list[torch.cuda.Event]:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(len(prepared.phases) + 1)]
-        time.sleep(prepared.rest_s)
+        if prepared.rest_s:  # even a sleep of no time lets another process run
+            time.sleep(prepared.rest_s)
         if prepared.cold:
             self._flushed.zero_()
         if eager:
@@ -78,6 +106,11 @@ class Clock:
             run()
             event.record()
         return events
+
+
+def gap_s(single_s: float, chain_s: float, count: int) -> float:
+    """Return what events add to a graph, from the seconds of graphs with one launch and with `count` of the same."""
+    return (count * single_s - chain_s) / (count - 1)
 
 
 def _on_host(prepared: Prepared) -> list[float]:

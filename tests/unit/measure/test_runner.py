@@ -21,6 +21,7 @@ from app.measure.kernel_profile import longest
 from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner, flat
+from app.measure.timing import gap_s
 from app.services.measurements.measurement_bodies import read_measurements
 from tests.busy_machine import least
 
@@ -45,6 +46,11 @@ def no_memory() -> object:
 
 def unknown_format() -> object:
     raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Float8_e4m3fn'\nmore")
+
+
+def test_events_add_what_does_not_grow_with_the_launches_of_a_graph() -> None:
+    launch_us, added_us = 1.0, 2.0
+    assert gap_s(added_us + launch_us, added_us + 50 * launch_us, 50) == pytest.approx(added_us)
 
 
 def test_a_time_is_the_median_of_its_repetitions() -> None:
