@@ -39,7 +39,7 @@ from app.predictors.intervals.groups import S_MEASURED, SUPPORT_OF_GROUP, operat
 from app.predictors.roofline import hardware_limit
 from app.predictors.shapes import check_shape
 from app.runtime.fields_only import fields_only
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.operator_runs import OperatorRuns
@@ -48,6 +48,7 @@ from app.tables.predictions import MEASURED, Estimate, Predictions
 
 FLOOR_CHOICES = (0.6, 0.8, 1.0)
 TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
+ANY = ""
 
 _KERNEL = OP_CODE["kernel"]
 
@@ -66,6 +67,7 @@ class Auto:
     default_floor_: float = FLOOR_S
     prior_cost_: Floats = field(default_factory=lambda: PRIOR_COST)
     kernels_: KernelCosts = field(default_factory=KernelCosts.none)
+    architecture_: str = ANY  # the only one of the kernels trained on
     operators_: Learned = field(default_factory=Learned)
 
     __getstate__ = fields_only
@@ -79,9 +81,18 @@ class Auto:
         if known is None:
             devices = devices_of(gpus)
             fitted = np.array([self.floors_.get(gpu, np.nan) for gpu in gpus.ids])
-            known = devices._replace(floor_s=np.where(np.isnan(fitted), devices.floor_s, fitted))
+            floor_s = np.where(np.isnan(fitted), devices.floor_s, fitted)
+            known = devices._replace(floor_s=floor_s, alike=self._alike(gpus))
             gpus.memo_of[self] = known
         return known
+
+    def _alike(self, gpus: GpuTable) -> Bools:
+        """Return where the fitted costs of kernels hold, bool [gpus].
+
+        After training on one architecture they hold there only, as a kernel's costs on it say little of others.
+        """
+        alike: Bools = (_architectures(gpus) == self.architecture_) | (self.architecture_ == ANY)
+        return alike
 
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Return the estimates of operator row `i[q]` on GPU row `j[q]`; supports every row.
@@ -178,6 +189,7 @@ class Auto:
             "label": self.kernels_.label,
             "log_likelihood": self.kernels_.log_likelihood,
             "cost": self.kernels_.cost,
+            "architecture": self.architecture_,
             "operators": self.operators_.state(),
         }
 
@@ -189,8 +201,8 @@ class Auto:
         for part in (kernels.log_likelihood, kernels.cost):
             check_shape("figures of kernels", part, len(BOTTLENECKS), len(kernels.label))
         learned = Learned.from_state(state["operators"])
-        shares = Shares(*state["shares"])
-        return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, learned)
+        shares, only = Shares(*state["shares"]), state.get("architecture", ANY)  # versions trained before have none
+        return cls(shares, state["floors"], state["default_floor"], state["prior_cost"], kernels, only, learned)
 
 
 def _with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, evidence: Evidence) -> Estimate:
@@ -210,11 +222,19 @@ def _with_hits(estimate: Estimate, ops: OpTable, gpus: GpuTable, i: Ints, j: Int
 
 def _learn(measurements: Measurements, gpus: GpuTable, shares: Shares) -> Auto:
     floors = launch_floors(measurements, gpus)
-    # Too long a floor may double a short kernel's time, too short a floor at most halves it: take the least.
-    default = min(floors.values(), default=FLOOR_S)
     floor_s = np.array([floors[gpus.ids[g]] for g in measurements.gpu])
     kernels, cost = fit_kernels(measurements, gpus, floor_s, shares)
-    return Auto(shares, floors, default, cost, kernels)
+    trained_on = np.unique(_architectures(gpus)[measurements.gpu])
+    only = str(trained_on[0]) if len(trained_on) == 1 else ANY
+    # Too long a floor may double a short kernel's time, too short a floor at most halves it: take the least, but not
+    # that of one architecture, which may all have been timed in one way.
+    default = min(floors.values()) if only == ANY else FLOOR_S
+    return Auto(shares, floors, default, cost, kernels, only)
+
+
+def _architectures(gpus: GpuTable) -> NDArray[np.str_]:
+    """Return every GPU's architecture; its id where a table has none."""
+    return np.array(gpus.architectures or gpus.ids)
 
 
 def _held_out_error(measurements: Measurements, gpus: GpuTable, trained: list[int], shares: Shares) -> float:

@@ -1,5 +1,7 @@
 """`auto` on launches with a known time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -135,3 +137,25 @@ def test_training_learns_launch_floors_and_kernel_costs() -> None:
     known = auto.predict(kernels([MATMUL], label=[2]), GPUS, index(0), index(1), evidence=none)
     assert known.latency_s[0] == pytest.approx(10e-3, rel=0.5)
     assert known.group[0] == OTHER_GPU_AND_SIZE
+
+
+def test_costs_learned_on_one_architecture_hold_there_only() -> None:
+    other = replace(VOLTA, id="ampere", architecture="ampere")
+    gpus = GpuTable.from_specs([TURING, VOLTA, other])
+    rows = Measurements(kernels([MATMUL, MATMUL]), np.array([0, 1]), np.array([80e-3, 40e-3]))
+    auto = Auto().fit(rows, gpus)
+    none = Evidence(Measurements(kernels([]), index(), np.empty(0)), index())
+    here, elsewhere = (auto.predict(kernels([MATMUL]), gpus, index(0), index(gpu), evidence=none) for gpu in (1, 2))
+    assert here.latency_s[0] == pytest.approx(40e-3, rel=0.2)
+    assert (here.group[0], elsewhere.group[0]) == (OTHER_GPU_AND_SIZE, NO_EVIDENCE)
+    assert auto.default_floor_ == FLOOR_S
+    again = Auto.from_state(auto.state())
+    assert again.predict(kernels([MATMUL]), gpus, index(0), index(2), evidence=none).group[0] == NO_EVIDENCE
+
+
+def test_a_kernel_that_only_launches_says_nothing_of_others() -> None:
+    empty = STREAM | {"flops": 0, "bytes": 4, "working_set_bytes": 4, "lane_operations": 1, "blocks": 1}
+    ops = kernels([MATMUL, MATMUL, empty, empty], label=[1, 1, 2, 2])
+    without = trained(ops.take(index(0, 1)), [0, 1], [20e-3, 10e-3])
+    with_it = trained(ops, [0, 1, 0, 1], [20e-3, 10e-3, 3e-6, 3e-6])
+    assert with_it.prior_cost_ == pytest.approx(without.prior_cost_, rel=0.05)

@@ -21,7 +21,7 @@ from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
 
@@ -98,18 +98,21 @@ class Devices(NamedTuple):
     peak     float64 [dtypes, gpus], as app.predictors.roofline.peaks
     figures  float64 [columns, gpus]
     floor_s  float64 [gpus], launch floors, seconds; NaN if unknown
+    alike    bool [gpus], True where the fitted costs of trained kernels hold
     """
 
     rate: Floats
     peak: Floats
     figures: Floats
     floor_s: Floats
+    alike: Bools
 
 
 @once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
     """Return the arrays of a table for compiled code, with the launch floors of the catalogue."""
-    return Devices(rates(gpus), peaks(gpus), gpus.values, gpus.column("launch_overhead_s"))
+    every = np.ones(len(gpus.ids), dtype=np.bool_)
+    return Devices(rates(gpus), peaks(gpus), gpus.values, gpus.column("launch_overhead_s"), every)
 
 
 @compiled

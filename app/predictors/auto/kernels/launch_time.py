@@ -113,7 +113,7 @@ class _Query(NamedTuple):
     first    position of its first source
     unit     float64 [5], unit times
     limit_s  hardware limit, seconds
-    column   column in Parameters; -1: untrained kernel
+    column   column in Parameters; -1: untrained kernel, or a GPU unlike those trained on
     """
 
     at: int
@@ -251,7 +251,8 @@ def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, tim
     scratch = _Scratch(np.empty(5), np.empty(5), np.empty(5), np.empty((4, 5)))
     for q in range(len(times.latency_s)):
         limit = unit_times(queries, q, devices, unit)
-        query = _Query(q, first, unit, limit, _column(known, queries.label[queries.row[q]]))
+        column = _column(known, queries.label[queries.row[q]]) if devices.alike[queries.gpu[q]] else -1
+        query = _Query(q, first, unit, limit, column)
         sources = _aggregate(question, devices, known, query, scratch)
         log_work, group = _log_work(queries, known, query, sources, scratch)
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), sources.floor_s, known.floor_share)
