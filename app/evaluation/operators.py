@@ -18,7 +18,6 @@ from app.evaluation.host_drift import with_host_drift
 from app.evaluation.operator_cells import read_cells
 from app.evaluation.operator_goals import APART, GOALS, MUST_REACH, Where, published
 from app.ops import OPS
-from app.ops.base import Op
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.finish import finished
@@ -92,17 +91,13 @@ def contenders() -> tuple[Contender, ...]:
 
 
 def family_of(cell: Cell) -> str:
-    """Return the family of a cell: its operator group, or in attention its operator, as prefill and decode differ."""
-    return _family(cell.op)
+    """Return the family of a cell."""
+    return cell.op.family
 
 
 def operators_of(families: Collection[str]) -> set[str]:
     """Return the names of the operators in these families."""
-    return {op.name for op in OPS if _family(op) in families}
-
-
-def _family(op: Op) -> str:
-    return op.name if op.group == "attention" else op.group
+    return {op.name for op in OPS if op.family in families}
 
 
 def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command)
@@ -128,7 +123,7 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
     ]
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    chosen = _chosen("family", dict.fromkeys(map(_family, OPS)), families)
+    chosen = _chosen("family", dict.fromkeys(op.family for op in OPS), families)
     cells = sorted(read_cells(folder, operators_of(chosen)), key=family_of)
     cells = [cell for cell in cells if family_of(cell) in chosen]
     errors: dict[tuple[str, str, str], list[CellErrors]] = defaultdict(list)
@@ -136,7 +131,7 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
         for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
             for contender in running.values():
                 started = perf_counter()
-                for protocol, part, in_part in _errors(contender, cells, gpus, fold):
+                for protocol, part, in_part in errors_by_part(contender, cells, gpus, fold):
                     errors[protocol, part, contender.name] += in_part
                 progress(f"{fold.name}: {contender.name}, {perf_counter() - started:.1f} s")
     return Study(
@@ -153,7 +148,7 @@ def _chosen(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[s
     return {name: value for name, value in known.items() if not names or name in names}
 
 
-def _errors(
+def errors_by_part(
     contender: Contender, cells: Sequence[Cell], gpus: GpuTable, fold: OperatorFold
 ) -> Iterator[tuple[str, str, list[CellErrors]]]:
     """Return a contender's errors in a fold by protocol and part; none where there are too few training rows."""

@@ -231,6 +231,11 @@ class Op:
         object.__setattr__(self, "fields", columns(self.dims))
 
     @property
+    def family(self) -> str:
+        """The line of its errors: its group, or in attention its name, as prefill and decode differ."""
+        return self.name if self.group == "attention" else self.group
+
+    @property
     def interval_group(self) -> str:
         """The group of residuals that its intervals are of."""
         return self.name if self.interval_apart else self.group

@@ -31,7 +31,7 @@ def by_family(card: Iterable[Mapping[str, Any]]) -> list[FamilyErrors]:
 
 def _family(cell: str) -> str:
     name = cell.split("/", maxsplit=1)[0]
-    return OPS[OP_CODE[name]].group if name in OP_CODE else name
+    return OPS[OP_CODE[name]].family if name in OP_CODE else name
 
 
 def _pooled(split: str, family: str, rows: list[Mapping[str, Any]]) -> FamilyErrors:
