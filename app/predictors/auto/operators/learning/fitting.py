@@ -56,6 +56,11 @@ CLEAR, SETTLES = 0.1, 0.1
 # the shorter is the better answer, also if it is somewhat rarer.
 _OWN_EAGER = Growth(LEAST_TREES, features=OWN_FEATURES)
 _OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True, steps=STEPS // 9)
+# The same of a model of all GPUs, by whether the rows are eager.
+_OF_ALL = {
+    True: Growth(LEAST_TREES),
+    False: Growth(LEAST_TREES, clear=CLEAR, relative=True, steps=_OWN_OF_GRAPHS.steps),
+}
 # Most rows per GPU of the shared model, and its trees.
 SHARED_ROWS, SHARED_TREES = 4000, 200
 # Least rows of a GPU for a calibration without the shared model.
@@ -146,7 +151,8 @@ def fitted(samples: Samples, shared: tuple[int, Floats] | None = None) -> Model:
 
     `shared`, of a model of all GPUs: its number of trees, and the weights [n] of the rows.
     """
-    alone, (trees, mass) = shared is None, shared or (0, np.ones(len(samples.latency_s)))
+    alone = shared is None
+    trees, mass = shared or (0, np.ones(len(samples.latency_s)))
     features, axes, op = np.ascontiguousarray(samples.features), Axes.of(samples.kind), OPS[samples.kind]
     trend = fitted_trend(features, samples.latency_s, axes) if alone else NO_TREND
     factors = NEUTRAL
@@ -157,8 +163,7 @@ def fitted(samples: Samples, shared: tuple[int, Floats] | None = None) -> Model:
     features = without_parts(features, axes)
     mean = float(np.average(residual, weights=mass))
     eager = bool(samples.features[EAGER].mean() > 0.5)
-    of_all = Growth(trees) if eager else Growth(trees, clear=CLEAR, relative=True, steps=_OWN_OF_GRAPHS.steps)
-    growth = growth_of(len(residual), samples.kind, eager=eager) if alone else of_all
+    growth = growth_of(len(residual), samples.kind, eager=eager) if alone else replace(_OF_ALL[eager], trees=trees)
     target = residual - mean
     grown = boosted(features, target, mass, growth)
     blank = samples.blank[0][:, samples.blank[1] == samples.gpu[0]]
