@@ -39,6 +39,15 @@ def cross_gpu_kernels(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
     ] = None,
+    own: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="File of `gpucast measure --suite kernels`, whose GPU joins the cleaned rows; repeat for several.",
+        ),
+    ] = None,
 ) -> None:
     """Reproduce tables 3 to 6 of the cross-GPU kernels paper, and repeat the experiments on cleaned rows.
 
@@ -48,7 +57,7 @@ def cross_gpu_kernels(
 
     if json_file is not None:
         _refuse_unwritable(json_file)
-    study = evaluate_cross_gpu_kernels(inside if (inside := data / "cuda_kernels").is_dir() else data)
+    study = evaluate_cross_gpu_kernels(inside if (inside := data / "cuda_kernels").is_dir() else data, own or ())
     print("\n".join([*_published(study.published), *_clean(study.clean), *study.notes]))
     if json_file is not None:
         body = {"study": study.name, "cells": [*study.published, *study.clean]}
@@ -114,6 +123,41 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
         json_file.write_text(json.dumps(body(study, study.cells), indent=1) + "\n", "utf-8")
     if results:
         record(study)
+
+
+@command.command("own-operators")
+def own_operators(
+    data: Data,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="File of `gpucast measure --suite operators`; repeat for several (default: those that ship).",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+    ] = None,
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Evaluate this predictor; repeat for several (default: auto, kernel_table)."),
+    ] = None,
+) -> None:
+    """Evaluate predictors on operators of `gpucast measure`, with and without such rows in training."""
+    from app.config import SEED_MEASUREMENTS
+    from app.evaluation.own_operators import evaluate_own_operators
+    from app.evaluation.own_operators import lines as own_lines
+
+    if json_file is not None:
+        _refuse_unwritable(json_file)
+    files = file or sorted(SEED_MEASUREMENTS.glob("*.parquet"))
+    predictors = predictor or ("auto", "kernel_table")
+    found = evaluate_own_operators(data, files, predictors, progress=lambda line: typer.echo(line, err=True))
+    print("\n".join(own_lines(found)))
+    if json_file is not None:
+        json_file.write_text(json.dumps({"study": "own-operators", "cells": found}, indent=1) + "\n", "utf-8")
 
 
 @command.command("serving-steps")

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.curated import load_seed_specs
-from app.errors import NotFound
+from app.errors import BadInput, NotFound
 from app.predictors import PREDICTORS
 from app.services.measurements.check_upload import check
+from app.services.measurements.importers import native
 from app.services.measurements.importers.cuda_kernels import CLEAN_FILE, IMPORTER
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
@@ -19,6 +20,10 @@ from app.training.papers import cross_gpu_kernels
 from app.wire.measurements.upload import Objects
 
 Cell = Mapping[str, Any]
+# Figures of a launch that each GPU's compiler gives.
+_OF_COMPILER = ("registers_per_thread", "shared_memory_per_block")
+# The authors' buffers are zero: their random reads are all of one address, and their histogram has one bin.
+_OTHER_DATA = ("random_access", "histogram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +41,60 @@ class Study:
     notes: tuple[str, ...]
 
 
-def evaluate_cross_gpu_kernels(folder: Path) -> Study:
+def evaluate_cross_gpu_kernels(folder: Path, own: Sequence[Path] = ()) -> Study:
     """Return the study of the authors' CSV files in `folder`; the clean protocol needs CLEAN_FILE.
 
-    Raises NotFound if there is no such folder.
+    `own` are files of `gpucast measure` whose GPUs take part in the clean protocol. Raises NotFound if there is no such
+    folder, and BadInput for a file without kernels.
     """
     if not folder.is_dir():
         raise NotFound(f"{folder} is not a folder. Pass --data the folder of the authors' CSV files.")
     published = tuple(cross_gpu_kernels.evaluate(folder))
     clean: tuple[Cell, ...] = ()
     if (folder / CLEAN_FILE).exists():
-        clean, notes = clean_experiments(folder)
+        clean, notes = clean_experiments(folder, own=own)
     else:
         notes = (f"{folder} has no {CLEAN_FILE}: no clean protocol, which needs the rows with true sizes.",)
     return Study(cross_gpu_kernels.STUDY, published, clean, notes)
 
 
-def clean_experiments(folder: Path, predictors: Sequence[Any] = PREDICTORS) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def clean_experiments(
+    folder: Path, predictors: Sequence[Any] = PREDICTORS, *, own: Sequence[Path] = ()
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
     """Return the results of the clean protocol, and notes on the rows left out of it.
 
-    Raises NotFound if no row is valid.
+    `own` are files of `gpucast measure` with kernels of further GPUs. Raises NotFound if no row is valid, and BadInput
+    for a file without kernels.
     """
     imported = IMPORTER.read(folder)
-    checked = check(_catalog(imported.figures), Objects.of(imported.rows))
+    own_rows = [row for path in own for row in _own_kernels(path, imported.rows)]
+    checked = check(_catalog(imported.figures), Objects.of([*imported.rows, *own_rows]))
     if checked.measured is None:
         raise NotFound(f"{folder / CLEAN_FILE} has no valid row.")
     kernels = [row.name for row in checked.rows]
-    notes = [f"{imported.where[int(error.loc[0])]}: left out, {error.msg}" for error in checked.errors]
+    where = [*imported.where, *(f"{row['gpu']}, {row['workload']['name']}" for row in own_rows)]
+    notes = [f"{where[int(error.loc[0])]}: left out, {error.msg}" for error in checked.errors]
     return tuple(clean_kernels.evaluate(checked.measured, checked.gpus, kernels, predictors)), tuple(notes)
+
+
+def _own_kernels(path: Path, paper: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the launches in a file of `gpucast measure` that the paper has too, with the paper's counts."""
+    counts = {_launch(row["workload"]): row["workload"] for row in paper}
+    objects = [row for part in native.read(path) if isinstance(part.sent, Objects) for row in part.sent.rows]
+    rows = [
+        {**row, "workload": counts[launch] | {name: row["workload"][name] for name in _OF_COMPILER}}
+        for row in objects
+        if (launch := _launch(row["workload"])) in counts and row["workload"]["name"] not in _OTHER_DATA
+    ]
+    if not rows:
+        raise BadInput(f"{path} has no launch of the paper's kernels: measure them with --suite kernels.")
+    return rows
+
+
+def _launch(workload: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells the paper's launches apart: kernel, sizes and threads per block."""
+    sizes = {name: size for name, size in workload.get("size", {}).items() if size}
+    return (workload.get("name"), tuple(sorted(sizes.items())), workload.get("threads_per_block"))
 
 
 def _catalog(figures: Mapping[str, Mapping[str, float]]) -> Catalog:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.config import CHECKOUT
+from app.config import CHECKOUT, SEED_MEASUREMENTS
 from app.evaluation.papers import clean_experiments
 from app.predictors.auto.predictor import Auto
 from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
@@ -59,3 +59,15 @@ def test_intervals_of_unmeasured_kernels_have_their_nominal_coverage(cells: dict
 def test_auto_beats_the_papers_formula(cells: dict[Any, dict[str, Any]], experiment: str) -> None:
     ours, papers = (cells[name, experiment, "all", "mape"]["measured"] for name in ("auto", "efficiency"))
     assert ours < 0.5 * papers
+
+
+def test_our_own_gpu_is_predicted_from_all_others() -> None:
+    """The paper's experiment 1 with the H200 as the new GPU: its goal, set before the GPU was measured."""
+    own = [SEED_MEASUREMENTS / f"{gpu}-kernels.parquet" for gpu in ("h100", "h200")]
+    found, notes = clean_experiments(DATA, [Auto], own=own)
+    (target,) = (
+        cell for cell in found if (cell["experiment"], cell["gpu"], cell["metric"]) == ("1", "h200-sxm-141gb", "mape")
+    )
+    assert notes == ()
+    assert target["n"] > 150
+    assert target["measured"] < 18.0
