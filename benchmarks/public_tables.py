@@ -1,10 +1,10 @@
 """Our own measurements of an H200 beside aiconfigurator's tables of the same GPU, row by row.
 
-    python -m benchmarks.public_tables --data FOLDER
+    python -m benchmarks.public_tables --data FOLDER [--ours FILE.parquet] [--gpu NAME]
 
 FOLDER is aiconfigurator's data (`gpucast import aiconfigurator`). A line is an operator, format and stack: rows, the
 median ratio of our time to the table's, and the median distance from it; then the same of rows above 0.1 ms, which
-depend less on whether the L2 was emptied (ours: yes).
+depend less on whether the L2 was emptied (`gpucast measure`: yes; `benchmarks.warm_l2`: no).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from app.config import SEED_MEASUREMENTS
 
-OURS = SEED_MEASUREMENTS / "later" / "h200-serving-rows.parquet"
-GPU, LONG_MS = "h200_sxm", 0.1
+OURS = SEED_MEASUREMENTS / "h200-serving-rows.parquet"
+LONG_MS = 0.1
 _DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
 _ATTENTION = ("attention_prefill", "attention_decode")
 Key = tuple[Any, ...]
@@ -31,9 +31,12 @@ def main() -> None:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of aiconfigurator's tables")
-    tables = _tables(parser.parse_args().data)
+    parser.add_argument("--ours", type=Path, default=OURS, help=f"file of ours (default: {OURS.name})")
+    parser.add_argument("--gpu", default="h200_sxm", help="the GPU in the tables (default: h200_sxm)")
+    options = parser.parse_args()
+    tables = _tables(options.data, options.gpu)
     pairs: dict[Key, list[tuple[float, float]]] = defaultdict(list)
-    for row in pq.read_table(OURS).to_pylist():
+    for row in pq.read_table(options.ours).to_pylist():
         if row["outcome"] == "measured":
             for stack, theirs in tables[_ours(row)]:
                 pairs[row["op"], row["dtype"], stack].append((row["latency_ms"] / theirs, theirs))
@@ -55,23 +58,23 @@ def _ours(row: Mapping[str, Any]) -> Key:
     return (row["op"], row["dtype"], *(row[name] for name in names))
 
 
-def _tables(folder: Path) -> Mapping[Key, list[tuple[str, float]]]:
+def _tables(folder: Path, gpu: str) -> Mapping[Key, list[tuple[str, float]]]:
     """Return (stack, ms) of every row of the tables, by the key of `_ours`."""
     found: dict[Key, list[tuple[str, float]]] = defaultdict(list)
-    for key, row in (*_products(folder), *_attention(folder)):
+    for key, row in (*_products(folder, gpu), *_attention(folder, gpu)):
         found[key].append((row["framework"], row["latency_ms"]))
     return found
 
 
-def _products(folder: Path) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    wanted = [("gpu", "=", GPU), ("dtype", "in", list(_DTYPES))]
+def _products(folder: Path, gpu: str) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    wanted = [("gpu", "=", gpu), ("dtype", "in", list(_DTYPES))]
     for row in pq.read_table(folder / "gemm.parquet", filters=wanted).to_pylist():
         yield ("linear", _DTYPES[row["dtype"]], row["m"], row["n"], row["k"]), row
 
 
-def _attention(folder: Path) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+def _attention(folder: Path, gpu: str) -> Iterator[tuple[Key, Mapping[str, Any]]]:
     """Yield rows without a window, of one prefill without a prefix or one token a sequence, in BF16 throughout."""
-    wanted = [("gpu", "=", GPU), ("dtype", "=", "bfloat16"), ("kv_cache_dtype", "=", "bfloat16")]
+    wanted = [("gpu", "=", gpu), ("dtype", "=", "bfloat16"), ("kv_cache_dtype", "=", "bfloat16")]
     for op in _ATTENTION:
         for row in pq.read_table(folder / f"{op}.parquet", filters=[*wanted, ("window_size", "=", 0)]).to_pylist():
             if row["new_tokens"] == 1 if op == "attention_decode" else row["past_tokens"] == 0:

@@ -1,9 +1,10 @@
-"""How far our own measurements of an H200 lie from a second run of them, minutes later in another process.
+"""How far our own measurements of an H200 lie from second runs of them.
 
     python -m benchmarks.repeats
 
-A line is a suite, and whether its times contain the host's launches: points in both files, and the median, ninth decile
-and largest distance of the two times. The second runs are in seed_data/measurements/later/again.
+A line is a suite, when it was measured again (minutes later in another process, or on another machine with the same
+GPU), and whether its times contain the host's launches: points in both files, and the median, ninth decile and largest
+distance of the two times.
 """
 
 from __future__ import annotations
@@ -20,21 +21,25 @@ from app.config import SEED_MEASUREMENTS
 from app.measure.output import POINTS
 from app.ops.stacks import is_eager
 
-LATER = SEED_MEASUREMENTS / "later"
+# Folders of second runs, beside those with the first ones.
+AGAIN, FIRST = ("again", "another-host"), (SEED_MEASUREMENTS, SEED_MEASUREMENTS / "host-bound")
 
 
 def main() -> None:
     """Print the distances."""
-    for again in sorted((LATER / "again").glob("*.parquet")):
-        first = next(folder / again.name for folder in (LATER, SEED_MEASUREMENTS) if (folder / again.name).exists())
-        before, found = _measured(first), defaultdict(list)
-        for point, row in _measured(again).items():
-            if point in before:
-                launched = "from the host" if is_eager(row["software"]) else "in a graph"
-                found[launched].append(abs(row["latency_ms"] / before[point]["latency_ms"] - 1.0))
-        for launched, apart in sorted(found.items()):
-            middle, most = np.quantile(apart, (0.5, 0.9))
-            print(f"{again.stem:<20}{launched:<15}{len(apart):>5}{middle:>8.1%}{most:>8.1%}{max(apart):>8.1%}")
+    for folder in AGAIN:
+        for again in sorted((SEED_MEASUREMENTS / folder).glob("*.parquet")):
+            firsts = [path / again.name for path in FIRST if (path / again.name).exists()]
+            before = {point: row for path in firsts for point, row in _measured(path).items()}
+            found = defaultdict(list)
+            for point, row in _measured(again).items():
+                if point in before:
+                    launched = "from the host" if is_eager(row["software"]) else "in a graph"
+                    found[launched].append(abs(row["latency_ms"] / before[point]["latency_ms"] - 1.0))
+            for launched, apart in sorted(found.items()):
+                middle, most = np.quantile(apart, (0.5, 0.9))
+                figures = f"{len(apart):>5}{middle:>8.1%}{most:>8.1%}{max(apart):>8.1%}"
+                print(f"{again.stem:<20}{folder:<14}{launched:<15}{figures}")
 
 
 def _measured(path: Path) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ The readers and checks are those of `gpucast import`, so the rows are those that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +17,14 @@ from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
 from app.ops import OP_CODE
 from app.services.measurements.check_operators import check_operators
-from app.services.measurements.importers import aiconfigurator, llmservingsim, neusight
+from app.services.measurements.importers import aiconfigurator, llmservingsim, native, neusight
 from app.services.measurements.importers.base import Part
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import NO_SPLIT, OWN, TEST, TRAIN
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Words
 
@@ -36,7 +37,6 @@ _READERS: Mapping[str, Callable[[Path], Iterator[Part]]] = {
     "whole_models": llmservingsim.read,
 }
 DATA_SETS = tuple(_READERS)
-NO_SPLIT, TRAIN, TEST = range(3)
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
 _PER_SPLIT = 1 << 40
 
@@ -44,7 +44,7 @@ _PER_SPLIT = 1 << 40
 class FileRuns(NamedTuple):
     """Measured rows of one operator in one dtype.
 
-    split    int [n]: NO_SPLIT, TRAIN or TEST, as the data set's authors split it
+    split    int [n]: NO_SPLIT, TRAIN or TEST, as the data set's authors split it; OWN: a row of `gpucast measure`
     drift_s  float64 [n], host drift in seconds, which an import subtracts from the measured time
     """
 
@@ -54,9 +54,11 @@ class FileRuns(NamedTuple):
 
 
 def read_operator_files(
-    folder: Path, ops: Collection[str] = OP_CODE, names: Collection[str] = DATA_SETS
+    folder: Path, ops: Collection[str] = OP_CODE, names: Collection[str] = DATA_SETS, own: Sequence[Path] = ()
 ) -> list[FileRuns]:
     """Return a table per operator of `ops` and dtype of the data sets `names` in `folder`, some of which may be absent.
+
+    Operators in the files `own` of `gpucast measure` are in the same tables.
 
     `rows.gpu` are rows of the shipped catalogue; rows are unique and in the order of their keys. Raises NotFound
     without any data set.
@@ -66,9 +68,9 @@ def read_operator_files(
     blocks: list[TaggedBlock] = []
     drift_s: list[NDArray[np.float64]] = []
     read = 0
-    for upload in _parts(folder, ops, names):
+    for upload, split in _all_parts(folder, ops, names, own):
         rows = len(upload.sent)
-        blocks += _blocks(upload, gpus, np.arange(read, read + rows))
+        blocks += _blocks(upload, gpus, np.arange(read, read + rows), split)
         drift_s.append(np.zeros(rows) if upload.host_drift_s is None else upload.host_drift_s)
         read += rows
     drift = np.concatenate(drift_s)
@@ -85,6 +87,18 @@ def _parts(folder: Path, ops: Collection[str], names: Collection[str]) -> Iterat
         yield from (part for part in _READERS[name](folder / name) if _has(part, ops))
 
 
+def _all_parts(
+    folder: Path, ops: Collection[str], names: Collection[str], own: Sequence[Path]
+) -> Iterator[tuple[Part, int]]:
+    """Yield the uploads of the data sets, then those of `own`, with the split of rows whose authors tell none."""
+    for part in _parts(folder, ops, names):
+        yield part, NO_SPLIT
+    for path in own:
+        for part in native.read(path):
+            if isinstance(part.sent, OperatorColumns) and _has(part, ops):
+                yield part, OWN
+
+
 def _has(part: Part, ops: Collection[str]) -> bool:
     """Return whether a part has rows of one of the operators."""
     assert isinstance(part.sent, OperatorColumns)
@@ -93,8 +107,11 @@ def _has(part: Part, ops: Collection[str]) -> bool:
     return any(word in ops for word in sent.words)
 
 
-def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp]) -> Iterator[TaggedBlock]:
-    """Return the checked blocks of a part, tagged by split and position; `read` int [n] are the positions."""
+def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp], untold: int) -> Iterator[TaggedBlock]:
+    """Return the checked blocks of a part, tagged by split and position; `read` int [n] are the positions.
+
+    `untold` is the split of rows whose authors tell none.
+    """
     assert isinstance(part.sent, OperatorColumns)
     checked = check_operators(gpus, part.sent)
     if not checked.readable:
@@ -103,5 +120,5 @@ def _blocks(part: Part, gpus: UploadGpus, read: NDArray[np.intp]) -> Iterator[Ta
     order = np.argsort(part.sent.position, kind="stable")
     for block, position in zip(checked.blocks, checked.position, strict=True):
         rows = order[np.searchsorted(part.sent.position, position, sorter=order)]
-        split = np.full(len(block), NO_SPLIT) if part.test is None else np.where(part.test[rows], TEST, TRAIN)
+        split = np.full(len(block), untold) if part.test is None else np.where(part.test[rows], TEST, TRAIN)
         yield TaggedBlock(block, identities(block), split * _PER_SPLIT + read[rows])

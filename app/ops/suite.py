@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 PLAIN = ("fp32", "bf16", "fp16", "fp64")
 PRODUCTS = ("fp32", "bf16", "fp16", "tf32", "fp64")
 NARROW = ("bf16", "fp16", "fp32")
+# Sides m = n of K sweeps, and their depths.
+SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
 
 
 class Log(NamedTuple):

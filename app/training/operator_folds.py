@@ -35,7 +35,7 @@ Rows = Mapping[int, Ints]
 PROTOCOLS = ("neusight", "configurations", "leave_one_gpu_out", "few_shot")
 NEUSIGHT_TRAINING = ("tesla-p4", "tesla-p100-pcie-16gb", "tesla-v100-pcie-32gb", "tesla-t4", "a100-pcie-40gb")
 NEUSIGHT_UNSEEN = ("nvidia-l4", "a100-pcie-80gb")
-NO_SPLIT, TRAIN, TEST = range(3)
+NO_SPLIT, TRAIN, TEST, OWN = range(4)
 HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Training rows per cell and GPU when a GPU is left out: its errors hardly change with more.
@@ -46,7 +46,7 @@ MOST_ELSEWHERE = 800
 class Cell:
     """Measured rows of one operator in one dtype.
 
-    split    int [n]: NO_SPLIT, TRAIN or TEST, as NeuSight split its data
+    split    int [n]: NO_SPLIT, TRAIN or TEST, as NeuSight split its data; OWN: a row of `gpucast measure`
     drift_s  float64 [n], host drift in seconds, which is not in the rows' times
     """
 
@@ -105,11 +105,11 @@ def operator_folds(
     limited = [(fold, most_train) for fold in whole]
     limited += [(fold, most_train or MOST_ELSEWHERE) for fold in _by_gpu(cells, gpus, protocols)]
     for fold, most in limited:
-        every = [replace(held_out, test=_fewer(cells, held_out.test, most_test)) for held_out in fold.evaluation_sets]
-        nonempty = tuple(held_out for held_out in every if held_out.test)
-        train = fold.train if most is None else _fewer(cells, fold.train, most)
-        if nonempty and train:
-            yield OperatorFold(fold.name, train, nonempty)
+        every = [replace(held_out, test=fewer(cells, held_out.test, most_test)) for held_out in fold.evaluation_sets]
+        tested = tuple(held_out for held_out in every if held_out.test)
+        train = fold.train if most is None else fewer(cells, fold.train, most)
+        if tested and train:
+            yield OperatorFold(fold.name, train, tested)
 
 
 def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
@@ -118,7 +118,7 @@ def _neusight(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFold:
     both = [k for k, cell in enumerate(cells) if (cell.split == TRAIN).any() and (cell.split == TEST).any()]
 
     def rows(split: int, on: Bools) -> Rows:
-        return _nonempty({k: (cells[k].split == split) & on[cells[k].runs.rows.gpu] for k in both})
+        return nonempty({k: (cells[k].split == split) & on[cells[k].runs.rows.gpu] for k in both})
 
     return OperatorFold(
         "NeuSight's test dimensions",
@@ -145,10 +145,10 @@ def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFo
         trained = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
         train[k], test[k], test_amd[k] = trained & ~held, held & ~amd[gpu], held & amd[gpu]
     evaluation_sets = (
-        EvaluationSet("neusight", "seen", {}, _nonempty(test)),
-        EvaluationSet("neusight", "seen_amd", {}, _nonempty(test_amd)),
+        EvaluationSet("neusight", "seen", {}, nonempty(test)),
+        EvaluationSet("neusight", "seen_amd", {}, nonempty(test_amd)),
     )
-    return OperatorFold("NeuSight's rows held out", _nonempty(train), evaluation_sets)
+    return OperatorFold("NeuSight's rows held out", nonempty(train), evaluation_sets)
 
 
 def _configurations(cells: Sequence[Cell]) -> Iterator[OperatorFold]:
@@ -161,8 +161,8 @@ def _configurations(cells: Sequence[Cell]) -> Iterator[OperatorFold]:
         for k, rows in held.items():
             gpu = cells[k].runs.rows.gpu
             test[k] = rows & np.isin(gpu, gpu[~rows])
-        train = _nonempty({k: ~rows for k, rows in held.items()})
-        held_out = EvaluationSet("configurations", "seen", {}, _nonempty(test))
+        train = nonempty({k: ~rows for k, rows in held.items()})
+        held_out = EvaluationSet("configurations", "seen", {}, nonempty(test))
         yield OperatorFold(f"configurations {part + 1}", train, (held_out,))
 
 
@@ -174,11 +174,11 @@ def _by_gpu(cells: Sequence[Cell], gpus: Sequence[str], protocols: Sequence[str]
         here = {k: rows for k, rows in here.items() if rows.any() and not rows.all()}
         evaluation_sets = []
         if "leave_one_gpu_out" in protocols:
-            evaluation_sets.append(EvaluationSet("leave_one_gpu_out", "unseen", {}, _nonempty(here)))
+            evaluation_sets.append(EvaluationSet("leave_one_gpu_out", "unseen", {}, nonempty(here)))
         if "few_shot" in protocols:
             evaluation_sets += [_few_shot(cells, here, shots) for shots in SHOTS]
             evaluation_sets.append(_two_points(cells, here))
-        train = _nonempty({k: ~rows for k, rows in here.items()})
+        train = nonempty({k: ~rows for k, rows in here.items()})
         yield OperatorFold(f"{gpus[target]} left out", train, tuple(evaluation_sets))
 
 
@@ -214,18 +214,19 @@ def _rest(cells: Sequence[Cell], here: Mapping[int, Bools], given: Rows) -> Rows
     for k, rows in given.items():
         shape = hashed(cells[k].runs.rows.ops)
         rest[k] = here[k] & ~np.isin(shape, shape[rows])
-    return _nonempty(rest)
+    return nonempty(rest)
 
 
 def _are(gpus: Sequence[str], names: Sequence[str]) -> Bools:
     return np.array([gpu in names for gpu in gpus], dtype=bool)
 
 
-def _nonempty(rows: Mapping[int, Bools]) -> Rows:
+def nonempty(rows: Mapping[int, Bools]) -> Rows:
+    """Return the positions of the rows of every cell that has any."""
     return {k: np.flatnonzero(mask) for k, mask in rows.items() if mask.any()}
 
 
-def _fewer(cells: Sequence[Cell], rows: Rows, most: int) -> Rows:
+def fewer(cells: Sequence[Cell], rows: Rows, most: int) -> Rows:
     """Return at most `most` rows of each cell and GPU."""
     fewer = {}
     for k, every in rows.items():

@@ -20,7 +20,7 @@ from app.measure.device import Device
 from app.measure.operators.op_table import table_of
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.ops.suite import Axis, Log, Sizes, Space
+from app.ops.suite import SWEEP_DEPTHS, SWEEP_SIDES, Axis, Log, Sizes, Space
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec
 from app.tables.ops import DTYPES
@@ -29,7 +29,6 @@ DRAWS = 256
 ALIGNED, FP8_ALIGNED = 64, 16
 # Largest working set as a share of the device's memory, and longest time at its peaks, seconds.
 MEMORY_SHARE, LONGEST_S = 0.2, 0.03
-SWEEP_SIDES, SWEEP_DEPTHS = (1024, 2048, 4096), tuple(1 << power for power in range(5, 15))
 Row = dict[str, Any]
 # Those with most points first.
 SPACES: Mapping[str, Space] = {

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
+from app.ops.stacks import is_eager
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.importers.native import IMPORTER
 from app.services.measurements.removal import remove
@@ -65,3 +66,11 @@ def test_shipped_measurements_are_valid(database: Database) -> None:
         report = import_parts(database, IMPORTER, path, dry_run=True)
         assert report.inserted > 0
         assert [reason for reason in report.skipped if not reason.startswith("not measured")] == []
+
+
+def test_imported_rows_of_gpus_do_not_depend_on_a_host() -> None:
+    """Short operators that a virtual machine launched, and networks, are in `host-bound`: its speed drifts."""
+    for path in sorted(SEED_MEASUREMENTS.glob("h*.parquet")):
+        rows = pq.read_table(path).to_pylist()
+        assert not [row for row in rows if row["kind"] == "model"]
+        assert not [row for row in rows if is_eager(row["software"]) and row["latency_ms"] < 0.3]
