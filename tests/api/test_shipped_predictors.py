@@ -121,8 +121,8 @@ SERVED = (
     ),
 )
 DECODE, PREFILL = SERVED[5:7]
-# Products that board power limits. One alone says little: eight in ten of them were measured to take 0.94 to 1.08 times
-# as long on an H200 as on an H100 in one stack, 0.94 to 1.13 in another and 0.94 to 1.23 in the third.
+# Products that board power limits. One alone says little: in aiconfigurator's tables eight in ten of them took 0.94 to
+# 1.08 times as long on an H200 as on an H100 in one stack, 0.94 to 1.13 in another and 0.94 to 1.23 in the third.
 PRODUCTS = tuple(
     {"op": "linear", "m": m, "n": n, "k": k}
     for m in (4096, 8192, 16384)
