@@ -1,7 +1,7 @@
 """Train the artefacts that ship with the code, with the same import and retrain jobs as any other version.
 
-This runs in a throw-away database, an embedded PostgreSQL in a temporary folder. Kernel measurements are not used,
-because the licences of those available do not allow a derived model to be distributed. Predictors that learn from
+This runs in a throw-away database, an embedded PostgreSQL in a temporary folder. Of kernels only our own measurements
+are used, because the licences of others do not allow a derived model to be distributed. Predictors that learn from
 different data sets are trained in databases of their own.
 """
 
@@ -53,7 +53,8 @@ class Source(NamedTuple):
 
 
 NEUSIGHT = Source("neusight", "neusight", "github.com/sitar-lab/NeuSight", "MIT")
-# Papers' predictors learn from one serving stack per GPU; those below tell stacks apart, and learn from all of them.
+# Papers' predictors learn from one serving stack per GPU, hence not from our own operators, whose stack is another;
+# those below tell stacks apart, and learn from all of them.
 OPERATORS = (
     NEUSIGHT,
     Source("modern_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
@@ -65,7 +66,6 @@ OPERATORS_BY_STACK = (
 )
 TELL_STACKS_APART = ("auto",)
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
-# Every start imports these, so the throw-away installation has them too.
 OWN = {"origin": "seed_data/measurements", "licence": "Apache-2.0"}
 
 
@@ -122,7 +122,7 @@ def _trained(
     `made`: the folder, and the starts of predictors of which only some operators are trained.
     """
     folder, starts = made
-    with _throw_away() as runtime:
+    with _throw_away(own=sources != OPERATORS) as runtime:
         for importer, path in _folders(data, sources):
             imported = import_parts(runtime.database, importer, path)
             report(f"{path.name}: {imported.inserted:,} of {imported.received:,} rows imported")
@@ -151,17 +151,19 @@ def _folders(data: Path, sources: Sequence[Source]) -> Iterator[tuple[PartsImpor
 
 
 @contextmanager
-def _throw_away() -> Iterator[Runtime]:
-    """Yield an empty installation in a temporary folder, with no shipped artefacts."""
+def _throw_away(*, own: bool) -> Iterator[Runtime]:
+    """Yield an installation in a temporary folder, without artefacts, and empty but for our `own` measurements."""
     with (
         tempfile.TemporaryDirectory(prefix="gpucast-train-") as folder,
         EmbeddedPostgres(Path(folder) / "postgres", VOLATILE) as server,
     ):
+        nothing, from_env = Path(folder) / "nothing", Settings.from_env()
         settings = dataclasses.replace(
-            Settings.from_env(),
+            from_env,
             database_url=server.url,
             data_dir=Path(folder),
-            shipped_dir=Path(folder) / "nothing",
+            shipped_dir=nothing,
+            seed_measurements_dir=from_env.seed_measurements_dir if own else nothing,
             retrain_threads=os.cpu_count() or 1,  # nothing is served meanwhile
         )
         with open_runtime(settings) as runtime:
