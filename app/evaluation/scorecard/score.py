@@ -69,11 +69,11 @@ class Cell(NamedTuple):
     factor: float
 
 
-def shipped_snapshot() -> Snapshot:
-    """Return what an installation without a database of its own answers from."""
+def shipped_snapshot(models: Path = SHIPPED_MODELS) -> Snapshot:
+    """Return what an installation without a database of its own answers from; `models` has the trained predictors."""
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
-    ready = shipped_or_untrained(Stores(SHIPPED_MODELS, SHIPPED_MODELS), gpus, None, only={PREDICTOR})
+    ready = shipped_or_untrained(Stores(models, models), gpus, None, only={PREDICTOR})
     return Snapshot.of(Engine(Catalog(specs), gpus, ready.served))
 
 
@@ -109,10 +109,14 @@ def score(
     asked, askable = (sum(bool(case.parts) for case in some) for some in (cases, every))
     progress(f"{source.name}: {len(every)} cases, {askable} can be asked, {asked} are")
     known: dict[bytes, tuple[Floats, bool]] = {}
-    return [_scored(source.name, case, snapshot, known) for case in cases]
+    return [predicted(source.name, case, snapshot, known) for case in cases]
 
 
-def _scored(source: str, case: Case, snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]]) -> Scored:
+def predicted(
+    source: str, case: Case, snapshot: Snapshot, known: dict[bytes, tuple[Floats, bool]] | None = None
+) -> Scored:
+    """Return the prediction of a case; `known` are answers to requests that came before, which this one joins."""
+    known = {} if known is None else known
     if not case.parts:
         return Scored(source, case, reason=case.reason)
     total = np.zeros(3)

@@ -1,0 +1,64 @@
+"""Networks that two machines with the same GPU measured alike, as POST /predict answers them.
+
+    python -m benchmarks.own_networks [--models-store FOLDER]
+
+What the host launches depends on it, so only networks count whose times on two hosts differ by less than 5 %: there the
+GPU was busy. FOLDER has the trained predictors (default: those that ship). A line is a mode and format: networks, the
+median error of `auto`, its bias, and the share of times within the 80 % interval, percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from app.config import SEED_MEASUREMENTS, SHIPPED_MODELS
+from app.evaluation.scorecard.case import Case, Part
+from app.evaluation.scorecard.score import predicted, shipped_snapshot
+from app.measure.output import POINTS
+
+GPU, ALIKE = "h200-sxm-141gb", 0.05
+FOLDERS = ("host-bound", "another-host")
+FIELDS = ("name", "mode", "batch", "image_size", "sequence", "dtype", "optimizer", "attention", "software")
+
+
+def main() -> None:
+    """Print the errors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models-store", type=Path, default=SHIPPED_MODELS, help="folder of trained predictors")
+    snapshot = shipped_snapshot(parser.parse_args().models_store)
+    found = defaultdict(list)
+    for row in _alike():
+        workload = {"kind": "model"} | {name: row[name] for name in FIELDS if row.get(name) is not None}
+        mode = f"{row['mode']} {row['dtype']}"
+        case = Case(GPU, row["name"], mode, "", row["latency_ms"] / 1e3, (Part(1.0, workload),))
+        found[mode].append(predicted("own", case, snapshot))
+    for mode, answers in sorted(found.items()):
+        answered = [each for each in answers if not each.reason]
+        errors = np.array([each.error for each in answered])
+        held = 100.0 * np.mean([each.held for each in answered])
+        figures = f"{np.median(np.abs(errors)):>8.1f}{np.median(errors):>8.1f}{held:>8.0f}" if answered else ""
+        print(f"{mode:<20}{len(answered):>4} of {len(answers):<4}{figures}")
+
+
+def _alike() -> list[dict[str, Any]]:
+    """Return the whole networks that both machines measured alike, by the first one's time."""
+    first, second = (_measured(SEED_MEASUREMENTS / folder / "h200-models.parquet") for folder in FOLDERS)
+    both = [(row, second[point]) for point, row in first.items() if point in second and "/" not in row["name"]]
+    return [row for row, again in both if abs(again["latency_ms"] / row["latency_ms"] - 1.0) < ALIKE]
+
+
+def _measured(path: Path) -> dict[str, dict[str, Any]]:
+    table = pq.read_table(path)
+    rows = zip(json.loads(table.schema.metadata[POINTS]), table.to_pylist(), strict=True)
+    return {point: row for point, row in rows if row["outcome"] == "measured"}
+
+
+if __name__ == "__main__":
+    main()
