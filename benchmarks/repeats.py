@@ -22,15 +22,15 @@ from app.measure.output import POINTS
 from app.ops.stacks import is_eager
 
 # Folders of second runs, beside those with the first ones.
-AGAIN, FIRST = ("again", "another-host"), (SEED_MEASUREMENTS, SEED_MEASUREMENTS / "host-bound")
+AGAIN, FIRST = ("again", "another-host"), ("", "later", "host-bound")
 
 
 def main() -> None:
     """Print the distances."""
     for folder in AGAIN:
         for again in sorted((SEED_MEASUREMENTS / folder).glob("*.parquet")):
-            firsts = [path / again.name for path in FIRST if (path / again.name).exists()]
-            before = {point: row for path in firsts for point, row in _measured(path).items()}
+            firsts = [SEED_MEASUREMENTS / first / again.name for first in FIRST]
+            before = {point: row for path in firsts if path.exists() for point, row in _measured(path).items()}
             found = defaultdict(list)
             for point, row in _measured(again).items():
                 if point in before:

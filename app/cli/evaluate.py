@@ -134,7 +134,7 @@ def own_operators(
             exists=True,
             dir_okay=False,
             metavar="FILE",
-            help="File of `gpucast measure --suite operators`; repeat for several (default: those that ship).",
+            help="File of `gpucast measure --suite operators`; repeat for several (default: our H100 and H200).",
         ),
     ] = None,
     json_file: Annotated[
@@ -152,7 +152,7 @@ def own_operators(
 
     if json_file is not None:
         _refuse_unwritable(json_file)
-    files = file or sorted(SEED_MEASUREMENTS.glob("*.parquet"))
+    files = file or sorted((SEED_MEASUREMENTS / "later").glob("*.parquet"))
     predictors = predictor or ("auto", "kernel_table")
     found = evaluate_own_operators(data, files, predictors, progress=lambda line: typer.echo(line, err=True))
     print("\n".join(own_lines(found)))
