@@ -98,5 +98,6 @@ def test_repeated_measurements_pass_the_gate() -> None:
 
 
 def test_gpus_without_rows_do_not_matter() -> None:
-    wider = GpuTable((*GPUS.ids, "spare"), np.column_stack([GPUS.values, GPUS.values[:, 0]]))
+    values = np.column_stack([GPUS.values, GPUS.values[:, 0]])
+    wider = GpuTable((*GPUS.ids, "spare"), values, (*GPUS.architectures, "spare"))
     assert train("auto", MEASURED, wider, IDS).card == train("auto", MEASURED, GPUS, IDS).card
