@@ -187,7 +187,9 @@ def _measure(
     end, lost = max(began + seconds, time.monotonic() + _LEAST_SHARE * seconds), False
     try:
         with stopped_by_terminate():
-            _run(Runner(device, most_spread=most_spread), output, requested, end)
+            runner = Runner(device, most_spread=most_spread)
+            output.facts |= runner.facts()
+            _run(runner, output, requested, end)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     except DeviceLost as error:

@@ -57,6 +57,8 @@ def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"peer      {rate:10,.1f} GB/s, {row['message_bytes'] / _MEGA:,.1f} MB"
     if "launch_overhead_s" in known:
         yield f"launch    {known['launch_overhead_s'] / _MICRO:10,.2f} us, the smallest kernel"
+    if "graph_events_s" in facts:
+        yield f"events    {facts['graph_events_s'] / _MICRO:10,.2f} us, added to a graph and subtracted"
     for way in ("host_to_device", "device_to_host"):
         if rate := facts.get(f"{way}_bytes_per_s"):
             yield f"link      {rate / _GIGA:10,.1f} GB/s, {way.replace('_', ' ')}"

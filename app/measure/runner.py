@@ -45,6 +45,13 @@ class Runner:
         if self._clock.is_cuda:
             gc.freeze()  # scanning existing objects would take longer than timing a point
 
+    def facts(self) -> dict[str, float]:
+        """Return the seconds that events add to a CUDA graph, which times are without; nothing on a CPU."""
+        if not self._clock.is_cuda:
+            return {}
+        with self._on_stream():
+            return {"graph_events_s": self._clock.events_s}
+
     def run(self, point: Point) -> dict[str, Any]:
         """Return the row of a point, flattened as in Parquet, with its `outcome`."""
         try:

@@ -29,7 +29,7 @@ TRIALS = (3, 10)
 TRIAL_S, LONGEST_S = {"cpu": 0.01, "cuda": 0.005}, 2.0
 MOST_REPETITIONS = 100
 # Launches, in one graph, of the operator that shows what events add, and repetitions.
-_CHAIN, _GAP_REPETITIONS = 50, 100
+_CHAIN, _CHAIN_REPETITIONS = 50, 100
 _NS = 1e9
 _PER_EVENT = 1e3
 
@@ -67,20 +67,20 @@ class Clock:
             return [_on_host(prepared) for _ in range(count)]
         events = [self._on_device(prepared, eager) for _ in range(count)]
         torch.cuda.synchronize()
-        gap_s = 0.0 if eager else self._gap_s
-        seconds = [[a.elapsed_time(b) / _PER_EVENT - gap_s for a, b in pairwise(row)] for row in events]
+        added_s = 0.0 if eager else self.events_s
+        seconds = [[a.elapsed_time(b) / _PER_EVENT - added_s for a, b in pairwise(row)] for row in events]
         return [[each / prepared.launches for each in row] for row in seconds]
 
     @cached_property
-    def _gap_s(self) -> float:
+    def events_s(self) -> float:
         """Seconds that the events around a graph add to it: 2 us on an H200, where the smallest operator takes 1 us."""
         one = torch.ones(1, device=self._flushed.device)
 
         def median_s(count: int) -> float:
             replay = replayed(lambda: [one + one for _ in range(count)])
-            return statistics.median(self._between_events(replay) for _ in range(_GAP_REPETITIONS))
+            return statistics.median(self._between_events(replay) for _ in range(_CHAIN_REPETITIONS))
 
-        return gap_s(median_s(1), median_s(_CHAIN), _CHAIN)
+        return added_by_events_s(median_s(1), median_s(_CHAIN), _CHAIN)
 
     def _between_events(self, run: Callable[[], object]) -> float:
         """Return the seconds of a run that was just run, hence from warm caches, while the host runs ahead."""
@@ -108,7 +108,7 @@ class Clock:
         return events
 
 
-def gap_s(single_s: float, chain_s: float, count: int) -> float:
+def added_by_events_s(single_s: float, chain_s: float, count: int) -> float:
     """Return what events add to a graph, from the seconds of graphs with one launch and with `count` of the same."""
     return (count * single_s - chain_s) / (count - 1)
 

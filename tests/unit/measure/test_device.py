@@ -57,6 +57,8 @@ def test_measured_figures_are_plausible(rows: list[dict[str, Any]]) -> None:
 def test_the_summary_of_a_product_reports_throttling(rows: list[dict[str, Any]]) -> None:
     product = next(row for row in rows if row["op"] == "linear")
     sensed = {"clock_hz": 1.2e9, "power_w": 299.0, "throttle_reason": "power cap"}
+    (_, events) = summary([product | sensed], {"graph_events_s": 2.07e-6})
+    assert "2.07 us" in events
     (line,) = summary([product | sensed], {"boost_clock_hz": 1.9e9, "power_limit_w": 300.0})
     assert line.endswith("1,200 of 1,900 MHz, 299 of 300 W, held back by power cap")
 

@@ -21,7 +21,7 @@ from app.measure.kernel_profile import longest
 from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner, flat
-from app.measure.timing import gap_s
+from app.measure.timing import added_by_events_s
 from app.services.measurements.measurement_bodies import read_measurements
 from tests.busy_machine import least
 
@@ -50,7 +50,7 @@ def unknown_format() -> object:
 
 def test_events_add_what_does_not_grow_with_the_launches_of_a_graph() -> None:
     launch_us, added_us = 1.0, 2.0
-    assert gap_s(added_us + launch_us, added_us + 50 * launch_us, 50) == pytest.approx(added_us)
+    assert added_by_events_s(added_us + launch_us, added_us + 50 * launch_us, 50) == pytest.approx(added_us)
 
 
 def test_a_time_is_the_median_of_its_repetitions() -> None:
