@@ -115,7 +115,7 @@ def fit_kernels(
             compared = len(np.unique(measurements.gpu[mine])) - 1
             likelihood[:, column] = -compared * errors[:, pairs].mean(axis=1) / (2 * AGREEMENT_SPREAD**2)
         cost[:, column] = fit_costs(units.unit_s[:, mine], work[mine], measurements.latency_s[mine])
-    return KernelCosts(labels, likelihood, cost), _mean_cost(measurements, units, (work, floor_s), labels, likelihood)
+    return KernelCosts(labels, likelihood, cost), _mean_cost(measurements, units, work, floor_s, likelihood)
 
 
 def _squared_errors(measurements: Measurements, units: Bottlenecks, work: Floats) -> tuple[Floats, Ints]:
@@ -126,18 +126,15 @@ def _squared_errors(measurements: Measurements, units: Bottlenecks, work: Floats
 
 
 def _mean_cost(
-    measurements: Measurements, units: Bottlenecks, seconds: tuple[Floats, Floats], labels: Ints, likelihood: Floats
+    measurements: Measurements, units: Bottlenecks, work: Floats, floor_s: Floats, likelihood: Floats
 ) -> Floats:
     """Return the costs [5] of an unmeasured kernel: the kernels' log mean, weighted by each bottleneck's probability.
-
-    `seconds` are the rows' work and their GPUs' launch floors.
 
     The documented prior counts as one kernel. Rows with traffic for over half their work do not count, nor those with
     launch for over half their time: what remains of an empty kernel's time is no cost of its lanes.
     """
-    work, floor_s = seconds
     prior = MECHANISM_PRIOR[measurements.ops.dims[_MECHANISM].astype(np.intp)].T
-    column = np.searchsorted(labels, measurements.ops.label)
+    column = np.unique(measurements.ops.label, return_inverse=True)[1]
     per_row = 1.0 / np.bincount(column)[column]
     log_posterior = likelihood[1:, column] + np.log(prior)
     posterior = np.exp(log_posterior - log_posterior.max(axis=0))
