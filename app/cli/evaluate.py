@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -25,7 +25,16 @@ TITLES = {
     "6": "Table 6: MAPE of every regressor in the three experiments",
 }
 
+JsonCells: TypeAlias = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
+]
+
 command = typer.Typer(no_args_is_help=True)
+
+
+def _measured_files(what: str) -> Any:
+    """Return an option of files that exist, any number of them."""
+    return typer.Option(exists=True, dir_okay=False, metavar="FILE", help=f"{what}; repeat for several.")
 
 
 @command.callback()
@@ -36,17 +45,10 @@ def studies() -> None:
 @command.command("cross-gpu-kernels")
 def cross_gpu_kernels(
     data: Data,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
     own: Annotated[
         list[Path] | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
-            help="File of `gpucast measure --suite kernels`, whose GPU joins the cleaned rows; repeat for several.",
-        ),
+        _measured_files("File of `gpucast measure --suite kernels`, whose GPU joins the cleaned rows"),
     ] = None,
 ) -> None:
     """Reproduce tables 3 to 6 of the cross-GPU kernels paper, and repeat the experiments on cleaned rows.
@@ -67,9 +69,7 @@ def cross_gpu_kernels(
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Data,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
     predictor: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Evaluate only this predictor; repeat for several.")
     ] = None,
@@ -130,16 +130,9 @@ def own_operators(
     data: Data,
     file: Annotated[
         list[Path] | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            metavar="FILE",
-            help="File of `gpucast measure --suite operators`; repeat for several (default: our H100 and H200).",
-        ),
+        _measured_files("File of `gpucast measure --suite operators` (default: our H100 and H200)"),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
     predictor: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Evaluate this predictor; repeat for several (default: auto, kernel_table)."),
@@ -245,9 +238,7 @@ def scorecard(
 @command.command("calibration")
 def calibration(
     data: Data,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
     family: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Evaluate only this family of operators; repeat for several."),
@@ -286,9 +277,7 @@ def calibration(
 @command.command("pm2lat")
 def pm2lat(
     data: Data,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
 ) -> None:
     """Reproduce PM2Lat's tables II and VI, and show our errors on the layers and GPUs that the data include."""
     from app.evaluation.pm2lat import evaluate_pm2lat
@@ -305,9 +294,7 @@ def pm2lat(
 @command.command("convmeter")
 def convmeter(
     data: DataIfAny = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Also write every cell to this JSON file.")
-    ] = None,
+    json_file: JsonCells = None,
     own: Annotated[
         bool, typer.Option("--own", help="Use only our own measurements, which need no data folder.")
     ] = False,
