@@ -10,18 +10,16 @@ median error of `auto`, its bias, and the share of times within the 80 % interva
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from app.config import SEED_MEASUREMENTS, SHIPPED_MODELS
 from app.evaluation.scorecard.case import Case, Part
 from app.evaluation.scorecard.score import predicted, shipped_snapshot
-from app.measure.output import POINTS
+from benchmarks.repeats import measured_rows
 
 GPU, ALIKE = "h200-sxm-141gb", 0.05
 FOLDERS = ("host-bound", "another-host")
@@ -49,15 +47,9 @@ def main() -> None:
 
 def _alike() -> list[dict[str, Any]]:
     """Return the whole networks that both machines measured alike, by the first one's time."""
-    first, second = (_measured(SEED_MEASUREMENTS / folder / "h200-models.parquet") for folder in FOLDERS)
+    first, second = (measured_rows(SEED_MEASUREMENTS / folder / "h200-models.parquet") for folder in FOLDERS)
     both = [(row, second[point]) for point, row in first.items() if point in second and "/" not in row["name"]]
     return [row for row, again in both if abs(again["latency_ms"] / row["latency_ms"] - 1.0) < ALIKE]
-
-
-def _measured(path: Path) -> dict[str, dict[str, Any]]:
-    table = pq.read_table(path)
-    rows = zip(json.loads(table.schema.metadata[POINTS]), table.to_pylist(), strict=True)
-    return {point: row for point, row in rows if row["outcome"] == "measured"}
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def main() -> None:
     for folder in AGAIN:
         for again in sorted((SEED_MEASUREMENTS / folder).glob("*.parquet")):
             firsts = [SEED_MEASUREMENTS / first / again.name for first in FIRST]
-            before = {point: row for path in firsts if path.exists() for point, row in _measured(path).items()}
+            before = {point: row for path in firsts if path.exists() for point, row in measured_rows(path).items()}
             found = defaultdict(list)
-            for point, row in _measured(again).items():
+            for point, row in measured_rows(again).items():
                 if point in before:
                     launched = "from the host" if is_eager(row["software"]) else "in a graph"
                     found[launched].append(abs(row["latency_ms"] / before[point]["latency_ms"] - 1.0))
@@ -42,7 +42,7 @@ def main() -> None:
                 print(f"{again.stem:<20}{folder:<14}{launched:<15}{figures}")
 
 
-def _measured(path: Path) -> dict[str, dict[str, Any]]:
+def measured_rows(path: Path) -> dict[str, dict[str, Any]]:
     """Return the measured rows of a file by the digest of their point."""
     table = pq.read_table(path)
     points = json.loads(table.schema.metadata[POINTS])
