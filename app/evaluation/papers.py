@@ -82,7 +82,7 @@ def _own_kernels(path: Path, paper: Sequence[Mapping[str, Any]]) -> list[dict[st
     counts = {_launch(row["workload"]): row["workload"] for row in paper}
     objects = [row for part in native.read(path) if isinstance(part.sent, Objects) for row in part.sent.rows]
     rows = [
-        {**row, "workload": counts[launch] | {name: row["workload"][name] for name in _OF_COMPILER}}
+        {**row, "workload": counts[launch] | {name: of for name, of in row["workload"].items() if name in _OF_COMPILER}}
         for row in objects
         if (launch := _launch(row["workload"])) in counts and row["workload"]["name"] not in _OTHER_DATA
     ]

@@ -23,6 +23,8 @@ from app.store.sql_tables import SEED_FILES
 pytestmark = pytest.mark.slow
 
 ROW = {"gpu": "l40s", "software": "pytorch-2.13", "source": "shipped", "outcome": "measured"}
+# Shorter operators that a host launches take its time as much as the GPU's.
+HOST_BOUND_MS = 0.3
 LINEAR = {"kind": "operator", "op": "linear", "n": 64, "k": 64, "dtype": "bf16"}
 
 
@@ -73,4 +75,4 @@ def test_rows_of_gpus_to_learn_from_do_not_depend_on_a_host() -> None:
     for path in (*SEED_MEASUREMENTS.glob("h*.parquet"), *SEED_MEASUREMENTS.glob("later/h*.parquet")):
         rows = pq.read_table(path).to_pylist()
         assert not [row for row in rows if row["kind"] == "model"]
-        assert not [row for row in rows if is_eager(row["software"]) and row["latency_ms"] < 0.3]
+        assert not [row for row in rows if is_eager(row["software"]) and row["latency_ms"] < HOST_BOUND_MS]
