@@ -17,7 +17,7 @@ from app.errors import BadInput
 from app.ops import OP_CODE, OPS
 from app.tables.key_set import KeySet
 from app.tables.operator_runs import OperatorRuns
-from app.training.fit import Trained
+from app.training.fit import FAMILY, Trained
 from app.training.operator_validation import SPLITS
 from app.training.schemas import schema_of
 
@@ -64,9 +64,10 @@ def joined(
     intervals = _intervals(shipped["intervals"], mine["intervals"], ops)
     payload = {**shipped, "state": state, "intervals": intervals, "operators": operators}
     payload["schema"] = schema_of(payload).state()
-    return Trained(
-        payload, {**card, "trained_on": _trained_on(card, new, runs), "validation": _card(card, new, runs, ops)}
-    )
+    kernels = {key.split(" ", 1)[1] for key in shipped["out_of_fold"]}
+    gpus = {*card["trained_on"]["gpus"], *new.card["trained_on"]["gpus"]}
+    trained_on = {"rows": len(kernels) + sum(len(run) for run in runs), "gpus": sorted(gpus)}
+    return Trained(payload, {**card, "trained_on": trained_on, "validation": _card(card, new, runs, ops)})
 
 
 def _cells(before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]) -> Any:
@@ -95,16 +96,16 @@ def _held_out(
     return {name: np.concatenate([column[kept], new[name]]) for name, column in before.items()}
 
 
-def _trained_on(card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns]) -> dict[str, Any]:
-    gpus = {*card["trained_on"]["gpus"], *new.card["trained_on"]["gpus"]}
-    return {"rows": sum(len(run) for run in runs), "gpus": sorted(gpus)}
-
-
 def _card(
     card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns], ops: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of the card in the order of a whole training: by split, then by operator and dtype."""
+    """Return the rows of the card as a whole training orders them: kernels', then by split, operator and dtype."""
     order = {f"{run.op}/{run.dtype}": k for k, run in enumerate(runs)}
-    kept = (row for row in card["validation"] if row["family"].split("/")[0] not in ops)
-    every = [*kept, *new.card["validation"]]
-    return sorted(every, key=lambda row: (SPLITS.index(row["split"]), order.get(row["family"], -1)))
+    before = card["validation"]
+    kernels = [row for row in before if row["family"] == FAMILY]
+    kept = [row for row in before if row["family"].split("/")[0] not in (FAMILY, *ops)]
+    every = sorted(
+        [*kept, *new.card["validation"]],
+        key=lambda row: (SPLITS.index(row["split"]), order.get(row["family"], -1)),
+    )
+    return [*kernels, *every]

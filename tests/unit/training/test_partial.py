@@ -1,23 +1,29 @@
 """Training of some operators is what a training of all gives."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.errors import BadInput
+from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.training.candidate import candidate
 from app.training.fit import Trained
 from app.training.operator_start import Start
 from app.training.partial import changed_rows, joined, row_hashes, trained_together
+from tests.conformance.test_predictors import MEASURED
 from tests.unit.training.test_candidate import made, training_data
 
 GPUS = ("tesla-t4", "nvidia-l4", "a100-pcie-40gb")
 
 
-def trained(*runs: OperatorRuns) -> Trained:
-    return candidate(Start.on("auto"), training_data(*runs), [], target_gpu=None, report=lambda _: None).trained
+def trained(*runs: OperatorRuns, kernels: Measurements | None = None) -> Trained:
+    data = training_data(*runs)
+    if kernels is not None:
+        data = replace(data, kernels=kernels, kernel_ids=[str(row) for row in range(len(kernels))])
+    return candidate(Start.on("auto"), data, [], target_gpu=None, report=lambda _: None).trained
 
 
 def same(one: Any, other: Any) -> bool:
@@ -45,6 +51,16 @@ def test_operators_trained_later_are_as_trained_with_the_others() -> None:
     assert same(mine["rows"], theirs["rows"])
     held = [sorted(zip(*one["held_out"].values(), strict=True)) for one in (mine, theirs)]
     assert held[0] == held[1]
+
+
+def test_kernels_are_kept() -> None:
+    linear, batched = made(*GPUS), made(*GPUS, op="bmm")
+    whole, before = (trained(*runs, kernels=MEASURED) for runs in ((linear, batched), (linear,)))
+    found = joined(before.payload, before.card, trained(batched), [linear, batched], ["bmm"])
+    for part in ("state", "intervals", "out_of_fold"):
+        assert same(found.payload[part], whole.payload[part]), part
+    assert found.card["validation"] == whole.card["validation"]
+    assert found.card["trained_on"] == whole.card["trained_on"]
 
 
 def test_operators_trained_again_replace_what_was_known_of_them() -> None:
