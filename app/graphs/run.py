@@ -83,6 +83,7 @@ class Run:
     sums_by_library  True if the serving stack leaves all-reduces to NCCL
     first_engine  True if the serving stack is vLLM before 0.6
     first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
+    cudnn_attention  True if fused attention on Hopper is cuDNN's (PyTorch from 2.11 on)
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
@@ -118,6 +119,7 @@ class Run:
     sums_by_library: bool = False
     first_engine: bool = False
     first_flash: bool = False
+    cudnn_attention: bool = False
     eager_host_s: float = EAGER_HOST_S
     engine_host: EngineHost = NO_WAIT
     parallelism: Parallelism = field(default_factory=Parallelism)

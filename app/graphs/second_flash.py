@@ -1,4 +1,4 @@
-"""FlashAttention 2 on Hopper, as the fused attention of PyTorch runs there in inference.
+"""FlashAttention 2 on Hopper, as the fused attention of PyTorch before 2.11 runs there in inference.
 
 Attention on Hopper is learned of serving stacks, which run FlashAttention 3. Times of the second over the third: the
 forward pass in FP16 without a causal mask on an H100 SXM (Shah et al. 2024, arXiv 2407.08608, figure 5).
@@ -34,8 +34,8 @@ def with_second_flash(
     """Return predictions of the rows on GPU rows `targets`, GPU by GPU, with FlashAttention 2 where that runs."""
     on_hopper = [bool(gpus.architectures) and gpus.architectures[target].startswith(_HOPPER) for target in targets]
     rows = (table.kind == _ATTENTION) & np.isin(table.dtype, _DTYPES)
-    eager = run.attention == "eager" or run.first_flash
-    if run.mode != "inference" or run.stack is not None or eager or not rows.any() or not any(on_hopper):
+    others = run.attention == "eager" or run.first_flash or run.cudnn_attention
+    if run.mode != "inference" or run.stack is not None or others or not rows.any() or not any(on_hopper):
         return answer
     on_rows = np.repeat(on_hopper, len(table)) & np.tile(rows, len(targets))
     ratio = np.where(on_rows, np.tile(_ratios(table), len(targets)), 1.0)

@@ -92,6 +92,15 @@ def test_training_says_which_attention_it_is_assumed_to_run(client: TestClient) 
     assert not warned(dtype="bf16", attention="flash")
 
 
+def test_attention_on_hopper_is_as_quick_as_the_kernels_of_that_pytorch(client: TestClient) -> None:
+    long = MODEL | {"batch": 64, "sequence": 1024, "dtype": "bf16", "attention": "flash"}
+    second, cudnn, newer = (
+        ask(client, long | {"software": f"pytorch-{version}"}, gpu="h100-sxm5-80gb")["latency_ms"]
+        for version in ("2.10", "2.11", "2.13")
+    )
+    assert cudnn == newer < second
+
+
 def test_adapters_and_split_sequences_are_predicted(client: TestClient) -> None:
     training = {
         "kind": "model",

@@ -21,7 +21,7 @@ from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
 from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
-from app.services.models.run_options import attention_kernels, is_first_flash, to_run
+from app.services.models.run_options import attention_kernels, is_cudnn_attention, is_first_flash, to_run
 from app.tables.ops import WEIGHT_DTYPES
 from app.wire.graph_form import check_graph
 from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
@@ -151,6 +151,7 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
         attention=attention_kernels(workload),  # type: ignore[arg-type]
         engine_host=engine_host(workload.software) if workload.mode in ("prefill", "decode") else NO_WAIT,
         first_flash=is_first_flash(workload),
+        cudnn_attention=is_cudnn_attention(workload),
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",
         adapter_rank=_adapter_rank(workload),

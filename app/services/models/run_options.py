@@ -24,8 +24,9 @@ from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 _LOC = ("workload",)
 # Formats for which eager PyTorch is the default software.
 _EAGER_DTYPES = ("fp64", "fp32", "tf32")
-# First versions of PyTorch with fused attention, and with FlashAttention 2.
-_FIRST_FUSED, _SECOND_FLASH = (2, 0), (2, 2)
+# First versions of PyTorch with fused attention; with FlashAttention 2; and whose wheels hold a cuDNN after 9.15, which
+# PyTorch prefers on Hopper (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention).
+_FIRST_FUSED, _SECOND_FLASH, _CUDNN_ATTENTION = (2, 0), (2, 2), (2, 11)
 _SERVING_MODES = ("prefill", "decode")
 
 
@@ -123,6 +124,12 @@ def is_first_flash(workload: ModelWorkload) -> bool:
     """Return whether fused attention is FlashAttention 1: that of PyTorch before 2.2."""
     version = torch_version(workload.software)
     return version is not None and version < _SECOND_FLASH
+
+
+def is_cudnn_attention(workload: ModelWorkload) -> bool:
+    """Return whether fused attention on Hopper is cuDNN's, as fast as FlashAttention 3: of PyTorch from 2.11 on."""
+    version = torch_version(workload.software)
+    return version is not None and version >= _CUDNN_ATTENTION
 
 
 def _batch_errors(run: Run) -> list[FieldError]:

@@ -51,6 +51,7 @@ def test_attention_of_pytorch_takes_longer_on_hopper_only() -> None:
         replace(PYTORCH, mode="training"),
         replace(PYTORCH, attention="eager"),
         replace(PYTORCH, first_flash=True),
+        replace(PYTORCH, cudnn_attention=True),
     ],
 )
 def test_other_stacks_training_and_other_kernels_are_as_they_were(run: Run) -> None:
