@@ -45,6 +45,8 @@ _GATHERED = 2.0, 3.2
 # Of F(4 x 4), F(2 x 2) and the plain product: steps of the summed dimension in whose time a block takes to begin and to
 # end, and the speed next to what products of such blocks usually have.
 _AROUND, _SPEED = (8.0, 20.0, 16.0), (1.05, 0.9, 1.15)
+# Of the measuring suite: a group of all channels.
+_ALL_CHANNELS = 0
 
 
 class Plane(NamedTuple):
@@ -187,12 +189,14 @@ def check(table: OpTable) -> list[Broken]:
     ]
 
 
-def _depthwise(sizes: Sizes) -> Sizes | None:
-    """As many groups and channels out as channels in where `depthwise`."""
-    groups = sizes["in_channels"] if sizes.pop("depthwise") else 1
-    out = groups if groups > 1 else sizes["out_channels"]
-    kernel = sizes["kernel_size"]
-    return sizes | {"out_channels": out, "groups": groups, "padding": kernel // 2}
+def _grouped(sizes: Sizes) -> Sizes | None:
+    """Groups of `group_width` channels, as many out as in; _ALL_CHANNELS: one group, with channels out of its own."""
+    width, kernel = sizes.pop("group_width"), sizes["kernel_size"]
+    groups, sizes = 1, sizes | {"padding": kernel // 2}
+    if width != _ALL_CHANNELS:
+        groups = -(-sizes["in_channels"] // width)
+        sizes |= {"in_channels": groups * width, "out_channels": groups * width}
+    return sizes | {"groups": groups}
 
 
 def _build(make: Maker, row: Row) -> Made:
@@ -246,11 +250,12 @@ CONV_OPS = (
                 "kernel_size": Pick((1, 3, 5, 7)),
                 "input_size": Log(7, 256),
                 "stride": Pick((1, 1, 2)),
-                "depthwise": Pick((False, False, False, True)),
+                # Depthwise, and as in ResNeXt and RegNet.
+                "group_width": Pick((*[_ALL_CHANNELS] * 6, 1, 1, 8, 32)),
             },
             PRODUCTS,
             _build,
-            _depthwise,
+            _grouped,
             share=2,
         ),
         usual={
