@@ -146,6 +146,15 @@ def test_two_kernels_and_the_choice_between_them_are_recovered(learned: KernelTa
     assert (answer.group == operator_codes(ops.kind, ops.dtype, S_SEEN)).mean() > 0.9
 
 
+def test_k_sweeps_of_few_depths_are_enough() -> None:
+    sizes, depths = ((4096, 2048), (512, 256)), (64, 256, 1024, 4096)
+    sweeps = [{"m": m, "n": n, "k": k} for m, n in sizes for k in depths]
+    predictor = KernelTable().fit_operators([measured("linear", sweeps, GPUS, (0,), time, kernel=kernel)], GPUS)
+    between = operators("linear", *({"m": m, "n": n, "k": 3000} for m, n in sizes))
+    on = np.zeros(len(between), dtype=np.intp)
+    np.testing.assert_allclose(ask(predictor, between, 0).latency_s, time(between, GPUS, on), rtol=0.15)
+
+
 def test_only_siblings_share_their_table(learned: KernelTable) -> None:
     ops = operators("relu", {"b": 512, "h": 512}, {"b": 2**18, "h": 4096})
     mine, lent, other = (ask(learned, ops, gpu) for gpu in (0, 1, 2))

@@ -15,8 +15,9 @@ from app.ops.figures import Products
 from app.predictors.flat.trees import FlatTrees
 from app.tables.arrays import Floats, Ints
 
-# Least shapes per leaf (chosen on a validation part of the FP32 training rows among 1, 3, 10, 20 and 40).
-LEAST_LEAF = 10
+# Shapes per leaf at least, as one of so many, between two ends: the upper one was chosen on a validation part of the
+# FP32 training rows among 1, 3, 10, 20 and 40; a K sweep has a few depths of each kernel.
+LEAF_SHARE, LEAST_LEAF, MOST_LEAF = 40, 2, 10
 # Tiles whose waves and fill are features.
 _TILES = ((128, 128), (64, 64), (128, 64), (32, 128), (128, 32))
 PRODUCT_FEATURES = (
@@ -50,7 +51,8 @@ class KernelChooser:
 
         if len(np.unique(kernel)) < 2:
             return cls(None)
-        grown = DecisionTreeClassifier(min_samples_leaf=LEAST_LEAF, random_state=0).fit(features, kernel)
+        least = int(np.clip(len(kernel) // LEAF_SHARE, LEAST_LEAF, MOST_LEAF))
+        grown = DecisionTreeClassifier(min_samples_leaf=least, random_state=0).fit(features, kernel)
         return cls(FlatTrees.from_sklearn([_Winner(grown)], scale=1.0))
 
     def choose(self, features: Floats) -> Ints:

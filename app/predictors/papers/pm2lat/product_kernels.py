@@ -26,6 +26,8 @@ RESIDENT = (0, 1, 2, 3, 4)
 GUESSED_TILES = ((128, 128), (64, 64), (128, 256), (64, 512), (16, 512))
 # Layouts are compared on this many rows, tables fitted to all.
 SEARCH_ROWS, SEARCH_ROUNDS = 2000, 4
+# Least rows of a kernel whose tile is known: throughput at two depths.
+LEAST_OF_TILE = 2
 # Most parts of a kernel with unknown tile, and the least share of its rows in each.
 MOST_PARTS, LEAST_PART = 32, 0.005
 # The launch overhead is this share of this quantile of measured times.
@@ -138,8 +140,10 @@ class _Rows:
 
     def parts(self, rows: Ints, tile: Tile) -> list[Ints]:
         """Return a kernel's rows, split by shape if its tile is unknown, without parts of too few rows."""
+        if all(tile):
+            return [rows] if len(rows) >= LEAST_OF_TILE else []
         least = max(LEAST_ROWS, int(LEAST_PART * len(rows)))
-        if all(tile) or len(rows) < 4 * least:
+        if len(rows) < 4 * least:
             return [rows] if len(rows) >= LEAST_ROWS else []
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415  (serving never fits)
 
