@@ -136,6 +136,7 @@ class Op:
     How its kernels run:
     prior     efficiencies and times before anything was measured
     products  the matrix products that its work is, if it is; `batched`: in kernels for batches of products
+    row_sizes elements of a row of its operands and results, [n] each, of products whose kernels load by 16 bytes
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
     relaid    bytes read and written to change layouts around kernels of early tensor units
@@ -187,6 +188,7 @@ class Op:
     prior: Prior = STREAMED
     products: Callable[[OpTable], Products | None] = no_products
     batched: bool = False
+    row_sizes: Callable[[OpTable], tuple[Floats, ...]] | None = None
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed

@@ -189,6 +189,12 @@ def check(table: OpTable) -> list[Broken]:
     ]
 
 
+def _row_sizes(table: OpTable) -> tuple[Floats, ...]:
+    """Channels of images in and out; where each is a group, PyTorch has a kernel of its own, which needs no rows."""
+    depthwise = (table.column("groups") > 1.0) & (table.column("groups") == table.column("in_channels"))
+    return tuple(np.where(depthwise, 0.0, table.column(name)) for name in ("in_channels", "out_channels"))
+
+
 def _grouped(sizes: Sizes) -> Sizes | None:
     """Groups of `group_width` channels, as many out as in; _ALL_CHANNELS: one group, with channels out of its own."""
     width, kernel = sizes.pop("group_width"), sizes["kernel_size"]
@@ -236,6 +242,7 @@ CONV_OPS = (
         handed=handed,
         relaid=relaid,
         saving=saving,
+        row_sizes=_row_sizes,
         # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090.
         prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75)),
         weights=_weights,

@@ -70,6 +70,11 @@ def _weights(table: OpTable) -> Floats:
     return table.column("n") * table.column("k")
 
 
+def _row_sizes(table: OpTable) -> tuple[Floats, ...]:
+    """Of W and y, and of x."""
+    return table.column("n"), table.column("k")
+
+
 def _activations(table: OpTable) -> Floats:
     """Elements of x."""
     return table.column("m") * table.column("k")
@@ -107,6 +112,7 @@ LINEAR = Op(
     handed=_handed(linear_products),
     weights=_weights,
     quantised=_activations,
+    row_sizes=_row_sizes,
     configuration=("n", "k"),
     backward=(step("linear", "m", n="k", k="n", needs=FED), step("linear", m="n", n="k", k="m", needs=TRAINED), BIAS),
     saves=("input",),
@@ -131,6 +137,7 @@ BMM = Op(
     products=bmm_products,
     batched=True,
     handed=_handed(bmm_products),
+    row_sizes=_row_sizes,
     backward=(step("bmm", "b", "m", n="k", k="n"), step("bmm", "b", "n", m="k", k="m")),
     saves=("input",),
     suite=Space(

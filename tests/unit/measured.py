@@ -51,9 +51,9 @@ def no_evidence(ops: OpTable) -> Evidence:
 
 
 def random_shapes(
-    names: Sequence[str], count: int, *, low: int = 32, high: int = 4096, seed: int = 0
+    names: Sequence[str], count: int, *, low: int = 32, high: int = 4096, seed: int = 0, step: int = 1
 ) -> list[dict[str, float]]:
-    """Dimensions log-uniform between `low` and `high`, whole."""
+    """Dimensions log-uniform between `low` and `high`, whole multiples of `step`, which divides `low`."""
     draw = np.random.default_rng(seed)
-    drawn = np.rint(np.exp(draw.uniform(np.log(low), np.log(high), (count, len(names)))))
+    drawn = step * np.rint(np.exp(draw.uniform(np.log(low), np.log(high), (count, len(names)))) / step)
     return [dict(zip(names, row, strict=True)) for row in drawn.tolist()]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
+from app.ops.alignment import is_aligned, misaligned_clocks
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
@@ -50,7 +51,9 @@ class OperatorFeatures(NamedTuple):
     moved, distinct     bytes
     activations         elements that a quantising serving stack quantises first; 0 except for `linear`
     reread, in_flight, passed  bytes re-read if evicted from the L2, and the bytes in flight per SM and in total
-    clocks              SM clocks to synchronise a row reduction, draw random numbers or start a tile; mostly 0
+    clocks              SM clocks to synchronise a row reduction, draw random numbers, start a tile or load what is not
+                        aligned; mostly 0
+    misaligned          1 where it is not (app.ops.alignment), else 0
     handed              input bytes that the previous operator of a network has just written
     relaid              bytes moved to change layouts around kernels of early tensor units; else 0
     between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0
@@ -79,6 +82,7 @@ class OperatorFeatures(NamedTuple):
     in_flight: Floats
     passed: Floats
     clocks: Floats
+    misaligned: Floats
     handed: Floats
     relaid: Floats
     between: Floats
@@ -200,6 +204,16 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     return rows
 
 
+def _misaligned_clocks(nothing: Floats, kinds: list[Kind], products: list[Products | None]) -> Floats:
+    """Return the clocks of rows that are not aligned; `nothing`, a shared array of zeros [n], if all are."""
+    slow = nothing
+    for kind, of_kind in zip(kinds, products, strict=True):
+        if kind.op.row_sizes is not None and not is_aligned(kind.op, kind.table).all():
+            slow = slow.copy() if slow is nothing else slow
+            slow[kind.rows] = misaligned_clocks(kind.op, kind.table, of_kind, kind.op.work(kind.table).bytes)
+    return slow
+
+
 def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
     """Return the FLOPs of every row including padding, and `rereads` with the clocks of attention tiles added."""
     tiled = [(kind.rows, kind.op.queries(kind.table)) for kind in kinds if kind.op.queries is not None]
@@ -264,6 +278,9 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
     stack = np.nan_to_num(ops.column("stack"))
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
+    slow = _misaligned_clocks(nothing, kinds, products)
+    if slow is not nothing:
+        rereads = rereads._replace(clocks=rereads.clocks + slow)
     grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
     return OperatorFeatures(
         flops,
@@ -272,6 +289,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
         *rereads,
+        nothing if slow is nothing else np.sign(slow),
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _relaid(nothing, kinds),
         _of_kinds(ops, kinds, _between),

@@ -306,7 +306,8 @@ def test_unmeasured_phases_states_and_dtypes_have_weaker_situations() -> None:
     shape = {"m": 512.0, "n": 512.0, "k": 512.0}
     ops = operators("linear", shape | {"backward": 1.0}, shape | {"burst": 1.0})
     assert situation(trained_auto(), ops, SEEN) == ["untrained", "untrained"]
-    half = Auto().fit_operators([measured("linear", random_shapes("mnk", 450), GPUS, (SEEN,), law, dtype="bf16")], GPUS)
+    shapes = random_shapes("mnk", 450, step=8)
+    half = Auto().fit_operators([measured("linear", shapes, GPUS, (SEEN,), law, dtype="bf16")], GPUS)
     assert situation(half, operators("linear", shape, dtype="bf16"), SEEN) == ["seen"]
     assert situation(half, operators("linear", shape, dtype="fp16"), SEEN) == ["sibling"]
 
@@ -359,13 +360,14 @@ def test_few_rows_correct_a_borrowed_dtype() -> None:
     def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:
         return 2.0 * law(ops, gpus, gpu)
 
-    shapes, seen = random_shapes("mnk", 450), (SEEN, SEEN_TOO)
+    shapes, seen = random_shapes("mnk", 450, step=8), (SEEN, SEEN_TOO)
     half = Auto().fit_operators([measured("linear", shapes, GPUS, seen, law, dtype="bf16")], GPUS)
-    few = measured("linear", random_shapes("mnk", 16, seed=3), GPUS, (SEEN,), slower, dtype="fp16")
+    few = measured("linear", random_shapes("mnk", 16, seed=3, step=8), GPUS, (SEEN,), slower, dtype="fp16")
     told = half.with_measured([few], GPUS)
 
     def off(one: Auto, dtype: str, gpu: int, truth: Any) -> float:
-        fresh = measured("linear", random_shapes("mnk", 200, seed=9), GPUS, (gpu,), truth, dtype=dtype).rows
+        shapes = random_shapes("mnk", 200, seed=9, step=8)
+        fresh = measured("linear", shapes, GPUS, (gpu,), truth, dtype=dtype).rows
         asked = (fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu)
         answer = one.predict(*asked, evidence=no_evidence(fresh.ops)).latency_s
         return float(np.abs(answer / fresh.latency_s - 1.0).mean())
@@ -521,7 +523,7 @@ def test_gpus_fitted_at_the_same_time_are_fitted_alike() -> None:
 
 
 def test_serving_stacks_are_learned_apart() -> None:
-    shapes = random_shapes("mnk", 900, seed=0)
+    shapes = random_shapes("mnk", 900, seed=0, step=8)
     rows = [{**shape, "eager": 0.0, "stack": float(k % 2)} for k, shape in enumerate(shapes)]
 
     def slower(ops: OpTable, gpus: GpuTable, gpu: Any) -> Any:

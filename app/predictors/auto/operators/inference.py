@@ -123,8 +123,9 @@ def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
     for k in range(len(block.query)):
         q, row, distance = block.query[k], block.row[k], block.distance[k]
         situation = S_UNSEEN if rows.shape[DEVICES, row] > fit.devices else fit.situation
-        # Training has no backward passes and no bursts.
-        if rows.op_features.backward[row] > 0.0 or rows.op_features.burst[row] > 0.0:
+        # Training has no backward passes, no bursts and only aligned rows.
+        op_features = rows.op_features
+        if op_features.backward[row] > 0.0 or op_features.burst[row] > 0.0 or op_features.misaligned[row] > 0.0:
             situation = S_UNTRAINED
         situation = _situation_at(situation, distance > 0.0, fit.borrowed)
         answers.group[q] = _group_of(rows.op_features.kind[row], fit.dtype, situation)

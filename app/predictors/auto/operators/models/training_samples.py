@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from app.ops import OPS
+from app.ops import OP_CODE, OPS
+from app.ops.alignment import is_aligned
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, Rows, fill_features, shape_features
@@ -92,13 +93,14 @@ def together(parts: Sequence[Samples]) -> Samples:
 
 
 def usual_rows(run: OperatorRuns) -> OperatorRuns:
-    """Return the forward, non-burst rows of each GPU's serving stacks, or of its most frequent other software.
+    """Return the forward, non-burst, aligned rows of each GPU's serving stacks, or of its most frequent other software.
 
     Chosen apart for rows that the host launched. Other rows would blur these. Of more than MOST_ROWS on a GPU as many
     are kept, by the order of their keys.
     """
     eager = run.rows.ops.column("eager")
     plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
+    plain &= is_aligned(OPS[OP_CODE[run.op]], run.rows.ops)
     serving = np.isfinite(run.rows.ops.column("stack"))
     kept = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu):
