@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from app.config import SEED_MEASUREMENTS
 
-OURS = SEED_MEASUREMENTS / "later" / "h200-serving-rows.parquet"
+OURS = SEED_MEASUREMENTS / "h200-serving-rows.parquet"
 LONG_MS = 0.1
 _DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
 _ATTENTION = ("attention_prefill", "attention_decode")

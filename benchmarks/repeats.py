@@ -22,7 +22,7 @@ from app.measure.output import POINTS
 from app.ops.stacks import is_eager
 
 # Folders of second runs, beside those with the first ones.
-AGAIN, FIRST = ("again", "another-host"), ("", "later", "host-bound")
+AGAIN, FIRST = ("again", "another-host"), ("", "unfused", "host-bound")
 
 
 def main() -> None:

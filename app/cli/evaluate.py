@@ -145,7 +145,7 @@ def own_operators(
 
     if json_file is not None:
         _refuse_unwritable(json_file)
-    files = file or sorted((SEED_MEASUREMENTS / "later").glob("*.parquet"))
+    files = file or sorted(SEED_MEASUREMENTS.glob("*.parquet"))
     predictors = predictor or ("auto", "kernel_table")
     found = evaluate_own_operators(data, files, predictors, progress=lambda line: typer.echo(line, err=True))
     print("\n".join(own_lines(found)))

@@ -66,6 +66,7 @@ HYPER_CONNECTION_OPS = (
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
         kernel_class=part_class,
         few_configurations=True,
+        interval_apart=True,
         saves=("input",),
         example={"b": 4096, "h": 7168},
     ),

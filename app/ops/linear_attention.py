@@ -142,6 +142,7 @@ LINEAR_ATTENTION_OPS = (
         kernel_class=kind_class,
         configuration=_LAYER,
         few_configurations=True,
+        interval_apart=True,
         saves=("input", "output"),
         example=_EXAMPLE | {"query_length": 2048},
     ),
@@ -162,6 +163,7 @@ LINEAR_ATTENTION_OPS = (
         kernel_class=kind_class,
         configuration=_LAYER,
         few_configurations=True,
+        interval_apart=True,
         example=_EXAMPLE,
     ),
     Op(
@@ -193,6 +195,7 @@ LINEAR_ATTENTION_OPS = (
         kernel_class=form_class,
         configuration=("channels", "taps"),
         few_configurations=True,
+        interval_apart=True,
         saves=("input",),
         example={"batch": 8, "query_length": 2048, "channels": 8192},
     ),
