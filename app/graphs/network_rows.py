@@ -9,7 +9,6 @@ from app.graphs.run import Run
 from app.graphs.second_flash import with_second_flash
 from app.graphs.single_loads import with_single_loads
 from app.graphs.steady_products import with_steady_products
-from app.graphs.unmeasured_kernels import with_unmeasured_kernels
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -18,7 +17,6 @@ _CHANGES = (
     with_second_flash,
     with_single_loads,
     with_steady_products,
-    with_unmeasured_kernels,
     with_host_collectives,
 )
 

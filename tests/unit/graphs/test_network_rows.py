@@ -12,7 +12,6 @@ from app.graphs.host_collectives import with_host_collectives
 from app.graphs.run import Run
 from app.graphs.single_loads import ACCESSES_PER_CLOCK, with_single_loads
 from app.graphs.steady_products import STEADY, with_steady_products
-from app.graphs.unmeasured_kernels import with_unmeasured_kernels
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, MEMORY, Predictions
@@ -91,14 +90,6 @@ def test_products_that_wait_for_memory_and_those_of_serving_are_as_alone() -> No
     for run, bound in ((Run(mode="training"), MEMORY), (Run(mode="prefill"), COMPUTE), (Run(mode="decode"), COMPUTE)):
         found = with_steady_products(_answer(3, bound=bound), table, run, GPUS, _gpu("h100-sxm5-80gb"))
         assert found.latency_s == pytest.approx(1e-5)
-
-
-def test_only_kernels_beside_products_are_less_certain_in_a_diffusion_model() -> None:
-    table = mixed([_modulation(), operators("linear", {"m": 64.0, "n": 64.0, "k": 64.0}, dtype="bf16")])
-    found = with_unmeasured_kernels(_answer(4), table, DENOISED, GPUS, _gpu("h100-sxm5-80gb"))
-    assert (found.high_s[:3] > 2e-5).all()
-    assert found.high_s[3] == pytest.approx(2e-5)
-    assert found.latency_s == pytest.approx(1e-5)
 
 
 def _sums() -> OpTable:
