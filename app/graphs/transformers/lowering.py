@@ -38,6 +38,8 @@ from app.graphs.transformers.row_writer import Flow, RowWriter
 from app.tables.workload import Workload
 
 _FP32_BYTES = 4.0
+# Columns in 16 bits that kernels load at once (app.ops.alignment).
+_ALIGNED = 8
 
 
 def write(architecture: Architecture, run: Run) -> Workload:
@@ -201,7 +203,9 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
         x = rows.linear(x, tokens, stack.embedding.width, width, "words.project")
         width = stack.embedding.width
     held = (0 if head.tied and rows.together else vocabulary * width) + (vocabulary if head.bias else 0)
-    x = rows.linear(x, tokens, vocabulary, width, "words.logits", dtype=rows.head_dtype, parameters=held)
+    # Serving stacks and Megatron-LM pad the table, to 64 and 128 rows; here as far as the kernel changes by it.
+    columns = vocabulary if rows.run.stack is None else -(-vocabulary // _ALIGNED) * _ALIGNED
+    x = rows.linear(x, tokens, columns, width, "words.logits", dtype=rows.head_dtype, parameters=held)
     if head.softcap:
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")
     if rows.run.mode != "training":

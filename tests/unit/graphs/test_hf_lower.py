@@ -118,6 +118,16 @@ def test_prefill_computes_logits_of_the_last_token_only() -> None:
     assert of(lower(LLAMA2, Run(batch=4, sequence=1024)), "words.logits", "m") == 4096
 
 
+def test_serving_stacks_and_megatron_pad_the_vocabulary() -> None:
+    odd = LLAMA2 | {"vocab_size": 49155}
+    for run, columns in (
+        (Run(dtype="bf16"), 49155),
+        (Run(mode="decode", dtype="bf16", stack="vllm"), 49160),
+        (Run(mode="training", dtype="bf16", stack="megatron"), 49160),
+    ):
+        assert of(lower(odd, run), "words.logits", "n") == columns
+
+
 @pytest.mark.parametrize(
     ("parallelism", "sent", "held"),
     [
