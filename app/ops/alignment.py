@@ -12,11 +12,13 @@ import numpy as np
 from app.ops.base import Op
 from app.ops.figures import Products
 from app.tables.arrays import Bools, Floats
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OpTable
 
-# Formats whose kernels load 16 bytes at once. Serving stacks pad narrower ones.
-_FORMATS = [DTYPE_CODE[name] for name in ("tf32", "fp16", "bf16")]
+# Elements of 16 bytes in the formats whose kernels load so, by code; 1 in others. Serving stacks pad narrower ones.
 _LOAD_BYTES = 16.0
+_MOST = np.ones(len(DTYPES))
+for _name in ("tf32", "fp16", "bf16"):
+    _MOST[DTYPE_CODE[_name]] = _LOAD_BYTES / DTYPE_BYTES[DTYPE_CODE[_name]]
 # FLOPs of an SM per clock where threads load one element at once, and two or four; what products are padded to, rows
 # and columns and the dimension summed over; and elements that an SM accesses per clock (app.graphs.single_loads). By
 # eye from products of over 20 us in BF16 and FP16 on our H200.
@@ -27,8 +29,7 @@ _ACCESSES_PER_CLOCK = 3.5
 
 def is_aligned(op: Op, table: OpTable) -> Bools:
     """Return where operands can be loaded by 16 bytes, or are not by the kernels of their format, bool [n]."""
-    aligned: Bools = _at_once(op, table) * DTYPE_BYTES[table.dtype] >= _LOAD_BYTES
-    return aligned
+    return _at_once(op, table) >= _MOST[table.dtype]
 
 
 def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: Floats) -> Floats:
@@ -38,26 +39,22 @@ def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: 
     """
     if products is None or op.row_sizes is None:
         return np.zeros(len(table))
-    at_once, size = _at_once(op, table), DTYPE_BYTES[table.dtype]
+    at_once = _at_once(op, table)
     batch, m, n, k = products
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
     clocks = whole / np.where(at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE)
-    clocks += moved / size / (at_once * _ACCESSES_PER_CLOCK)
-    found: Floats = np.where(at_once * size >= _LOAD_BYTES, 0.0, clocks)
+    clocks += moved / DTYPE_BYTES[table.dtype] / (at_once * _ACCESSES_PER_CLOCK)
+    found: Floats = np.where(at_once >= _MOST[table.dtype], 0.0, clocks)
     return found
 
 
 def _at_once(op: Op, table: OpTable) -> Floats:
     """Return the most elements, a power of two, by which all rows can be loaded, up to 16 bytes, [n]."""
-    most: Floats = _LOAD_BYTES / DTYPE_BYTES[table.dtype]
-    if op.row_sizes is None:
-        return most
-    found = most.copy()
-    for sizes in op.row_sizes(table):
-        for elements in (4.0, 2.0, 1.0):
-            found = np.where(sizes % (2.0 * elements) != 0.0, np.minimum(found, elements), found)
-    chosen: Floats = np.where(np.isin(table.dtype, _FORMATS), found, most)
-    return chosen
+    found: Floats = _MOST[table.dtype]
+    for sizes in op.row_sizes(table) if op.row_sizes is not None else ():
+        whole = sizes.astype(np.int64)
+        found = np.where(whole > 0, np.minimum(found, whole & -whole), found)
+    return found
 
 
 def _padded(size: Floats, to: float) -> Floats:
