@@ -18,12 +18,12 @@ import numpy as np
 
 from app.graphs.run import Run
 from app.ops import OP_CODE
+from app.ops.alignment import ACCESSES_PER_CLOCK
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.predictions import Predictions
 
-ACCESSES_PER_CLOCK = 3.5
 # Operators that stand for such kernels in a diffusion model's rows: two accesses per element; and casts between 16 and
 # 32 bits, which access an element twice per 6 bytes.
 _BROADCAST = [OP_CODE[name] for name in ("mul_scalar", "add_scalar", "layer_norm")]

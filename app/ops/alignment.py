@@ -2,7 +2,7 @@
 
 Libraries run them on kernels of older GPUs, in which each thread loads as many elements at once as the rows allow. Then
 loads bound them, at a rate of SMs and clock whatever the tensor units reach: on our H100 and H200 cuBLAS takes two to
-six times as long as for aligned sizes (16384 x 768 x 50257, the logits of GPT-2, among them).
+six times as long as for aligned sizes (`python -m benchmarks.alignment`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import numpy as np
 from app.ops.base import Op
 from app.ops.figures import Products
 from app.tables.arrays import Bools, Floats
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPES, OpTable
 
 # Elements of 16 bytes in the formats whose kernels load so, by code; 1 in others. Serving stacks pad narrower ones.
-_LOAD_BYTES = 16.0
-_MOST = np.ones(len(DTYPES))
-for _name in ("tf32", "fp16", "bf16"):
-    _MOST[DTYPE_CODE[_name]] = _LOAD_BYTES / DTYPE_BYTES[DTYPE_CODE[_name]]
+LOAD_BYTES = 16
+_LOADED_SO = np.isin(DTYPES, ("tf32", "fp16", "bf16"))
+_MOST = np.where(_LOADED_SO, LOAD_BYTES / DTYPE_BYTES, 1.0)
 # FLOPs of an SM per clock where threads load one element at once, and two or four; what products are padded to, rows
 # and columns and the dimension summed over; and elements that an SM accesses per clock (app.graphs.single_loads). By
 # eye from products of over 20 us in BF16 and FP16 on our H200.
 _ONE_AT_ONCE, _SOME_AT_ONCE = 550.0, 850.0
 _TILE, _STEP = 64.0, 32.0
-_ACCESSES_PER_CLOCK = 3.5
+ACCESSES_PER_CLOCK = 3.5
 
 
 def is_aligned(op: Op, table: OpTable) -> Bools:
@@ -43,7 +42,7 @@ def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: 
     batch, m, n, k = products
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
     clocks = whole / np.where(at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE)
-    clocks += moved / DTYPE_BYTES[table.dtype] / (at_once * _ACCESSES_PER_CLOCK)
+    clocks += moved / DTYPE_BYTES[table.dtype] / (at_once * ACCESSES_PER_CLOCK)
     found: Floats = np.where(at_once >= _MOST[table.dtype], 0.0, clocks)
     return found
 

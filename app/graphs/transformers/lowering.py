@@ -35,11 +35,12 @@ from app.graphs.transformers.layer_inputs import (
 from app.graphs.transformers.recurrence import recurrence
 from app.graphs.transformers.residual_streams import into_part, joined, out_of_part
 from app.graphs.transformers.row_writer import Flow, RowWriter
+from app.ops.alignment import LOAD_BYTES
 from app.tables.workload import Workload
 
 _FP32_BYTES = 4.0
-# Columns in 16 bits that kernels load at once (app.ops.alignment).
-_ALIGNED = 8
+# Columns in 16 bits that kernels load at once.
+_ALIGNED = LOAD_BYTES // 2
 
 
 def write(architecture: Architecture, run: Run) -> Workload:

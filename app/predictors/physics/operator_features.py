@@ -204,13 +204,16 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     return rows
 
 
-def _misaligned_clocks(nothing: Floats, kinds: list[Kind], products: list[Products | None]) -> Floats:
-    """Return the clocks of rows that are not aligned; `nothing`, a shared array of zeros [n], if all are."""
+def _misaligned_clocks(nothing: Floats, kinds: list[Kind], products: list[Products | None], moved: Floats) -> Floats:
+    """Return the clocks of rows that are not aligned; `nothing`, a shared array of zeros [n], if all are.
+
+    `moved`: bytes of every row.
+    """
     slow = nothing
     for kind, of_kind in zip(kinds, products, strict=True):
         if kind.op.row_sizes is not None and not is_aligned(kind.op, kind.table).all():
             slow = slow.copy() if slow is nothing else slow
-            slow[kind.rows] = misaligned_clocks(kind.op, kind.table, of_kind, kind.op.work(kind.table).bytes)
+            slow[kind.rows] = misaligned_clocks(kind.op, kind.table, of_kind, moved[kind.rows])
     return slow
 
 
@@ -278,7 +281,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
     stack = np.nan_to_num(ops.column("stack"))
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
-    slow = _misaligned_clocks(nothing, kinds, products)
+    slow = _misaligned_clocks(nothing, kinds, products, work.bytes)
     if slow is not nothing:
         rereads = rereads._replace(clocks=rereads.clocks + slow)
     grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
