@@ -158,7 +158,7 @@ PHYSICS = (
         "rows read twice",
         60,
         ("softmax fp32", "norm fp32"),
-        _are((f"{_FEATURES}:_rereads", lambda nothing, kinds: Rereads(nothing, nothing, nothing, nothing))),
+        _are((f"{_FEATURES}:_rereads", lambda nothing, kinds: Rereads(*(nothing for _ in Rereads._fields)))),
     ),
     Mechanism(
         "Winograd's products",

@@ -85,11 +85,11 @@ def shipped_engine() -> Engine:
 
 
 def through_operators(folder: Path, engine: Engine, progress: Callable[[str], None]) -> list[Result]:
-    """Return results like those of `evaluate_convmeter`, for runs on GPUs in channels-first layout."""
+    """Return results like those of `evaluate_convmeter`, for runs on GPUs."""
     gpus = engine.gpus
     cells: list[Result] = []
     for data in read_networks(folder):
-        on_gpu = np.array([" nchw " in run and "rtx" in run for run in data.batch_of.tolist()])
+        on_gpu = np.array(["rtx" in run for run in data.batch_of.tolist()])
         lowered = on_gpu & np.isin(data.name, list(NAMES))
         for run in np.unique(data.batch_of[lowered]).tolist():
             rows = np.flatnonzero(lowered & (data.batch_of == run))
@@ -115,8 +115,15 @@ def through_operators(folder: Path, engine: Engine, progress: Callable[[str], No
 def _run(run: str, batch: float, size: int, dtype: str) -> Run:
     """Return the run of a network as timm's benchmark `run` measures it."""
     mode, fused = ("training" if run.endswith(" train") else "inference"), " dynamo " in run
-    optimizer = "sgd"  # timm's benchmark uses it
-    return Run(mode=mode, batch=int(batch), image_size=size, dtype=dtype, fused=fused, optimizer=optimizer)  # type: ignore[arg-type]
+    return Run(
+        mode=mode,  # type: ignore[arg-type]
+        batch=int(batch),
+        image_size=size,
+        dtype=dtype,
+        fused=fused,
+        memory_format="channels_last" if " nhwc " in run else "channels_first",
+        optimizer="sgd",  # timm's benchmark uses it
+    )
 
 
 def _step_s(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:

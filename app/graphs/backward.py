@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.batched import as_batched
+from app.graphs.batched import as_batched, same_in_all
 from app.graphs.build import DEFAULTS
 from app.ops import OP_CODE, OPS
+from app.ops.depthwise import is_depthwise
 from app.ops.gradient import DERIVED
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
@@ -42,6 +43,7 @@ class Forward(NamedTuple):
     bias       bool [n], True if the row adds a bias that is trained
     trained    bool [n], True if the row's weights are trained
     output     float64 [n] or [c, n], bytes that a launch writes
+    unfused    bool [n], True if PyTorch's own kernels run the row, one after the other
     """
 
     ops: OpTable
@@ -51,6 +53,7 @@ class Forward(NamedTuple):
     bias: Bools
     trained: Bools
     output: Floats
+    unfused: Bools
 
 
 class Backward(NamedTuple):
@@ -72,9 +75,9 @@ def backward(forward: Forward) -> Backward:
     source = np.repeat(np.arange(len(ops)), count)
     number = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
     step = _FIRST[ops.kind[source]] + number
-    met = np.array(
-        [np.ones(len(ops), dtype=np.bool_), forward.fed, forward.bias, forward.producers > 1, forward.trained]
-    )
+    own = same_in_all(is_depthwise(ops))
+    needs = (np.ones(len(ops), dtype=np.bool_), forward.fed, forward.bias, forward.producers > 1, forward.trained)
+    met = np.array([*needs, forward.unfused, own, forward.fed & ~own, forward.trained & ~own])
     runs = met[_NEEDS[step], source]
     source, number, step = source[runs], number[runs], step[runs]
     figures, places = _figures(forward), _places(tuple(ops.fields.items()))[step].T
@@ -93,7 +96,6 @@ def _figures(forward: Forward) -> OpTable:
     derived = (
         np.maximum(forward.output, 1.0),
         elements * (DTYPE_BYTES + OUTPUT_BYTES)[ops.dtype],
-        2.0 * elements * DTYPE_BYTES[ops.dtype],
         count * np.clip(forward.producers, 1, 2),
         count * 2.0,
     )

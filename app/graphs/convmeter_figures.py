@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OP_CODE
-from app.ops.conv import output, plane
+from app.ops.conv import output
+from app.ops.images import plane
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import FORWARD, Workload
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from app.graphs.run import Run
 from app.ops import OPS
+from app.ops.stacks import MEGATRON
 from app.tables.arrays import Bools
 from app.tables.workload import Workload
 
@@ -13,6 +14,8 @@ from app.tables.workload import Workload
 EXPERTS, ADAPTER = "grouped_experts", "adapter"
 # Rows of eager attention between its two products (app.graphs.transformers.attention).
 _SCORES = tuple(f"attention.{part}" for part in ("scores", "scale", "softcap", "bias", "mask", "floor", "softmax"))
+# Rows of the loss (app.graphs.transformers.lowering).
+_LOSS = "loss."
 _HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
 
 
@@ -25,6 +28,13 @@ def of_experts(w: Workload) -> Bools:
 def of_scores(w: Workload) -> Bools:
     """Return True for rows from attention's scores to its weights, bool [n]; fused attention keeps none of them."""
     return np.array([name.removeprefix("cross.").startswith(_SCORES) for name in w.names], dtype=np.bool_)
+
+
+def unfused(w: Workload, run: Run) -> Bools:
+    """Return True for rows that PyTorch's own kernels run one by one, bool [n]; those of a loss are fused."""
+    if run.fused or run.stack == MEGATRON:
+        return np.zeros(len(w), dtype=np.bool_)
+    return np.array([not name.startswith(_LOSS) for name in w.names], dtype=np.bool_)
 
 
 def learning(w: Workload, run: Run) -> Bools:

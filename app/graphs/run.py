@@ -14,6 +14,7 @@ Attention = Literal["eager", "fused", "flash"]
 Optimizer = Literal["none", "sgd", "adam", "adamw"]
 PipelineSchedule = Literal["gpipe", "1f1b"]
 InputCopy = Literal["none", "pageable", "pinned"]
+MemoryFormat = Literal["channels_first", "channels_last"]
 DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
 
 
@@ -71,6 +72,7 @@ class Run:
     image_size    pixels per side, for networks that take images
     image_width, frames  of diffusion transformers: pixels of a row, if other than `image_size`, and frames of a video
     part          of a diffusion model's pipeline, the one that runs; None: another network
+    memory_format layout of images (app.graphs.memory_format)
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
@@ -84,6 +86,7 @@ class Run:
     first_engine  True if the serving stack is vLLM before 0.6
     first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
     cudnn_attention  True if fused attention on Hopper is cuDNN's (PyTorch from 2.11 on)
+    multi_tensor  True if the update is torch.optim's, an operation after the other, not one fused kernel
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.graphs.allocator)
@@ -100,6 +103,7 @@ class Run:
     image_width: int = 0
     frames: int = 1
     part: DiffusionPart | None = None
+    memory_format: MemoryFormat = "channels_first"
     input_copy: InputCopy = "none"
     dtype: str = "fp32"
     attention: Attention = "eager"
@@ -115,6 +119,7 @@ class Run:
     formats: Formats | None = None
     microscaled: bool = False
     adapter_rank: int = 0
+    multi_tensor: bool = False
     loss: bool = False
     sums_by_library: bool = False
     first_engine: bool = False

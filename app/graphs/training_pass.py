@@ -5,7 +5,8 @@ et al. 2016), except in the last block if it does not repeat: its activations ar
 Where several rows read one tensor, their gradients are added. With several microbatches, weight gradients are
 accumulated from the second microbatch on; without an optimiser nothing clears them, so the first one accumulates too.
 
-The update is one fused, memory-bound launch per block and repetition (PyTorch's fused and multi-tensor optimisers).
+The update is one memory-bound launch per block and repetition, as PyTorch's fused optimisers are; torch.optim's default
+moves three times as much (`run.multi_tensor`).
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
 from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.operands import Operands, operands
-from app.graphs.roles import learning, of_experts, of_scores
+from app.graphs.roles import learning, of_experts, of_scores, unfused
 from app.graphs.run import Run
-from app.ops import OPS
+from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES
-from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
+from app.tables.ops import DTYPE_CODE, OUTPUT_BYTES, OpTable
+from app.tables.workload import BACKWARD, UPDATE, Workload
 
 # Bytes that an update moves per parameter. FP32: SGD reads p and g and writes p; Adam reads p, g, m, v and writes p, m,
 # v. With 16-bit weights the FP32 master copy is read and written in place of p, and the 16-bit p written, which comes
 # to the same: g 2 + master 8 (+ m 8 + v 8) + p 2.
 UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
+# The same of torch.optim by default: a kernel for each of eight or nine operations on all tensors, which read or write
+# 19 or 21 numbers in FP32. Our H200 moves so many bytes at 0.9 of its bandwidth.
+MULTI_TENSOR_BYTES = {"sgd": 12.0, "adam": 76.0, "adamw": 84.0}
 # Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0
-_OF_BATCH = np.array([op.batch_statistics for op in OPS])
+_IN_TRAINING = np.array([OP_CODE[op.in_training or op.name] for op in OPS])
 _WEIGHTED = [kind for kind, op in enumerate(OPS) if op.weights is not None]
 
 
@@ -45,7 +49,7 @@ def training(w: Workload, run: Run) -> Workload:
     known = operands(w)
     forward = np.arange(blocks)
     target = blocks + forward[::-1]  # of each forward block
-    parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target), _statistics(w)]
+    parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target)]
     if run.recompute or run.recompute_scores:
         again = same_in_all(recomputed(w))[w.block] if run.recompute else of_scores(w)
         parts.append(_recomputed(w, np.flatnonzero(again), target))
@@ -57,7 +61,7 @@ def training(w: Workload, run: Run) -> Workload:
     w = replace(w, repeats=np.concatenate(repeats, axis=-1), origin=np.concatenate(origin))
     w = inserted(w, parts)
     # Each output has its own memory until backward reads it, so no row finds the previous row's output in the L2.
-    return replace(w, ops=with_column(with_quantised_operands(w.ops), "eager", 0.0))
+    return replace(w, ops=with_column(with_quantised_operands(_as_in_training(w.ops)), "eager", 0.0))
 
 
 def recomputed(w: Workload) -> Bools:
@@ -70,19 +74,16 @@ def recomputed(w: Workload) -> Bools:
 def _backward(w: Workload, run: Run, known: Operands, target: Ints) -> InsertedRows:
     output, trained = w.output_bytes / w.ops.column("count"), learning(w, run)
     bias = _biased(w) & trained
-    steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, bias, trained, output))
+    alone = unfused(w, run)
+    steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, bias, trained, output, alone))
     order = _order(len(w), steps.source) + steps.number
     return InsertedRows(steps.ops, steps.source, target[w.block[steps.source]], order, BACKWARD)
 
 
-def _statistics(w: Workload) -> InsertedRows:
-    """Return rows in which batch norm reads its input for the batch statistics, which it does only in training."""
-    source = np.flatnonzero(_OF_BATCH[w.ops.kind])
-    rows = w.ops.take(source)
-    moved = rows.column("b") * rows.column("h") * DTYPE_BYTES[rows.dtype]
-    count, burst = rows.column("count"), rows.column("burst")
-    ops = table_of("memory", rows.dtype, rows.fields, bytes=moved, count=count, burst=burst)
-    return InsertedRows(ops, source, w.block[source], source.astype(np.float64) - 0.5, FORWARD)
+def _as_in_training(ops: OpTable) -> OpTable:
+    """Return the rows with those of forward as they are in training, where batch norm finds the batch's statistics."""
+    back = same_in_all(ops.column("backward") > 0.0)
+    return replace(ops, kind=np.where(back, ops.kind, _IN_TRAINING[ops.kind]))
 
 
 def _order(n: int, source: Ints) -> Floats:
@@ -142,7 +143,7 @@ def _update(w: Workload, run: Run, first: int) -> InsertedRows:
     split, each = run.parallelism, w.parameters * learning(w, run)
     if split.zero:
         each = each / np.where(of_experts(w), split.expert_copies, split.replicas)
-    moved = w.per_block(each) * UPDATE_BYTES[run.optimizer]
+    moved = w.per_block(each) * (MULTI_TENSOR_BYTES if run.multi_tensor else UPDATE_BYTES)[run.optimizer]
     return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
 
 

@@ -2,7 +2,8 @@
 
 Libraries run them on kernels of older GPUs, in which each thread loads as many elements at once as the rows allow. Then
 loads bound them, at a rate of SMs and clock whatever the tensor units reach: on our H100 and H200 cuBLAS takes two to
-six times as long as for aligned sizes (`python -m benchmarks.alignment`).
+six times as long as for aligned sizes (`python -m benchmarks.alignment`). Where libraries copy operands to padded rows
+instead (`Op.padded`), the copies alone load so.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ def is_aligned(op: Op, table: OpTable) -> Bools:
     return _at_once(op, table) >= _MOST[table.dtype]
 
 
+def is_usual(op: Op, table: OpTable) -> Bools:
+    """Return where kernels are those of aligned operands, if only of copies of these, bool [n]."""
+    usual = is_aligned(op, table)
+    return usual if op.padded is None else usual | op.padded(table)
+
+
 def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: Floats) -> Floats:
     """Return the SM clocks that products and loads of rows take that are not aligned, float64 [n]; 0 for others.
 
@@ -41,6 +48,8 @@ def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: 
     at_once = _at_once(op, table)
     batch, m, n, k = products
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
+    if op.padded is not None:
+        whole = np.where(op.padded(table), 0.0, whole)
     clocks = whole / np.where(at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE)
     clocks += moved / DTYPE_BYTES[table.dtype] / (at_once * ACCESSES_PER_CLOCK)
     found: Floats = np.where(at_once >= _MOST[table.dtype], 0.0, clocks)

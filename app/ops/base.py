@@ -26,7 +26,8 @@ from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
 from app.ops.stack_kernels import Choice
 from app.ops.suite import Space
-from app.tables.arrays import Floats
+from app.ops.tiles import Grid
+from app.tables.arrays import Bools, Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 
 # Largest length or count, and most bytes; a larger value is in a wrong unit.
@@ -44,9 +45,9 @@ class Dim:
     `beside` names further columns that the field's word sets.
 
     To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), part of the operator's
-    `kernel_class` or `libraries` (`class`), or nothing (`unseen`). Where a row leaves it out, or has 0, they see the
-    column that `absent` names; `stretch` is how much farther apart than those of other columns its values lie for a
-    Gaussian process.
+    `kernel_class` or `libraries` (`class`), or nothing (`unseen`; `layout`: how operands lie, which is no part of a
+    row's configuration either). Where a row leaves it out, or has 0, they see the column that `absent` names; `stretch`
+    is how much farther apart than those of other columns its values lie for a Gaussian process.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Dim:
     write: Callable[[float], str] | None = None
     words: str = ""
     pair: bool = False
-    feature: Literal["size", "code", "class", "unseen"] = "size"
+    feature: Literal["size", "code", "class", "unseen", "layout"] = "size"
     absent: str = ""
     stretch: float = 1.0
     beside: tuple[str, ...] = ()
@@ -137,9 +138,11 @@ class Op:
     prior     efficiencies and times before anything was measured
     products  the matrix products that its work is, if it is; `batched`: in kernels for batches of products
     row_sizes elements of a row of its operands and results, [n] each, of products whose kernels load by 16 bytes
+    padded    where libraries copy such operands to rows of whole loads first, bool [n]
+    retile    changes tiles, in place, to those of its kernels, given which rows are aligned, bool [n]
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
-    relaid    bytes read and written to change layouts around kernels of early tensor units
+    relaid    bytes read and written to change layouts around kernels of tensor units that take another one
     queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several; learned
@@ -169,7 +172,7 @@ class Op:
     fusible   whether torch.compile fuses it with its neighbours
     own_input whether a row without a producer in its block reads something else than the block's input: a table, a mask
     tied      whether its output has a gradient though it may hold no weights itself: tables are shared
-    batch_statistics  whether in training it first reads its input for the batch's statistics
+    in_training  the operator that it is in the forward pass of training; empty: itself
 
     How it is measured:
     suite     sizes that the measuring suite draws, and how it runs them; None: not measured
@@ -189,6 +192,8 @@ class Op:
     products: Callable[[OpTable], Products | None] = no_products
     batched: bool = False
     row_sizes: Callable[[OpTable], tuple[Floats, ...]] | None = None
+    padded: Callable[[OpTable], Bools] | None = None
+    retile: Callable[[OpTable, Bools, Grid], None] | None = None
     launches: Callable[[OpTable], Floats] = one_launch
     rereads: Callable[[OpTable], Rereads] | None = None
     handed: Callable[[OpTable], Floats] = nothing_handed
@@ -220,7 +225,7 @@ class Op:
     fusible: bool = False
     own_input: bool = False
     tied: bool = False
-    batch_statistics: bool = False
+    in_training: str = ""
 
     suite: Space | None = None
     usual: Mapping[str, tuple[int, int] | int] = field(default_factory=dict)

@@ -4,8 +4,8 @@ Output h_o = floor((h + 2 padding - kernel) / stride) + 1 (PyTorch's conv2d). As
 (cuDNN, Chetlur et al. 2014): m = b h_o w_o, n = out_channels / groups, k = in_channels / groups x kernel area. FLOPs
 = 2 groups m n k; bytes = input + weights + output, each once. Backward is two such products, by data and by weight.
 
-Windows of 3 x 3 in steps of one have two algorithms more in FP32 (Lavin and Gray 2016). F(m x m, 3 x 3) computes tiles
-of m x m outputs from (m + 2)^2 products per channel in and out, in place of 9 m^2:
+Windows of 3 x 3 in steps of one have two algorithms more in FP32 before Hopper (Lavin and Gray 2016). F(m x m, 3 x 3)
+computes tiles of m x m outputs from (m + 2)^2 products per channel in and out, in place of 9 m^2:
 - F(4 x 4) transforms tiles and weights in kernels of their own, between which 36 products go through memory, in blocks
   of 128 x 128 since Ampere, of about 128 x 64 before;
 - F(2 x 2) is one kernel, whose blocks do 32 tiles by 32 channels out: tiles of one image, and before there were tensor
@@ -17,15 +17,17 @@ their grids in NeuSight's rows say; how fast they are, next to one another, is s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from app.ops.alignment import LOAD_BYTES
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Broken, Products, Ratio, Transformed, Work
-from app.ops.gradient import BY_DATA_AND_WEIGHT
+from app.ops.depthwise import THREADS, depthwise_clocks, is_depthwise
+from app.ops.figures import Broken, Products, Ratio, Rereads, Transformed, Work
+from app.ops.gradient import OF_CONVOLUTION
+from app.ops.images import CHANNELS_LAST, PADDING, WINDOW_DIMS, Plane, plane, slid
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
+from app.ops.tiles import Grid
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
@@ -45,31 +47,11 @@ _GATHERED = 2.0, 3.2
 # Of F(4 x 4), F(2 x 2) and the plain product: steps of the summed dimension in whose time a block takes to begin and to
 # end, and the speed next to what products of such blocks usually have.
 _AROUND, _SPEED = (8.0, 20.0, 16.0), (1.05, 0.9, 1.15)
+# Channels in that cuDNN pads images of fewer to, which it has kernels for.
+_FEW_CHANNELS = 4.0
+_ON_TENSOR_UNITS = [DTYPE_CODE[name] for name in ("fp16", "bf16", "tf32")]
 # Of the measuring suite: a group of all channels.
 _ALL_CHANNELS = 0
-
-
-class Plane(NamedTuple):
-    """Height and width, float64 [n] each."""
-
-    height: Floats
-    width: Floats
-
-    @property
-    def area(self) -> Floats:
-        """Elements of the plane."""
-        return self.height * self.width
-
-
-def plane(table: OpTable, name: str) -> Plane:
-    """Both columns of a pair."""
-    return Plane(table.column(f"{name}_height"), table.column(f"{name}_width"))
-
-
-def slid(size: Floats, kernel: Floats, stride: Floats, padding: Floats) -> Floats:
-    """Positions of a window of `kernel` in steps of `stride`, in elements."""
-    positions: Floats = np.floor((size + 2.0 * padding - kernel) / stride) + 1.0
-    return positions
 
 
 def output(table: OpTable) -> Plane:
@@ -101,11 +83,17 @@ def work(table: OpTable) -> Work:
     return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
 
 
+def _outputs(table: OpTable) -> Floats:
+    """Elements of the images out."""
+    elements: Floats = table.column("b") * table.column("out_channels") * output(table).area
+    return elements
+
+
 def relaid(table: OpTable) -> Floats:
-    """Bytes read and written where images in 16 bits pass to channels last, which tensor units take, and back."""
-    half = (table.dtype == DTYPE_CODE["fp16"]) | (table.dtype == DTYPE_CODE["bf16"])
-    written = table.column("b") * table.column("out_channels") * output(table).area * OUTPUT_BYTES[table.dtype]
-    return np.where(half, 2.0 * (1.0 + table.column("backward")) * (handed(table) + written), 0.0)
+    """Bytes read and written where images pass to channels last, which kernels of tensor units take, and back."""
+    converted = np.isin(table.dtype, _ON_TENSOR_UNITS) & (table.column(CHANNELS_LAST.name) == 0.0)
+    written = _outputs(table) * OUTPUT_BYTES[table.dtype]
+    return np.where(converted, 2.0 * (1.0 + table.column("backward")) * (handed(table) + written), 0.0)
 
 
 def saving(table: OpTable) -> Floats:
@@ -154,6 +142,13 @@ def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
     return counts[0], np.where(fewest < _WORTH * counts[0], fewest, counts[0])
 
 
+def _rereads(table: OpTable) -> Rereads:
+    """Nothing is read again; threads of depthwise kernels compute an output each."""
+    nothing = np.zeros(len(table))
+    clocks = depthwise_clocks(table, _outputs(table), plane(table, "kernel_size").area)
+    return Rereads(nothing, nothing, nothing, clocks, nothing)
+
+
 def _weights(table: OpTable) -> Floats:
     """Elements of the filters."""
     return (
@@ -191,8 +186,25 @@ def check(table: OpTable) -> list[Broken]:
 
 def _row_sizes(table: OpTable) -> tuple[Floats, ...]:
     """Channels of images in and out; where each is a group, PyTorch has a kernel of its own, which needs no rows."""
-    depthwise = (table.column("groups") > 1.0) & (table.column("groups") == table.column("in_channels"))
-    return tuple(np.where(depthwise, 0.0, table.column(name)) for name in ("in_channels", "out_channels"))
+    own = is_depthwise(table)
+    return tuple(np.where(own, 0.0, table.column(name)) for name in ("in_channels", "out_channels"))
+
+
+def _padded(table: OpTable) -> Bools:
+    """Where cuDNN copies images and weights to channels of whole loads: windows of several elements."""
+    windows: Bools = plane(table, "kernel_size").area > 1.0
+    return windows
+
+
+def _retile(table: OpTable, aligned: Bools, tiles: Grid) -> None:
+    """Count padded channels in, and fill blocks of depthwise kernels, whose threads compute an output each."""
+    channels = table.column("in_channels") / table.column("groups")
+    loaded = np.where(channels <= _FEW_CHANNELS, _FEW_CHANNELS, LOAD_BYTES / DTYPE_BYTES[table.dtype])
+    part = np.where(_padded(table) & ~aligned, channels / (np.ceil(channels / loaded) * loaded), 1.0)
+    np.multiply(tiles.fill, part, out=tiles.fill)
+    own = is_depthwise(table)
+    tiles.fill[:, own] = 1.0
+    tiles.blocks[:, own] = np.ceil(_outputs(table) / THREADS)[own]
 
 
 def _grouped(sizes: Sizes) -> Sizes | None:
@@ -215,12 +227,6 @@ def _build(make: Maker, row: Row) -> Made:
     return Made(lambda: conv2d(x, weight, None, stride, padding, 1, groups), (x, weight))
 
 
-WINDOW_DIMS = (
-    Dim("kernel_size", "window, elements: one number or [height, width]", pair=True),
-    Dim("input_size", "input, elements: one number or [height, width]", pair=True),
-)
-PADDING = Dim("padding", "zeros added on each side", least=0.0, default=0.0, pair=True)
-
 CONV_OPS = (
     Op(
         "conv2d",
@@ -233,6 +239,7 @@ CONV_OPS = (
             Dim("stride", "step of the window", default=1.0, pair=True),
             PADDING,
             Dim("groups", "groups of channels (in_channels: depthwise)", default=1.0),
+            CHANNELS_LAST,
             *COMMON,
         ),
         work,
@@ -243,11 +250,15 @@ CONV_OPS = (
         relaid=relaid,
         saving=saving,
         row_sizes=_row_sizes,
-        # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090.
-        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75)),
+        padded=_padded,
+        retile=_retile,
+        rereads=_rereads,
+        # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090. In FP32 on Hopper by
+        # eye from our H200's rows: Ampere's kernels, in tiles of 256 x 64, 128 x 32 or 32 x 32.
+        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75, 0.87), lanes_since_hopper=0.65),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
-        backward=BY_DATA_AND_WEIGHT,
+        backward=OF_CONVOLUTION,
         saves=("input",),
         suite=Space(
             {

@@ -79,12 +79,14 @@ class Rereads(NamedTuple):
     in_flight  bytes between the first and the last read of a byte, per SM
     passed     the same of the whole device
     clocks     SM clocks besides, for reductions over a row and random numbers
+    longest    SM clocks of the longest block, which none of the others shortens
     """
 
     bytes: Floats
     in_flight: Floats
     passed: Floats
     clocks: Floats
+    longest: Floats
 
 
 class LibraryCosts(NamedTuple):

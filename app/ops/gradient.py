@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 # What a row must be for a step to run: anything; its input needs a gradient (the network's does not); it adds a bias;
-# two rows of its block feed it; its own weights are trained.
-ALWAYS, FED, BIASED, OF_TWO, TRAINED = range(5)
-# Figures of a row beside its own columns: bytes that a launch writes; that a norm reads for its parameters' gradients
-# and a batch norm for the batch; launches for each factor that has a gradient, and twice the launches.
-DERIVED = ("written", "both_read", "batch_read", "of_factors", "twice")
-WRITTEN, BOTH_READ, BATCH_READ, OF_FACTORS, TWICE = DERIVED
+# two rows of its block feed it; its own weights are trained; PyTorch's own kernels run it, not fused ones (Inductor's,
+# Transformer Engine's, those of a loss); it is a depthwise convolution; it is none, and FED or TRAINED.
+ALWAYS, FED, BIASED, OF_TWO, TRAINED, UNFUSED, DEPTHWISE, FED_NOT_DEPTHWISE, TRAINED_NOT_DEPTHWISE = range(9)
+# Figures of a row beside its own columns: bytes that a launch writes; that a norm reads for its parameters' gradients;
+# launches for each factor that has a gradient, and twice the launches.
+DERIVED = ("written", "both_read", "of_factors", "twice")
+WRITTEN, BOTH_READ, OF_FACTORS, TWICE = DERIVED
 
 
 class Step(NamedTuple):
@@ -24,7 +25,7 @@ class Step(NamedTuple):
     op       operator; None: the row's own
     columns  column of the step -> column of the row, one of DERIVED, or a number; columns left out are at their
              defaults, or as they are where `op` is None
-    needs    ALWAYS, FED, BIASED, OF_TWO or TRAINED
+    needs    ALWAYS, FED and so on
     """
 
     op: str | None
@@ -45,5 +46,12 @@ def rowwise(*ops: str) -> tuple[Step, ...]:
 # The row with `backward` 1; the row once more; the sum of a bias's gradient over rows.
 ITSELF, SAME = Step(None, {"backward": 1.0}), Step(None, {})
 BIAS = step("memory", bytes=WRITTEN, needs=BIASED)
-# By data and by weight: products of the same size and about the same form (convolutions, experts).
+# By data and by weight: products of the same size and about the same form (attention, experts).
 BY_DATA_AND_WEIGHT = (SAME._replace(needs=FED), SAME._replace(needs=TRAINED), BIAS)
+# Of convolutions, whose depthwise kernels backward are unlike those forward.
+OF_CONVOLUTION = (
+    SAME._replace(needs=FED_NOT_DEPTHWISE),
+    SAME._replace(needs=TRAINED_NOT_DEPTHWISE),
+    ITSELF._replace(needs=DEPTHWISE),
+    BIAS,
+)

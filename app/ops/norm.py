@@ -5,23 +5,27 @@ softmax is exp(x - max) / sum. FLOPs = operations per element x b h; bytes = eac
 parameters; backward reads dY and x (softmax: y) and writes dX and the parameters' gradients.
 
 Their kernels (PyTorch's) read a row for its statistics and again for its result; softmax up to 1,024 elements keeps it
-in registers, beyond it takes three passes. The stacks that run formats of 16 bits are newer than PyTorch 2.1: they keep
-a row of whole loads in shared memory, which its two reductions then read.
+in registers, beyond it takes three passes. Backward, softmax multiplies dY by y in a kernel of its own first. Batch
+norm in training has one block per channel, backward and forward, where it first finds the batch's statistics
+(batch_norm_training), so few channels keep few SMs busy; not with channels last. The stacks that run formats of 16 bits
+are newer than PyTorch 2.1: they keep a row of whole loads in shared memory, which its two reductions then read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import isqrt
 
 import numpy as np
 
 from app.ops.base import COMMON, Dim, Op, handed_rows
 from app.ops.figures import Ratio, Rereads, Work
-from app.ops.gradient import BATCH_READ, BOTH_READ, ITSELF, rowwise, step
+from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
+from app.ops.images import CHANNELS_LAST
 from app.ops.prior import Prior
-from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Sizes, Space, unary
+from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Log, Made, Maker, Row, Sizes, Space, unary
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -58,33 +62,51 @@ _CLOCKS_PER_THREAD = 7.0
 _MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
 # One sum, of squares, as one of softmax's two: no data.
 _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
+# Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per element
+# that it reads or writes, by eye from our H200's rows of backward in FP32; of forward there are none.
+_CHANNEL_CLOCKS, _CHANNELS_OF_SM = 0.7, 2.0
 
 
 def _softmax_rereads(table: OpTable) -> Rereads:
-    """Two passes more, of rows that do not stay on the SM."""
-    length = table.column("h")
+    """Two passes more, of rows that do not stay on the SM; backward three, of what its first kernel writes."""
+    length, back = table.column("h"), table.column("backward") > 0.0
     size = DTYPE_BYTES[table.dtype]
     row = length * size
     long = (length > _IN_REGISTERS) | (row > _REGISTER_BYTES)
     kept = (size <= _NEWER_BYTES) & (row % _LOAD_BYTES == 0.0) & (row <= _SHARED_BYTES)
-    passes = np.where(long & ~kept, 2.0, 0.0)
+    again = np.where(back, 3.0, np.where(long & ~kept, 2.0, 0.0)) * table.column("b") * row
     threads = np.clip(2.0 ** np.ceil(np.log2(row / (2.0 * _LOAD_BYTES))), _WARP, _SOFTMAX_THREADS)
     loaded = threads * _LOAD_BYTES / size
     single = np.ceil(length % loaded / np.where(kept, loaded, threads))
     turns = length // loaded + single
     clocks = threads * table.column("b") * (_MEETING_CLOCKS + _TURN_CLOCKS * turns)
-    clocks = np.where(long, clocks, 0.0)
-    return Rereads(passes * table.column("b") * row, _SOFTMAX_ROWS * row, np.zeros(len(table)), clocks)
+    passed = np.where(back, 2.0, 0.0) * table.column("b") * row
+    return Rereads(again, _SOFTMAX_ROWS * row, passed, np.where(long, clocks, 0.0), np.zeros(len(table)))
 
 
 def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
-    """One pass more, and clocks per thread that shares a row."""
+    """One pass more, and clocks per thread that shares a row; backward of both inputs, and one for the parameters."""
 
     def rereads(table: OpTable) -> Rereads:
-        row = table.column("h") * DTYPE_BYTES[table.dtype]
+        row, back = table.column("h") * DTYPE_BYTES[table.dtype], table.column("backward")
         threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
-        clocks = clocks_per_thread * threads * table.column("b")
-        return Rereads(table.column("b") * row, _NORM_ROWS * row, np.zeros(len(table)), clocks)
+        clocks, whole = clocks_per_thread * threads * table.column("b"), table.column("b") * row
+        again, kept = (1.0 + 3.0 * back) * whole, (1.0 + back) * _NORM_ROWS * row
+        return Rereads(again, kept, 2.0 * back * whole, clocks, np.zeros(len(table)))
+
+    return rereads
+
+
+def _channel_rereads(in_training: float) -> Callable[[OpTable], Rereads]:
+    """Backward, and forward where `in_training` is 1, read a channel for its sums and again, by a block of its own."""
+
+    def rereads(table: OpTable) -> Rereads:
+        back, rows, channels = table.column("backward"), table.column("b"), table.column("h")
+        inputs = back + np.maximum(back, in_training)  # dY and X; X
+        read = inputs * rows * DTYPE_BYTES[table.dtype]
+        alone = (inputs > 0.0) & (table.column(CHANNELS_LAST.name) == 0.0)
+        longest = _CHANNEL_CLOCKS * rows * np.where(alone, 2.0 * inputs + 1.0, 0.0)
+        return Rereads(read * channels, read, np.zeros(len(table)), longest * channels / _CHANNELS_OF_SM, longest)
 
     return rereads
 
@@ -107,14 +129,14 @@ def _build_rms_norm(make: Maker, row: Row) -> Made:
 _LARGEST_SIDE = 112
 
 
-def _build_batch_norm(make: Maker, row: Row) -> Made:
-    """Images as square as `b` allows; forward with the statistics kept, as in inference, backward with the batch's."""
+def _build_batch_norm(make: Maker, row: Row, *, training: bool = False) -> Made:
+    """Images as square as `b` allows; forward with statistics that are kept unless in `training`, backward without."""
     channels, compute = row["h"], make.torch.nn.functional.batch_norm
     side = max(side for side in range(1, min(_LARGEST_SIDE, isqrt(row["b"])) + 1) if row["b"] % side**2 == 0)
     x = make.normal(row["b"] // side**2, channels, side, side)
     mean, variance = make.normal(channels), make.positive(channels)
     weight, bias = make.normal(channels), make.normal(channels)
-    training = row.get("phase") == "backward"
+    training = training or row.get("phase") == "backward"
     return Made(lambda: compute(x, mean, variance, weight, bias, training=training), (x, weight, bias))
 
 
@@ -123,8 +145,12 @@ def _images(sizes: Sizes) -> Sizes | None:
     return {"b": sizes["images"] * sizes["side"] ** 2, "h": sizes["channels"]}
 
 
-# One softmax, or one norm: dX from dY and Y (norms: X), then by parameters, which reads dY and X once more.
-_BACKWARD = (step("mul", "b", "h"), step("memory", bytes=BOTH_READ))
+# One norm: dX from dY and X, which PyTorch reads twice, then by parameters, which reads both once more.
+_BACKWARD = (
+    step("mul", "b", "h"),
+    step("memory", bytes=BOTH_READ),
+    step("memory", bytes=BOTH_READ, needs=UNFUSED),
+)
 _NORM = Op(
     "layer_norm",
     "norm",
@@ -142,6 +168,18 @@ _NORM = Op(
     usual={"b": (64, 65536), "h": (128, 16384)},
     example={"b": 4096, "h": 4096},
 )
+_IMAGES: Mapping[str, Axis] = {"images": Log(1, 256), "side": Log(1, 112), "channels": Log(8, 2048)}
+_BATCH_NORM = replace(
+    _NORM,
+    name="batch_norm",
+    dims=(*_DIMS, CHANNELS_LAST, *COMMON),
+    work=_work((8.0, 14.0), 4.0),
+    rereads=_channel_rereads(0.0),
+    backward=(ITSELF,),
+    in_training="batch_norm_training",
+    suite=Space(_IMAGES, PLAIN, _build_batch_norm, _images),
+    usual={},
+)
 NORM_OPS = (
     _NORM,
     replace(
@@ -152,17 +190,13 @@ NORM_OPS = (
         suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, _build_rms_norm),
         usual={},
     ),
+    _BATCH_NORM,
     replace(
-        _NORM,
-        name="batch_norm",
-        work=_work((8.0, 14.0), 4.0),
-        rereads=None,
-        backward=(step("memory", bytes=BATCH_READ), ITSELF),
-        batch_statistics=True,
-        suite=Space(
-            {"images": Log(1, 256), "side": Log(1, 112), "channels": Log(8, 2048)}, PLAIN, _build_batch_norm, _images
-        ),
-        usual={},
+        _BATCH_NORM,
+        name="batch_norm_training",
+        rereads=_channel_rereads(1.0),
+        in_training="",
+        suite=Space(_IMAGES, PLAIN, partial(_build_batch_norm, training=True), _images, back=False),
     ),
     replace(
         _NORM,
@@ -171,7 +205,7 @@ NORM_OPS = (
         work=_work((6.0, 4.0), 0.0),
         prior=Prior(1.0, 1.0, 36e-6, 3e-6, 0.50),
         rereads=_softmax_rereads,
-        backward=rowwise("mul"),
+        backward=(step("mul", "b", "h"), step("mul", "b", "h", needs=UNFUSED)),
         saves=("output",),
         suite=Space({"b": ROWS, "h": WIDTH}, PLAIN, unary(lambda torch, x: torch.softmax(x, -1))),
     ),

@@ -85,10 +85,10 @@ def engine_host(software: str | None) -> EngineHost:
 
 
 # Host seconds of PyTorch per operator that it launches. Before 2.0, in inference and in training: fitted to MnasNets
-# and ShuffleNets in FP32 on an RTX 2080 Ti with PyTorch 1.0, in training between its host (64 us) and that of a TITAN V
-# (45 us; torchvision_convnets of `gpucast evaluate scorecard`). In training autograd records each operator, and clears
+# and ShuffleNets in FP32 on an RTX 2080 Ti with PyTorch 1.0, in training between its host (80 us) and that of a TITAN V
+# (50 us; torchvision_convnets of `gpucast evaluate scorecard`). In training autograd records each operator, and clears
 # and accumulates each weight's gradient by kernels of their own.
-EAGER_HOST_S, _FIRST_TORCH_HOST_S, _FIRST_TORCH_TRAINING_S, _SECOND_TORCH = 6e-6, 26e-6, 53e-6, (2, 0)
+EAGER_HOST_S, _FIRST_TORCH_HOST_S, _FIRST_TORCH_TRAINING_S, _SECOND_TORCH = 6e-6, 26e-6, 66e-6, (2, 0)
 
 
 def eager_host_s(software: str | None, mode: str = "inference") -> float:

@@ -51,9 +51,22 @@ HOP_S = 0.9e-6
 
 # By code into OPS and DTYPES.
 BY_KIND = np.array([op.prior[:4] for op in OPS])
-# Share of a kind's `compute` on tensor units before Ampere, and since, by dtype, [2, kinds, dtypes].
-ON_TENSOR_UNITS = np.array(
-    [[[op.prior.tensor[i] if dtype in {"fp16", "bf16"} else 1.0 for dtype in DTYPES] for op in OPS] for i in range(2)]
+
+
+def _reached(tensor: float, lanes: float) -> list[float]:
+    """Return shares of `compute` by dtype: in 16 bits on tensor units, and in FP32."""
+    return [{"fp16": tensor, "bf16": tensor, "fp32": lanes}.get(dtype, 1.0) for dtype in DTYPES]
+
+
+# Share of a kind's `compute` on GPUs with tensor units before Ampere, since, and since Hopper, and between both of
+# operands that lie as kernels take them, [4, kinds, dtypes].
+REACHED = np.array(
+    [
+        [_reached(op.prior.tensor[0], 1.0) for op in OPS],
+        [_reached(op.prior.tensor[1], 1.0) for op in OPS],
+        [_reached(op.prior.tensor[1], op.prior.lanes_since_hopper) for op in OPS],
+        [_reached(op.prior.tensor[2], 1.0) for op in OPS],
+    ]
 )
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])

@@ -256,9 +256,14 @@ def configurations(runs: OperatorRuns) -> Hashes:
 
 
 def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
-    """Return a hash of every row's dimensions `names`, uint64 [n]; empty: all, so that serving stacks share a fold."""
+    """Return a hash of every row's dimensions `names`, uint64 [n]; empty: all.
+
+    Serving stacks, and layouts of operands, share a fold.
+    """
     found = np.zeros(len(table), dtype=np.uint64)
-    for name in names or [name for name in table.fields if name != "stack"]:
+    dims = (dim for kind in np.unique(table.kind).tolist() for dim in OPS[kind].dims)
+    apart = {"stack"} | {name for dim in dims if dim.feature == "layout" for name in dim.columns}
+    for name in names or [name for name in table.fields if name not in apart]:
         column = table.column(name)
         found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
     return found

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from app.graphs.run import Attention, DiffusionPart, InputCopy, Mode, Optimizer, PipelineSchedule
+from app.graphs.run import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.prediction_form import BaseRequest
@@ -63,11 +63,13 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     """How a network is run: the fields that models and graphs share.
 
     `batch` is global, over all data-parallel devices and accumulated steps. `optimizer` "none" leaves the update out.
+    `memory_format` is PyTorch's, of images.
     `software` decides whether the host launches each operator: PyTorch does, serving stacks replay CUDA graphs.
     """
 
     batch: Batch = 1
     fused: Annotated[bool, Meta(description="Element-wise operators run with those that feed them")] = False
+    memory_format: MemoryFormat = "channels_first"
     optimizer: Optimizer = "adam"
     recompute: Annotated[
         bool | Literal["full", "selective"],

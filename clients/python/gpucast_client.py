@@ -1212,6 +1212,7 @@ class OperatorsWorkload(TypedDict):
         | LayerNormOperator
         | RmsNormOperator
         | BatchNormOperator
+        | BatchNormTrainingOperator
         | SoftmaxOperator
         | MaxPool2dOperator
         | AvgPool2dOperator
@@ -1315,6 +1316,7 @@ class Conv2dOperator(TypedDict):
     stride: NotRequired[float | list[float] | None]
     padding: NotRequired[float | list[float] | None]
     groups: NotRequired[float | None]
+    channels_last: NotRequired[float | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1354,6 +1356,21 @@ class BatchNormOperator(TypedDict):
     op: Literal["batch_norm"]
     b: float
     h: float
+    channels_last: NotRequired[float | None]
+    count: NotRequired[float | None]
+    phase: NotRequired[Literal["backward", "forward"] | None]
+    run_state: NotRequired[Literal["burst", "sustained"] | None]
+    software: NotRequired[str | None]
+    dtype: Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]
+
+
+class BatchNormTrainingOperator(TypedDict):
+    """BatchNormTrainingOperator"""
+
+    op: Literal["batch_norm_training"]
+    b: float
+    h: float
+    channels_last: NotRequired[float | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1384,6 +1401,7 @@ class MaxPool2dOperator(TypedDict):
     input_size: float | list[float]
     stride: NotRequired[float | list[float] | None]
     padding: NotRequired[float | list[float] | None]
+    channels_last: NotRequired[float | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -1401,6 +1419,7 @@ class AvgPool2dOperator(TypedDict):
     input_size: float | list[float]
     stride: NotRequired[float | list[float] | None]
     padding: NotRequired[float | list[float] | None]
+    channels_last: NotRequired[float | None]
     count: NotRequired[float | None]
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
@@ -2137,7 +2156,7 @@ OperatorTableWorkload = TypedDict(
     "OperatorTableWorkload",
     {
         "kind": "Literal['operator_table']",
-        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'quantize', 'expert_dispatch', 'expert_combine', 'moe_wide', 'network']",
+        "op": "Literal['linear', 'bmm', 'conv2d', 'layer_norm', 'rms_norm', 'batch_norm', 'batch_norm_training', 'softmax', 'max_pool2d', 'avg_pool2d', 'add', 'mul', 'div', 'pow', 'relu', 'gelu', 'tanh', 'silu', 'add_scalar', 'mul_scalar', 'div_scalar', 'pow_scalar', 'add_strided', 'dropout', 'embedding', 'recurrent', 'attention_prefill', 'attention_decode', 'attention_mla', 'moe', 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send_recv', 'copy', 'memory', 'add_norm', 'gated_activation', 'rotary_cache', 'sample', 'attention_mixed', 'linear_attention', 'linear_attention_step', 'short_convolution', 'attention_module', 'hyper_connections', 'quantize', 'expert_dispatch', 'expert_combine', 'moe_wide', 'network']",
         "dtype": "NotRequired[str | list[str | None] | None]",
         "m": "NotRequired[float | list[float | None] | None]",
         "n": "NotRequired[float | list[float | None] | None]",
@@ -2154,6 +2173,7 @@ OperatorTableWorkload = TypedDict(
         "stride": "NotRequired[float | list[float | list[float] | None] | None]",
         "padding": "NotRequired[float | list[float | list[float] | None] | None]",
         "groups": "NotRequired[float | list[float | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
         "h": "NotRequired[float | list[float | None] | None]",
         "channels": "NotRequired[float | list[float | None] | None]",
         "vocabulary": "NotRequired[float | list[float | None] | None]",
@@ -2219,7 +2239,6 @@ OperatorTableWorkload = TypedDict(
         "depthwise": "NotRequired[float | list[float | None] | None]",
         "operators": "NotRequired[float | list[float | None] | None]",
         "pass": "NotRequired[str | list[str | None] | None]",
-        "channels_last": "NotRequired[float | list[float | None] | None]",
         "compiled": "NotRequired[float | list[float | None] | None]",
     },
 )
@@ -2269,6 +2288,7 @@ OperatorBatch = TypedDict(
         "stride": "NotRequired[float | list[float | list[float] | None] | None]",
         "padding": "NotRequired[float | list[float | list[float] | None] | None]",
         "groups": "NotRequired[float | list[float | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
         "h": "NotRequired[float | list[float | None] | None]",
         "channels": "NotRequired[float | list[float | None] | None]",
         "vocabulary": "NotRequired[float | list[float | None] | None]",
@@ -2334,7 +2354,6 @@ OperatorBatch = TypedDict(
         "depthwise": "NotRequired[float | list[float | None] | None]",
         "operators": "NotRequired[float | list[float | None] | None]",
         "pass": "NotRequired[str | list[str | None] | None]",
-        "channels_last": "NotRequired[float | list[float | None] | None]",
         "compiled": "NotRequired[float | list[float | None] | None]",
     },
 )
@@ -2391,6 +2410,7 @@ class ModelWorkload(TypedDict):
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
     recompute: NotRequired[bool | Literal["full", "selective"]]
     gradient_accumulation: NotRequired[float]
@@ -2497,6 +2517,7 @@ class GraphWorkload(TypedDict):
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
     recompute: NotRequired[bool | Literal["full", "selective"]]
     gradient_accumulation: NotRequired[float]
@@ -3212,6 +3233,7 @@ class MeasuredModel(TypedDict):
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
     recompute: NotRequired[bool | Literal["full", "selective"]]
     gradient_accumulation: NotRequired[float]
@@ -3251,7 +3273,6 @@ class MeasuredModel(TypedDict):
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
-    memory_format: NotRequired[Literal["channels_first", "channels_last"] | None]
     compiled: NotRequired[bool]
 
 

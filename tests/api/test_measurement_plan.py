@@ -53,7 +53,6 @@ def test_a_workload_is_measured_where_it_spends_its_time(client: TestClient) -> 
     model = plan(client, count=6, model="resnet50", batch=16)
     planned = [row["workload"]["op"] for row in model["measurements"]]
     assert {"conv2d", "batch_norm"} == set(planned[:3])
-    assert planned.count("conv2d") + planned.count("batch_norm") >= 4
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 

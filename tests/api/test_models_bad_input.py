@@ -153,6 +153,8 @@ def test_training_fields_are_rejected_in_inference(client: TestClient) -> None:
 def test_fields_of_other_networks_are_rejected(client: TestClient) -> None:
     vit = {"kind": "model", "name": "vit-b-16", "sequence": 197}
     assert places(refused(client, MODEL | {"image_size": 224})) == ["workload.image_size"]
+    assert places(refused(client, MODEL | {"memory_format": "channels_last"})) == ["workload.memory_format"]
+    assert places(refused(client, CONVNET | {"memory_format": "nhwc"})) == ["workload.memory_format"]
     assert places(refused(client, vit)) == ["workload.sequence"]
     block = {"kind": "model", "name": "resnet50/Bottleneck99"}
     assert places(refused(client, block)) == ["workload.name"]
@@ -174,6 +176,7 @@ def test_fields_of_other_networks_are_rejected(client: TestClient) -> None:
         ({"kv_dtype": "fp8"}, "kv_dtype"),
         ({"output_tokens": 8}, "output_tokens"),
         ({"input_copy": "pinned"}, "input_copy"),
+        ({"memory_format": "channels_last"}, "memory_format"),
         ({"dtype": "int4_wo"}, "dtype"),
         ({"parallelism": {"tensor": 2}}, "parallelism.tensor"),
         ({"parallelism": {"pipeline": 60}}, "parallelism.pipeline"),

@@ -118,4 +118,5 @@ def points(ops: OpTable, names: list[str]) -> Floats:
 
 def shape_names(op: Op) -> list[str]:
     """Return the columns of an operator that describe its shape."""
-    return [name for dim in op.dims if dim.feature != "class" for name in dim.columns if name not in _COMMON]
+    of_shape = [dim for dim in op.dims if dim.feature not in ("class", "layout")]
+    return [name for dim in of_shape for name in dim.columns if name not in _COMMON]

@@ -42,15 +42,16 @@ from app.predictors.priors import (
     L2_SHARE,
     LAUNCH_CLOCK_HZ,
     LOST_FROM,
-    ON_TENSOR_UNITS,
     QUANTISED_BYTES,
     QUANTISING,
+    REACHED,
     SLOW_SHARE,
     STAYS_TO,
     TILES_OF_KIND,
 )
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled
+from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
@@ -58,8 +59,12 @@ from app.tables.predictions import COMMUNICATION, COMPUTE, LAUNCH, MEMORY
 _BLOCKS, _CLOCKS, _SHARED_BYTES, HANDED_BYTES, _FLOPS = range(len(LibraryCosts._fields))
 _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
 # Spaces in which products are computed. Libraries have kernels for the first only before Ampere, for the third since
-# Ampere, for the second only with tensor units, for the fourth only without; the last is the plain product.
+# Ampere, for the second only with tensor units, for the fourth only without; the last is the plain product. It is the
+# only one since Hopper, by the names of cuDNN 9's kernels.
 _OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
+_HOPPER = float(GENERATIONS.index("hopper"))
+# Of REACHED.
+_SINCE_AMPERE, _LYING_SO = 1, 3
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _GENERATION, _SHARED_MEMORY = COLUMN_INDEX["generation"], COLUMN_INDEX["shared_memory_per_sm_bytes"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
@@ -141,9 +146,11 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 @compiled
 def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the share of the sustained rate that the operator's kernels attain on full tiles."""
-    kind, since_ampere = op_features.kind[row], int(devices.figures[_BF16, gpu] > 0.0)
-    on_tensor_units = devices.figures[_TENSOR, gpu] > 0.0
-    reached = ON_TENSOR_UNITS[since_ampere, kind, op_features.dtype[row]] if on_tensor_units else 1.0
+    kind, on_tensor_units = op_features.kind[row], devices.figures[_TENSOR, gpu] > 0.0
+    era = int(devices.figures[_BF16, gpu] > 0.0) + int(devices.figures[_GENERATION, gpu] >= _HOPPER)
+    if era == _SINCE_AMPERE and op_features.relaid[row] == 0.0:
+        era = _LYING_SO
+    reached = REACHED[era, kind, op_features.dtype[row]] if on_tensor_units else 1.0
     return float(BY_KIND[kind, 0] * reached)
 
 
@@ -153,6 +160,8 @@ def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, g
 
     A partial last wave takes as long as a full one, or less if the clock may rise because board power limited it.
     """
+    if space != _PLAIN and devices.figures[_GENERATION, gpu] >= _HOPPER:
+        return 0.0
     if space == (_OLD if devices.figures[_BF16, gpu] > 0.0 else _NEW):
         return 0.0
     if space == (_GROUPED if devices.figures[_TENSOR, gpu] > 0.0 else _FUSED):
@@ -226,13 +235,14 @@ def _block_clocks(op_features: OperatorFeatures, row: int, devices: Devices, gpu
 def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
     """Return the compute seconds: FLOPs (0 in a dtype without a known rate), synchronisation clocks, changes of layout.
 
-    Layouts change before Ampere only, whose libraries have kernels for either.
+    Layouts change before Ampere and since Hopper; libraries have kernels for either on GPUs between.
 
     `slower`: time of kernels at the full tensor peak over the prior's, which lowers the time the tensor units are busy.
     """
     dtype = op_features.dtype[row]
     sms, clock = devices.figures[_SMS, gpu], devices.figures[_CLOCK, gpu]
-    meeting = float((op_features.clocks[row] / sms + _block_clocks(op_features, row, devices, gpu)) / clock)
+    shared = max(op_features.clocks[row] / sms, op_features.longest[row])
+    meeting = float((shared + _block_clocks(op_features, row, devices, gpu)) / clock)
     rate, most = (
         devices.rates[run_state(op_features, row), dtype, gpu],
         library_cost(op_features, _FLOPS, row, devices, gpu),
@@ -245,7 +255,8 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     used = BY_KIND[op_features.kind[row], 0] * (_TILE_SPEED[tile] if tile >= 0 else 1.0)
     products *= _reduced_peak_share(devices.peak_reduction[dtype, gpu], min(used / slower, 1.0))
     relaid_s = 0.0
-    if devices.figures[_TENSOR, gpu] > 0.0 and not devices.figures[_BF16, gpu] > 0.0:
+    takes_either = devices.figures[_BF16, gpu] > 0.0 and devices.figures[_GENERATION, gpu] < _HOPPER
+    if devices.figures[_TENSOR, gpu] > 0.0 and not takes_either:
         relaid_s = op_features.relaid[row] / (BY_KIND[op_features.kind[row], 1] * devices.bandwidth[gpu])
     return meeting + relaid_s + (0.0 if np.isnan(rate) else products)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
-from app.ops.alignment import is_aligned, misaligned_clocks
+from app.ops.alignment import is_aligned, is_usual, misaligned_clocks
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
@@ -53,9 +53,10 @@ class OperatorFeatures(NamedTuple):
     reread, in_flight, passed  bytes re-read if evicted from the L2, and the bytes in flight per SM and in total
     clocks              SM clocks to synchronise a row reduction, draw random numbers, start a tile or load what is not
                         aligned; mostly 0
+    longest             SM clocks of the longest block; mostly 0
     misaligned          1 where it is not (app.ops.alignment), else 0
     handed              input bytes that the previous operator of a network has just written
-    relaid              bytes moved to change layouts around kernels of early tensor units; else 0
+    relaid              bytes moved to change layouts around kernels of tensor units that take another; else 0
     between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0
     launches            dependent kernel launches
     sent                bytes over the link of collectives; else 0
@@ -82,6 +83,7 @@ class OperatorFeatures(NamedTuple):
     in_flight: Floats
     passed: Floats
     clocks: Floats
+    longest: Floats
     misaligned: Floats
     handed: Floats
     relaid: Floats
@@ -118,6 +120,8 @@ def _grid(kind: Kind, products: Products) -> Grid:
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
     if kind.op.batched:
         as_batches(products, tiles)
+    if kind.op.retile is not None:
+        kind.op.retile(kind.table, is_aligned(kind.op, kind.table), tiles)
     return tiles
 
 
@@ -196,12 +200,21 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     """Return the re-read bytes and reduction costs of every row; `nothing` is a shared array of zeros [n]."""
     again = [(kind, kind.op.rereads) for kind in kinds if kind.op.rereads is not None]
     if not again:
-        return Rereads(nothing, nothing, nothing, nothing)
+        return Rereads(*(nothing for _ in Rereads._fields))
     rows = Rereads(*(nothing.copy() for _ in Rereads._fields))
     for kind, rereads in again:
         for whole, part in zip(rows, rereads(kind.table), strict=True):
             whole[kind.rows] = part
     return rows
+
+
+def _misaligned(nothing: Floats, kinds: list[Kind]) -> Floats:
+    """Return `misaligned` of OperatorFeatures."""
+    some = [kind for kind in kinds if kind.op.row_sizes is not None and not is_usual(kind.op, kind.table).all()]
+    found = nothing.copy() if some else nothing
+    for kind in some:
+        found[kind.rows] = ~is_usual(kind.op, kind.table)
+    return found
 
 
 def _misaligned_clocks(nothing: Floats, kinds: list[Kind], products: list[Products | None], moved: Floats) -> Floats:
@@ -292,7 +305,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
         *rereads,
-        nothing if slow is nothing else np.sign(slow),
+        _misaligned(nothing, kinds),
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _relaid(nothing, kinds),
         _of_kinds(ops, kinds, _between),

@@ -44,9 +44,8 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
 
 
 def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
-    """Return the workload whose prediction would be this time; None for unknown names and channels-last layouts."""
-    unknown = measured.name is not None and not is_network_name(measured.name)
-    if unknown or measured.memory_format == "channels_last":
+    """Return the workload whose prediction would be this time; None for unknown names."""
+    if measured.name is not None and not is_network_name(measured.name):
         return None
     fields = {name: getattr(measured, name) for name in ModelWorkload.__struct_fields__}
     return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})

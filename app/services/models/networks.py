@@ -13,6 +13,7 @@ from app.graphs.batched import by_row, per_configuration, unique_rows
 from app.graphs.context_parallel import with_key_exchange
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
+from app.graphs.memory_format import in_memory_format
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
@@ -74,7 +75,7 @@ def prepare(network: Network, run: Run) -> Prepared:
 
 def forward_rows(network: Network, run: Run) -> Workload:
     """Return the forward rows of one device; they suffice to compute its memory."""
-    rows = network.lower(run)
+    rows = in_memory_format(network.lower(run), run)
     return fused(rows) if run.fused else rows
 
 

@@ -82,6 +82,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     if diffusers.is_diffusion(config):
         return _denoiser(workload, config)
     _refuse_frames(workload)
+    _refuse_layout(workload)
     of_images = "patch_size" in config
     if workload.sequence is None and not of_images:
         raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
@@ -115,6 +116,7 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
             raise _refused(field, "a diffusion transformer generates no tokens")
     if workload.dtype in WEIGHT_DTYPES:
         raise _refused("dtype", f"{workload.dtype} is of experts' weights, and the model has no experts")
+    _refuse_layout(workload)
     if workload.input_copy != "none":
         raise _refused("input_copy", "a diffusion transformer's input is made on the device")
     run = with_transformer_options(_unsplit_run(workload, dtype=workload_dtype(workload, None)), workload)
@@ -142,6 +144,12 @@ def _refuse_frames(workload: ModelWorkload) -> None:
     for field in ("image_width", "frames", "part"):
         if getattr(workload, field) is not None:
             raise _refused(field, "only diffusion transformers (a Diffusers config.json) take it")
+
+
+def _refuse_layout(workload: ModelWorkload) -> None:
+    """Raise BadInput for a layout of images that transformers do not have."""
+    if workload.memory_format != "channels_first":
+        raise _refused("memory_format", "is of ConvNets and graphs: transformers have no channels last")
 
 
 def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:

@@ -70,6 +70,7 @@ def network_row(totals: Figures, run: Run, what: int) -> dict[str, float]:
         "devices": split.data,
         "nodes": split.nodes,
         "pass": what,
+        "channels_last": run.memory_format == "channels_last",
         "compiled": run.fused,
         "count": 1.0,
     }

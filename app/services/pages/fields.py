@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from app.graphs.run import MODES, Attention, DiffusionPart, InputCopy, Optimizer
+from app.graphs.run import MODES, Attention, DiffusionPart, InputCopy, MemoryFormat, Optimizer
 from app.services.models.network_kinds import networks_by_kind
 from app.services.models.resolve_networks import network_names
 from app.services.pages.field import Control, Field, choice, number
@@ -29,6 +29,7 @@ _RUNNING = (
     choice("optimizer", "Optimizer", get_args(Optimizer), help="of training; none omits the update", more=True),
     Field("software", "Software stack", "text", ("software",), "pytorch-2.1 or vllm-0.24, for example", more=True),
     Field("fused", "Element-wise operators are fused", "check", ("fused",), more=True),
+    choice("memory_format", "Layout of images", get_args(MemoryFormat), more=True),
     Field("recompute", "Activations are recomputed", "check", ("recompute",), more=True),
     number("gradient_accumulation", "Accumulated steps", more=True),
     number("dataset_size", "Samples in an epoch", more=True),

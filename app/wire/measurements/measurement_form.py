@@ -48,7 +48,6 @@ class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, fro
     `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
     """
 
-    memory_format: Literal["channels_first", "channels_last"] | None = None
     compiled: bool = False
 
 

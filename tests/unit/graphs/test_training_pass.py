@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 from app.graphs.build import Builder
 from app.graphs.run import Parallelism, Run
 from app.graphs.training_pass import training
-from app.ops import OPS
+from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
+from app.ops.stacks import MEGATRON
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 from tests.unit.networks import gpt2
 
@@ -53,11 +55,20 @@ def test_a_layer_runs_the_kernels_of_autograd() -> None:
     counted = Counter(_ops(w, BACKWARD, 4))
     assert counted["linear"] == 8  # by data and by weight of four
     assert counted["bmm"] == 4
-    assert counted["mul"] == 4  # gelu, softmax, two layer norms
-    assert counted["memory"] == 4 + 2 + 1  # biases, the norms' parameters, gradients added to those of steps before
+    assert counted["mul"] == 5  # gelu, softmax in two kernels, two layer norms
+    # Biases, the norms' inputs again and for their parameters, gradients added to those of steps before
+    assert counted["memory"] == 4 + 2 * 2 + 1
     assert counted["add"] == 3  # qkv is read twice; the input by norm and residual; the first sum by both again
     head = _ops(w, BACKWARD, 3)
-    assert head == ["linear", "linear", "mul", "memory", "memory"]  # tied head: no bias
+    assert head == ["linear", "linear", "mul", "memory", "memory", "memory"]  # tied head: no bias
+
+
+def test_fused_kernels_read_less_backward() -> None:
+    alone, compiled, of_megatron = (
+        Counter(_ops(training(gpt2(), run), BACKWARD, 4))
+        for run in (TRAINING, replace(TRAINING, fused=True), replace(TRAINING, stack=MEGATRON))
+    )
+    assert compiled == of_megatron == alone - Counter(mul=1, memory=2)  # softmax's product, and norms' second reads
 
 
 def test_edges_and_sources_follow_their_rows() -> None:
@@ -117,16 +128,31 @@ def test_operators_without_inputs_have_no_gradient() -> None:
     assert _ops(w, BACKWARD, 1) == ["memory", "linear", "memory"]  # the last adds the gradient up
 
 
-def test_batch_norm_reads_its_input_for_statistics() -> None:
-    """In PyTorch: x for the statistics, x and y; then dY and x for the sums, dY, x and dX."""
+def test_batch_norm_finds_the_batchs_statistics_in_training() -> None:
     b = Builder("fp32")
     x = b.add("linear", outputs=64, parameters=64, m=8, n=8, k=8)
     b.add("batch_norm", [x], outputs=64, parameters=16, b=8, h=8)
     w = training(b.build(), TRAINING)
-    assert _ops(w, FORWARD, 0) == ["linear", "memory", "batch_norm"]
-    assert _ops(w, BACKWARD, 1)[:2] == ["memory", "batch_norm"]
-    assert w.ops.column("bytes")[[1, 3]].tolist() == [64 * 4, 2 * 64 * 4]
-    assert w.edges.T.tolist() == [[0, 2]]
+    assert _ops(w, FORWARD, 0) == ["linear", "batch_norm_training"]
+    assert _ops(w, BACKWARD, 1) == ["batch_norm", "linear", "memory"]  # the last: gradients added up
+
+
+def test_depthwise_convolutions_run_backward_as_one() -> None:
+    """Their kernels backward are others than forward, so one row answers for both gradients."""
+
+    def steps(groups: int) -> list[float]:
+        b = Builder("fp32")
+        x = b.add("linear", outputs=64, parameters=64, m=8, n=8, k=8)
+        sides = {f"{name}_{side}": 3 for name in ("kernel_size", "input_size") for side in ("height", "width")}
+        image = {"b": 8, "in_channels": 16, "out_channels": 16, "groups": groups} | sides
+        b.add("conv2d", [x], outputs=8 * 16, parameters=144, **image)
+        w = training(b.build(), TRAINING)
+        back = (w.phase == BACKWARD) & (w.ops.kind == OP_CODE["conv2d"])
+        return w.ops.column("backward")[back].tolist()
+
+    assert steps(groups=1) == [0.0, 0.0]  # by data and by weight
+    assert steps(groups=8) == [0.0, 0.0]
+    assert steps(groups=16) == [1.0]
 
 
 def test_the_networks_input_needs_no_gradient() -> None:

@@ -367,8 +367,67 @@ WIDE = {"out_channels": 65, "b": 256}, {"out_channels": 129, "b": 256}
 
 def test_winograd_tiles_are_larger_since_ampere() -> None:
     # 65 channels out are two tiles of 64, or one of 128; 129 are three or two
-    old, new = ((many / few) for few, many in (conv_s(gpu, *WIDE) for gpu in (P100, H100)))
+    old, new = ((many / few) for few, many in (conv_s(gpu, *WIDE) for gpu in (P100, L40S)))
     assert new > 1.15 * old
+
+
+def test_hopper_has_no_kernels_for_winograd() -> None:
+    by_one, by_two = conv_s(H100, {}, {"stride": 2, "input_size": 48})
+    assert by_one == pytest.approx(by_two, rel=0.15)
+
+
+def test_convolutions_in_16_bits_copy_odd_channels_to_whole_loads() -> None:
+    whole, odd = conv_s(H100, {"in_channels": 504}, {"in_channels": 501}, dtype="bf16")
+    assert whole < odd < 1.5 * whole
+    whole, odd = conv_s(H100, {"in_channels": 16}, {"in_channels": 9}, dtype="bf16")
+    assert odd > whole  # padded to as many, and copied one by one
+    # A window of one element is a product of the images as they are
+    whole, odd = conv_s(H100, {"kernel_size": 1}, {"kernel_size": 1, "in_channels": 511}, dtype="bf16")
+    assert odd > 2.5 * whole
+
+
+def test_depthwise_threads_compute_an_output_each() -> None:
+    images = {"b": 128, "in_channels": 256, "out_channels": 256, "groups": 256, "input_size": 64}
+    narrow, wide = conv_s(H100, images | {"kernel_size": 3}, images | {"kernel_size": 7, "padding": 3})
+    assert 1.5 < wide / narrow < 49 / 9  # finding its place takes a thread as long as many elements
+    forward, both = conv_s(H100, images, images | {"backward": 1})
+    assert 2.5 < both / forward < 4.0
+    forward, both = conv_s(H100, images, images | {"backward": 1}, dtype="fp16")  # cuDNN's
+    assert both / forward == pytest.approx(2.0, rel=0.1)
+
+
+def norm_s(name: str, gpu: int, *shapes: dict[str, float]) -> list[float]:
+    found: list[float] = ask(operators(name, *shapes), gpu).latency_s.tolist()
+    return found
+
+
+@pytest.mark.parametrize(("name", "phase"), [("batch_norm", {"backward": 1}), ("batch_norm_training", {})])
+def test_batch_norm_in_training_has_a_block_per_channel(name: str, phase: dict[str, float]) -> None:
+    few, some, many = norm_s(name, H100, *({"b": 1 << 20, "h": h} | phase for h in (8, 64, 1056)))
+    assert few == pytest.approx(some, rel=0.1)  # of 132 SMs
+    assert many > 4.0 * some
+    forward = norm_s("batch_norm", H100, {"b": 1 << 20, "h": 8})[0]
+    assert few > 5.0 * forward
+
+
+def test_softmax_and_norms_read_more_backward() -> None:
+    """Measured on an H200 in FP32: 24 bytes per element of softmax, 28 of norms, where 12 are by definition."""
+    rows: dict[str, float] = {"b": 65536, "h": 4096}
+    by_definition = norm_s("mul", H100, rows)[0]
+    assert norm_s("softmax", H100, rows | {"backward": 1})[0] == pytest.approx(24 / 12 * by_definition, rel=0.2)
+    assert norm_s("rms_norm", H100, rows | {"backward": 1})[0] == pytest.approx(28 / 12 * by_definition, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_pooling_is_bound_by_its_threads(name: str) -> None:
+    images: dict[str, float] = {"b": 64, "channels": 256, "kernel_size": 3, "input_size": 64, "stride": 1}
+    single, half = (ask(operators(name, images, dtype=dtype), H100).latency_s[0] for dtype in ("fp32", "bf16"))
+    assert half == pytest.approx(single, rel=0.1)
+    forward, wide, back = norm_s(name, H100, images, images | {"kernel_size": 7}, images | {"backward": 1})
+    assert 0.8 * forward < back < 4.0 * forward
+    assert forward < wide < 49 / 9 * forward
+    of_all = norm_s(name, H100, images | {"kernel_size": 64, "backward": 1})[0]  # PyTorch's mean
+    assert of_all < 0.4 * back
 
 
 def test_a_dtype_without_a_pipe_is_memory_bound() -> None:

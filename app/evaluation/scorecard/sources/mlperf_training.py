@@ -78,7 +78,8 @@ def _workload(row: Row, gpu: str) -> Mapping[str, Any] | None:
     accumulated = int(row["grad_accum"] or 1)
     if benchmark == "resnet":
         split["data"] = devices
-        return both | {"name": "resnet50", "dtype": "fp16", "optimizer": "sgd", "fused": True, "parallelism": split}
+        network = {"name": "resnet50", "dtype": "fp16", "memory_format": "channels_last", "fused": True}
+        return both | network | {"optimizer": "sgd", "parallelism": split}
     if benchmark == "bert":
         split["data"] = devices
         return both | {
