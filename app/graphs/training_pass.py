@@ -32,7 +32,7 @@ from app.tables.workload import BACKWARD, UPDATE, Workload
 # to the same: g 2 + master 8 (+ m 8 + v 8) + p 2.
 UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
 # The same of torch.optim by default: a kernel for each of eight or nine operations on all tensors, which read or write
-# 19 or 21 numbers in FP32. Our H200 moves so many bytes at 0.9 of its bandwidth.
+# 19 or 21 numbers in FP32. Our H200 moves so many bytes at 0.8 of its bandwidth.
 MULTI_TENSOR_BYTES = {"sgd": 12.0, "adam": 76.0, "adamw": 84.0}
 # Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0

@@ -40,6 +40,10 @@ HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Training rows per cell and GPU when a GPU is left out: its errors hardly change with more.
 MOST_ELSEWHERE = 800
+# Columns of a table that say how operands lie, by its columns.
+_LAYOUTS = {
+    tuple(op.fields): [name for dim in op.dims if dim.feature == "layout" for name in dim.columns] for op in OPS
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +265,7 @@ def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
     Serving stacks, and layouts of operands, share a fold.
     """
     found = np.zeros(len(table), dtype=np.uint64)
-    dims = (dim for kind in np.unique(table.kind).tolist() for dim in OPS[kind].dims)
-    apart = {"stack"} | {name for dim in dims if dim.feature == "layout" for name in dim.columns}
+    apart = {"stack", *_LAYOUTS.get(tuple(table.fields), ())}
     for name in names or [name for name in table.fields if name not in apart]:
         column = table.column(name)
         found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
