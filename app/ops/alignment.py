@@ -8,6 +8,8 @@ instead (`Op.padded`), the copies alone load so.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from app.ops.base import Op
@@ -27,41 +29,44 @@ _TILE, _STEP = 64.0, 32.0
 ACCESSES_PER_CLOCK = 3.5
 
 
-def is_aligned(op: Op, table: OpTable) -> Bools:
-    """Return where operands can be loaded by 16 bytes, or are not by the kernels of their format, bool [n]."""
-    return _at_once(op, table) >= _MOST[table.dtype]
+class Alignment(NamedTuple):
+    """How operands of n rows are loaded, [n] each.
+
+    at_once  most elements, a power of two, by which all rows of an operand can be loaded, up to 16 bytes, float64
+    aligned  bool, True where that is 16 bytes, or kernels of the format do not load so
+    usual    bool, True where kernels are those of aligned operands, if only of copies of these
+    """
+
+    at_once: Floats
+    aligned: Bools
+    usual: Bools
 
 
-def is_usual(op: Op, table: OpTable) -> Bools:
-    """Return where kernels are those of aligned operands, if only of copies of these, bool [n]."""
-    usual = is_aligned(op, table)
-    return usual if op.padded is None else usual | op.padded(table)
+def alignment_of(op: Op, table: OpTable) -> Alignment | None:
+    """Return the alignment of rows; None for operators whose kernels load any row alike."""
+    if op.row_sizes is None:
+        return None
+    most: Floats = _MOST[table.dtype]
+    at_once = most
+    for sizes in op.row_sizes(table):
+        whole = sizes.astype(np.int64)
+        at_once = np.where(whole > 0, np.minimum(at_once, whole & -whole), at_once)
+    aligned = at_once >= most
+    return Alignment(at_once, aligned, aligned if op.padded is None else aligned | op.padded(table))
 
 
-def misaligned_clocks(op: Op, table: OpTable, products: Products | None, moved: Floats) -> Floats:
+def misaligned_clocks(op: Op, table: OpTable, alignment: Alignment, products: Products | None, moved: Floats) -> Floats:
     """Return the SM clocks that products and loads of rows take that are not aligned, float64 [n]; 0 for others.
 
     `moved`: bytes of operands and results.
     """
-    if products is None or op.row_sizes is None:
+    if products is None:
         return np.zeros(len(table))
-    at_once = _at_once(op, table)
     batch, m, n, k = products
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
-    if op.padded is not None:
-        whole = np.where(op.padded(table), 0.0, whole)
-    clocks = whole / np.where(at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE)
-    clocks += moved / DTYPE_BYTES[table.dtype] / (at_once * ACCESSES_PER_CLOCK)
-    found: Floats = np.where(at_once >= _MOST[table.dtype], 0.0, clocks)
-    return found
-
-
-def _at_once(op: Op, table: OpTable) -> Floats:
-    """Return the most elements, a power of two, by which all rows can be loaded, up to 16 bytes, [n]."""
-    found: Floats = _MOST[table.dtype]
-    for sizes in op.row_sizes(table) if op.row_sizes is not None else ():
-        whole = sizes.astype(np.int64)
-        found = np.where(whole > 0, np.minimum(found, whole & -whole), found)
+    clocks = np.where(alignment.usual, 0.0, whole / np.where(alignment.at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE))
+    clocks += moved / DTYPE_BYTES[table.dtype] / (alignment.at_once * ACCESSES_PER_CLOCK)
+    found: Floats = np.where(alignment.aligned, 0.0, clocks)
     return found
 
 

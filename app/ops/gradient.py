@@ -25,7 +25,7 @@ class Step(NamedTuple):
     op       operator; None: the row's own
     columns  column of the step -> column of the row, one of DERIVED, or a number; columns left out are at their
              defaults, or as they are where `op` is None
-    needs    ALWAYS, FED and so on
+    needs    what the row must be: ALWAYS or one of those that follow it
     """
 
     op: str | None

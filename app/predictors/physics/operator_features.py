@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops import OPS
-from app.ops.alignment import is_aligned, is_usual, misaligned_clocks
+from app.ops.alignment import Alignment, alignment_of, misaligned_clocks
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
@@ -22,6 +22,8 @@ from app.tables.ops import WEIGHT_BYTES, OpTable
 
 # Bytes that other layers move per weight of a `linear`, by dtype; 0 for dtypes that PyTorch runs back to back.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
+# Of each family; None for those without.
+Loads = list[Alignment | None]
 # Number of product spaces. They replace the first candidate tiles; rows with them have no other tile.
 SPACES = len(TRANSFORMED)
 
@@ -114,27 +116,28 @@ def products_of(kinds: list[Kind]) -> list[Products | None]:
     return [kind.op.products(kind.table) for kind in kinds]
 
 
-def _grid(kind: Kind, products: Products) -> Grid:
+def _grid(kind: Kind, load: Alignment | None, products: Products) -> Grid:
     """Return the tiles of one family's rows."""
     tiles = Grid.empty(len(products.batch))
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
     if kind.op.batched:
         as_batches(products, tiles)
-    if kind.op.retile is not None:
-        kind.op.retile(kind.table, is_aligned(kind.op, kind.table), tiles)
+    if kind.op.retile is not None and load is not None:
+        kind.op.retile(kind.table, load.aligned, tiles)
     return tiles
 
 
-def _grid_of(n: int, kinds: list[Kind], products: list[Products | None]) -> Grid:
+def _grid_of(n: int, kinds: list[Kind], loads: Loads, products: list[Products | None]) -> Grid:
     """Return the tiles of every row; `fill` is 0 for rows without products."""
-    present = [(kind, part) for kind, part in zip(kinds, products, strict=True) if part is not None]
+    found = zip(kinds, loads, products, strict=True)
+    present = [(kind, load, part) for kind, load, part in found if part is not None]
     if not present:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
         return _grid(*present[0])
     tiles = Grid(np.ones((len(CANDIDATES), n)), np.zeros((len(CANDIDATES), n)), np.ones(n))
-    for kind, of_kind in present:
-        for whole, part in zip(tiles, _grid(kind, of_kind), strict=True):
+    for kind, load, of_kind in present:
+        for whole, part in zip(tiles, _grid(kind, load, of_kind), strict=True):
             whole[..., kind.rows] = part
     return tiles
 
@@ -208,26 +211,20 @@ def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
     return rows
 
 
-def _misaligned(nothing: Floats, kinds: list[Kind]) -> Floats:
-    """Return `misaligned` of OperatorFeatures."""
-    some = [kind for kind in kinds if kind.op.row_sizes is not None and not is_usual(kind.op, kind.table).all()]
-    found = nothing.copy() if some else nothing
-    for kind in some:
-        found[kind.rows] = ~is_usual(kind.op, kind.table)
-    return found
+def _misaligned(
+    nothing: Floats, kinds: list[Kind], loads: Loads, products: list[Products | None], moved: Floats
+) -> tuple[Floats, Floats]:
+    """Return the clocks of rows that are not aligned, and `misaligned` of OperatorFeatures.
 
-
-def _misaligned_clocks(nothing: Floats, kinds: list[Kind], products: list[Products | None], moved: Floats) -> Floats:
-    """Return the clocks of rows that are not aligned; `nothing`, a shared array of zeros [n], if all are.
-
-    `moved`: bytes of every row.
+    `nothing`: a shared array of zeros [n], which both are if all are aligned; `moved`: bytes of every row.
     """
-    slow = nothing
-    for kind, of_kind in zip(kinds, products, strict=True):
-        if kind.op.row_sizes is not None and not is_aligned(kind.op, kind.table).all():
-            slow = slow.copy() if slow is nothing else slow
-            slow[kind.rows] = misaligned_clocks(kind.op, kind.table, of_kind, moved[kind.rows])
-    return slow
+    clocks = misaligned = nothing
+    for kind, load, of_kind in zip(kinds, loads, products, strict=True):
+        if load is not None and not load.aligned.all():
+            clocks, misaligned = (nothing.copy() if part is nothing else part for part in (clocks, misaligned))
+            clocks[kind.rows] = misaligned_clocks(kind.op, kind.table, load, of_kind, moved[kind.rows])
+            misaligned[kind.rows] = ~load.usual
+    return clocks, misaligned
 
 
 def _with_tiles(flops: Floats, rereads: Rereads, kinds: list[Kind]) -> tuple[Floats, Rereads]:
@@ -294,10 +291,11 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
     stack = np.nan_to_num(ops.column("stack"))
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
-    slow = _misaligned_clocks(nothing, kinds, products, work.bytes)
+    loads = [alignment_of(kind.op, kind.table) for kind in kinds]
+    slow, misaligned = _misaligned(nothing, kinds, loads, products, work.bytes)
     if slow is not nothing:
         rereads = rereads._replace(clocks=rereads.clocks + slow)
-    grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, products), kinds)
+    grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, loads, products), kinds)
     return OperatorFeatures(
         flops,
         least_flops_of(work.flops, kinds),
@@ -305,7 +303,7 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
         *rereads,
-        _misaligned(nothing, kinds),
+        misaligned,
         _of_kinds(ops, kinds, _handed) if in_network else nothing,
         _relaid(nothing, kinds),
         _of_kinds(ops, kinds, _between),

@@ -7,7 +7,7 @@ import pytest
 
 from app.engine.curated import load_seed_specs
 from app.ops import OP_CODE, OPS
-from app.ops.alignment import is_aligned, misaligned_clocks
+from app.ops.alignment import alignment_of, misaligned_clocks
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.training_samples import usual_rows
@@ -24,7 +24,10 @@ IMAGE = {"b": 8, "kernel_size": 3, "input_size": 32, "padding": 1}
 
 def clocks(table: OpTable) -> np.ndarray:
     op, kinds = OPS[int(table.kind[0])], kinds_of(table)
-    return misaligned_clocks(op, table, op.products(table), work_of(table, kinds).bytes)
+    alignment = alignment_of(op, table)
+    if alignment is None:
+        return np.zeros(len(table))
+    return misaligned_clocks(op, table, alignment, op.products(table), work_of(table, kinds).bytes)
 
 
 def ask(table: OpTable) -> Estimate:
@@ -49,7 +52,8 @@ def ask(table: OpTable) -> Estimate:
 )
 def test_rows_of_whole_16_bytes_are_aligned(op: str, dtype: str, sizes: dict[str, int], aligned: bool) -> None:
     table = operators(op, sizes, dtype=dtype)
-    assert is_aligned(OPS[OP_CODE[op]], table).tolist() == [aligned]
+    alignment = alignment_of(OPS[OP_CODE[op]], table)
+    assert (alignment is None or alignment.aligned.all()) == aligned
     assert (clocks(table)[0] == 0.0) == aligned
 
 
@@ -73,6 +77,16 @@ def test_logits_of_a_vocabulary_that_is_not_padded_take_longer() -> None:
 def test_their_intervals_are_those_of_what_nothing_was_learned_of() -> None:
     odd = operators("linear", {"m": 512, "n": 1001, "k": 768}, dtype="bf16")
     assert situations_of(ask(odd).group).tolist() == [S_UNTRAINED]
+
+
+def test_rows_that_are_padded_first_teach() -> None:
+    image = {"b": 8, "input_size": 32, "in_channels": 9, "out_channels": 64}
+    windows = operators("conv2d", image | {"kernel_size": 3}, image | {"kernel_size": 1}, dtype="bf16")
+    alignment = alignment_of(OPS[OP_CODE["conv2d"]], windows)
+    assert alignment is not None
+    assert (alignment.aligned.tolist(), alignment.usual.tolist()) == ([False, False], [True, False])
+    teaching = usual_rows(runs_of("conv2d", "bf16", windows, gpu=[0, 0], latency_s=[1e-4, 1e-4]))
+    assert teaching.rows.ops.column("kernel_size_height").tolist() == [3.0]
 
 
 def test_they_change_nothing_beside_them_and_teach_nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.ops import OP_CODE, OPS
-from app.ops.alignment import is_usual
+from app.ops.alignment import alignment_of
 from app.ops.kinds import kinds_of
 from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, Rows, fill_features, shape_features
@@ -100,7 +100,9 @@ def usual_rows(run: OperatorRuns) -> OperatorRuns:
     """
     eager = run.rows.ops.column("eager")
     plain = ~((run.rows.ops.column("backward") > 0.0) | (run.rows.ops.column("burst") > 0.0))
-    plain &= is_usual(OPS[OP_CODE[run.op]], run.rows.ops)
+    alignment = alignment_of(OPS[OP_CODE[run.op]], run.rows.ops)
+    if alignment is not None:
+        plain &= alignment.usual
     serving = np.isfinite(run.rows.ops.column("stack"))
     kept = [np.empty(0, dtype=np.intp)]
     for gpu in np.unique(run.rows.gpu):
