@@ -46,6 +46,7 @@ from app.training.operator_folds import (
     Cell,
     chosen,
     configurations,
+    dimensions,
     first_rows,
     hashed,
     mixed,
@@ -217,7 +218,7 @@ def _held(cell: Cell, pool: Bools, salt: int) -> Bools:
     """Rows held out on GPUs that others teach, bool [n]."""
     modern = bool((cell.split == NO_SPLIT).all())
     table = cell.runs.rows.ops
-    of = configurations(cell.runs) if modern else hashed(table)
+    of = configurations(cell.runs) if modern else dimensions(cell.runs)
     held = chosen(mixed(of, np.uint64(salt)), HELD_OUT)
     if not modern and cell.group != "conv2d":
         work = work_of(table, kinds_of(table))

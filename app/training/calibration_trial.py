@@ -18,7 +18,7 @@ from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import first_rows, hashed
+from app.training.operator_folds import dimensions, first_rows
 from app.training.operator_validation import HeldOut, answers
 
 GivenRows = Mapping[int, Ints]
@@ -93,7 +93,7 @@ def _answers_of(
     calibrated = fitted.with_measured([runs[k].take(rows) for k, rows in given.items()], gpus) if given else fitted
     parts = []
     for k, rows in here.items():
-        shape = hashed(runs[k].rows.ops)
+        shape = dimensions(runs[k])
         rest = rows[~np.isin(shape[rows], shape[given[k]])] if k in given else rows
         parts.append(answers(calibrated, runs, gpus, k, first_rows(rest, runs[k].key, TESTED, salt=2), 0))
     return HeldOut.together(parts[0].cells, parts)

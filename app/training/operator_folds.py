@@ -40,10 +40,6 @@ HELD_OUT = 0.2
 SHOTS = (8, 32, 128)
 # Training rows per cell and GPU when a GPU is left out: its errors hardly change with more.
 MOST_ELSEWHERE = 800
-# Columns of a table that say how operands lie, by its columns.
-_LAYOUTS = {
-    tuple(op.fields): [name for dim in op.dims if dim.feature == "layout" for name in dim.columns] for op in OPS
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +141,7 @@ def _neusight_held_out(cells: Sequence[Cell], gpus: Sequence[str]) -> OperatorFo
         if not eligible.any() or not (cell.split != NO_SPLIT).any():
             continue
         salt = np.where(amd[gpu], 0, own[gpu]).astype(np.uint64)  # rows of each GPU at random; AMD's by configuration
-        held = eligible & chosen(mixed(hashed(cell.runs.rows.ops), salt), HELD_OUT)
+        held = eligible & chosen(mixed(dimensions(cell.runs), salt), HELD_OUT)
         trained = amd[gpu] | ((cell.split == TRAIN) & (_are(gpus, NEUSIGHT_TRAINING)[gpu] | (not has_test)))
         train[k], test[k], test_amd[k] = trained & ~held, held & ~amd[gpu], held & amd[gpu]
     evaluation_sets = (
@@ -216,7 +212,7 @@ def _rest(cells: Sequence[Cell], here: Mapping[int, Bools], given: Rows) -> Rows
     """Return the target's rows with other dimensions than the given rows, as repeats are known."""
     rest = {}
     for k, rows in given.items():
-        shape = hashed(cells[k].runs.rows.ops)
+        shape = dimensions(cells[k].runs)
         rest[k] = here[k] & ~np.isin(shape, shape[rows])
     return nonempty(rest)
 
@@ -252,21 +248,24 @@ def configurations(runs: OperatorRuns) -> Hashes:
     A configuration is a layer of a model with any number of tokens, a network with any number of images, or the devices
     and bytes of a collective.
     """
-    op, found = OPS[OP_CODE[runs.op]], hashed(runs.rows.ops, OPS[OP_CODE[runs.op]].configuration)
+    op = OPS[OP_CODE[runs.op]]
+    found = hashed(runs.rows.ops, op.configuration) if op.configuration else dimensions(runs)
     if op.pattern is None:
         return found
     # By its name, as its position among the operators changes when others are added.
     return mixed(found, np.uint64(crc32(runs.op.encode())))
 
 
-def hashed(table: OpTable, names: Sequence[str] = ()) -> Hashes:
-    """Return a hash of every row's dimensions `names`, uint64 [n]; empty: all.
+def dimensions(runs: OperatorRuns) -> Hashes:
+    """Return a hash of every row's dimensions, uint64 [n]; serving stacks, and layouts of operands, share a fold."""
+    layouts = [name for dim in OPS[OP_CODE[runs.op]].dims if dim.feature == "layout" for name in dim.columns]
+    return hashed(runs.rows.ops, [name for name in runs.rows.ops.fields if name not in ("stack", *layouts)])
 
-    Serving stacks, and layouts of operands, share a fold.
-    """
+
+def hashed(table: OpTable, names: Sequence[str]) -> Hashes:
+    """Return a hash of the columns `names` of every row, uint64 [n]."""
     found = np.zeros(len(table), dtype=np.uint64)
-    apart = {"stack", *_LAYOUTS.get(tuple(table.fields), ())}
-    for name in names or [name for name in table.fields if name not in apart]:
+    for name in names:
         column = table.column(name)
         found = mixed(np.where(np.isnan(column), -1.0, column + 0.0).view(np.uint64), found)
     return found

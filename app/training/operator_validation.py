@@ -30,7 +30,7 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import configurations, fifths, hashed, mixed
+from app.training.operator_folds import configurations, dimensions, fifths, mixed
 from app.training.operator_start import Start
 from app.training.row_limits import MOST_LEARNED
 from app.training.validate import few
@@ -178,7 +178,7 @@ def _fifth_of(run: OperatorRuns) -> Ints:
     """Return the fifth of each row, 0 to 4, int [n], by configuration, or by dimensions if configurations are few."""
     configuration = configurations(run)
     few = len(np.unique(configuration)) < LEAST_CONFIGURATIONS
-    return fifths(mixed(hashed(run.rows.ops) if few else configuration, np.uint64(7)))
+    return fifths(mixed(dimensions(run) if few else configuration, np.uint64(7)))
 
 
 def _fitted(start: Start, alone: bool, train: Sequence[OperatorRuns], gpus: GpuTable) -> Any:

@@ -22,7 +22,7 @@ from app.training.operator_folds import (
     OperatorFold,
     chosen,
     configurations,
-    hashed,
+    dimensions,
     mixed,
     operator_folds,
 )
@@ -182,7 +182,7 @@ def test_repeats_of_given_rows_are_not_tested() -> None:
     twice = cell("linear", "bf16", rows, [8] * 48 + [9] * 48, [NO_SPLIT] * 96)
     for fold in operator_folds([twice], GPUS, ["few_shot"], most_test=100, most_train=None):
         for each in fold.evaluation_sets:
-            shape = hashed(twice.runs.rows.ops)
+            shape = dimensions(twice.runs)
             assert not np.isin(shape[each.test[0]], shape[each.given[0]]).any()
 
 
