@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.ops import OPS
+from app.ops.prior import Prior
 from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 
@@ -52,22 +53,20 @@ HOP_S = 0.9e-6
 # By code into OPS and DTYPES.
 BY_KIND = np.array([op.prior[:4] for op in OPS])
 
+# Eras of kernels on GPUs with tensor units: before Ampere; since Ampere; the same, on operands that lie as kernels take
+# them; since Hopper.
+BEFORE_AMPERE, SINCE_AMPERE, SINCE_AMPERE_IN_PLACE, SINCE_HOPPER = ERAS = range(4)
 
-def _reached(tensor: float, lanes: float) -> list[float]:
-    """Return shares of `compute` by dtype: in 16 bits on tensor units, and in FP32."""
+
+def _reached(prior: Prior, era: int) -> list[float]:
+    """Return the shares of `compute` that an era's kernels reach, by dtype."""
+    tensor = {BEFORE_AMPERE: prior.tensor[0], SINCE_AMPERE_IN_PLACE: prior.tensor[2]}.get(era, prior.tensor[1])
+    lanes = prior.lanes_since_hopper if era == SINCE_HOPPER else 1.0
     return [{"fp16": tensor, "bf16": tensor, "fp32": lanes}.get(dtype, 1.0) for dtype in DTYPES]
 
 
-# Share of a kind's `compute` on GPUs with tensor units before Ampere, since, and since Hopper, and between both of
-# operands that lie as kernels take them, [4, kinds, dtypes].
-REACHED = np.array(
-    [
-        [_reached(op.prior.tensor[0], 1.0) for op in OPS],
-        [_reached(op.prior.tensor[1], 1.0) for op in OPS],
-        [_reached(op.prior.tensor[1], op.prior.lanes_since_hopper) for op in OPS],
-        [_reached(op.prior.tensor[2], 1.0) for op in OPS],
-    ]
-)
+# By era, kind and dtype, [eras, kinds, dtypes].
+REACHED = np.array([[_reached(op.prior, era) for op in OPS] for era in ERAS])
 QUANTISING = np.array([QUANTISING_S.get(dtype, (0.0, 0.0)) for dtype in DTYPES])
 IS_EAGER = np.array([dtype in EAGER_DTYPES for dtype in DTYPES])
 IS_LINEAR = np.array([op.quantised is not None for op in OPS])

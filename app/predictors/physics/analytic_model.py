@@ -26,6 +26,7 @@ from app.predictors.physics.clock_model import (
 )
 from app.predictors.physics.operator_features import SPACES, OperatorFeatures, speed_of
 from app.predictors.priors import (
+    BEFORE_AMPERE,
     BY_KIND,
     CHUNKS,
     FAST_LINK_BYTES_PER_S,
@@ -45,6 +46,9 @@ from app.predictors.priors import (
     QUANTISED_BYTES,
     QUANTISING,
     REACHED,
+    SINCE_AMPERE,
+    SINCE_AMPERE_IN_PLACE,
+    SINCE_HOPPER,
     SLOW_SHARE,
     STAYS_TO,
     TILES_OF_KIND,
@@ -63,8 +67,6 @@ _TILE_SPEED = speed_of(CANDIDATES) / speed_of(CANDIDATES).max()
 # only one since Hopper, by the names of cuDNN 9's kernels.
 _OLD, _FUSED, _NEW, _GROUPED, _PLAIN = range(SPACES)
 _HOPPER = float(GENERATIONS.index("hopper"))
-# Of REACHED.
-_SINCE_AMPERE, _LYING_SO = 1, 3
 _SMS, _CLOCK = COLUMN_INDEX["sm_count"], COLUMN_INDEX["boost_clock_hz"]
 _GENERATION, _SHARED_MEMORY = COLUMN_INDEX["generation"], COLUMN_INDEX["shared_memory_per_sm_bytes"]
 _L2, _L2_BANDWIDTH = COLUMN_INDEX["l2_bytes"], COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
@@ -147,9 +149,12 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
 def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the share of the sustained rate that the operator's kernels attain on full tiles."""
     kind, on_tensor_units = op_features.kind[row], devices.figures[_TENSOR, gpu] > 0.0
-    era = int(devices.figures[_BF16, gpu] > 0.0) + int(devices.figures[_GENERATION, gpu] >= _HOPPER)
-    if era == _SINCE_AMPERE and op_features.relaid[row] == 0.0:
-        era = _LYING_SO
+    if devices.figures[_GENERATION, gpu] >= _HOPPER:
+        era = SINCE_HOPPER
+    elif devices.figures[_BF16, gpu] > 0.0:
+        era = SINCE_AMPERE if op_features.relaid[row] > 0.0 else SINCE_AMPERE_IN_PLACE
+    else:
+        era = BEFORE_AMPERE
     reached = REACHED[era, kind, op_features.dtype[row]] if on_tensor_units else 1.0
     return float(BY_KIND[kind, 0] * reached)
 
