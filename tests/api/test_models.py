@@ -444,8 +444,17 @@ def test_a_network_takes_the_sum_of_its_operators_if_nothing_waits(client: TestC
     assert any(math.isclose(row["latency_ms"], time, rel_tol=1e-9) for time in times)
 
 
-@pytest.mark.parametrize("workload", [MODEL | {"mode": "training", "optimizer": "sgd"}, CONVNET | {"batch": 3}])
-def test_a_measured_network_is_predicted_by_its_measurement(client: TestClient, workload: Body) -> None:
+@pytest.mark.parametrize(
+    ("workload", "others"),
+    [
+        (MODEL | {"mode": "training", "optimizer": "adamw"}, [{"optimizer": "sgd"}]),
+        (CONVNET | {"batch": 3}, [{"memory_format": "channels_last"}]),
+        (CONVNET | {"batch": 5, "memory_format": "channels_last"}, [{"memory_format": "channels_first"}]),
+    ],
+)
+def test_a_measured_network_is_predicted_by_its_measurement(
+    client: TestClient, workload: Body, others: list[Body]
+) -> None:
     before = ask(client, workload)
     row = {"gpu": "nvidia-l4", "software": "pytorch-2.1", "source": "mine", "workload": workload}
     times = [1.3 * before["latency_ms"], 1.5 * before["latency_ms"], 1.4 * before["latency_ms"]]
@@ -457,7 +466,9 @@ def test_a_measured_network_is_predicted_by_its_measurement(client: TestClient, 
     assert found["interval_ms"]["low"] < found["latency_ms"] < found["interval_ms"]["high"]
     assert sum(found["phases_ms"].values()) == pytest.approx(found["latency_ms"])
     assert found["throughput_per_s"] == pytest.approx(before["throughput_per_s"] / 1.4)
-    for other in ({"software": "vllm-0.24"}, {"dtype": "fp16"}, {"batch": 1}):
+    named = ask(client, workload | {"software": "pytorch-2.1"})  # what was measured says so beside the network
+    assert (named["support"], named["latency_ms"]) == ("measured", found["latency_ms"])
+    for other in ({"software": "vllm-0.24"}, {"dtype": "fp16"}, {"batch": 1}, *others):
         assert ask(client, workload | other)["support"] != "measured"
     assert ask(client, workload, gpu="tesla-t4")["support"] != "measured"
     assert ask(client, workload, predictor="roofline")["support"] != "measured"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace as replace_field
 
 from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
@@ -36,8 +38,7 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
         return last
     seconds: dict[Hashable, dict[str, list[float]]] = {}
     for row in rows:
-        key = _key(msgspec.convert(row.workload, MeasuredModel), row.software)
-        if key is not None:
+        for key in _keys(msgspec.convert(row.workload, MeasuredModel), row.software):
             seconds.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
     times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in seconds.items()}
     return MeasuredModels(times, fingerprint)
@@ -51,16 +52,16 @@ def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
     return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})
 
 
-def _key(measured: MeasuredModel, software: str) -> Hashable | None:
-    """Return None if the network is unknown or cannot be requested."""
-    workload = to_workload(measured)
+def _keys(measured: MeasuredModel, software: str) -> set[Hashable]:
+    """Return the keys of requests that it answers, with its software and with none; none for what cannot be asked."""
+    workload, keys = to_workload(measured), set[Hashable]()
     if workload is None:
-        return None
-    try:
-        network, run = resolve_network(workload, None)
-    except BadInput:
-        return None
-    return network_key(network, run, launched=is_host_launched(software, run.mode, run.dtype))
+        return keys
+    for named in (workload, replace_field(workload, software=workload.software or software)):
+        with suppress(BadInput):
+            network, run = resolve_network(named, None)
+            keys.add(network_key(network, run, launched=is_host_launched(software, run.mode, run.dtype)))
+    return keys
 
 
 def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | None:
