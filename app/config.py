@@ -81,7 +81,7 @@ class Settings:
     ] = 20.0
     keep_alive_s: Annotated[
         float, Knob("GPUCAST_KEEP_ALIVE_S", "time that a connection without a request stays open, seconds")
-    ] = 5.0
+    ] = 20.0
     max_waiting: Annotated[
         int, Knob("GPUCAST_MAX_WAITING", "requests of an API process that wait for others; more get 503")
     ] = 64

@@ -1,3 +1,4 @@
+import httpx
 import pytest
 
 from app.config import CHECKOUT, Settings, knobs
@@ -20,6 +21,12 @@ def test_defaults_need_no_environment() -> None:
     assert settings == Settings()
     assert (settings.host, settings.port, settings.database_url) == ("127.0.0.1", 8000, None)
     assert settings.data_dir == CHECKOUT / ".gpucast"
+
+
+def test_the_server_keeps_connections_for_longer_than_a_client() -> None:
+    expiry = httpx.Limits().keepalive_expiry
+    assert expiry is not None
+    assert Settings().keep_alive_s > 2 * expiry  # else a request meets a connection that is just closed
 
 
 def test_a_child_process_gets_the_same_settings() -> None:
