@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kernels_data import SAXPY
+from tests.service import Service, wait_corrected
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +128,20 @@ def test_the_launched_kernel_and_all_figures_are_returned(server: httpx.Client) 
     # The same launch, annotated anew.
     again = [row | {"runs": 50, "latency_std_ms": 0.4, "power_w": 240.0} for row in given]
     assert server.post("/measurements", json=again).json()["unchanged"] == 2
+
+
+def test_a_measured_convolution_answers_its_own_memory_format(service: Service) -> None:
+    service.client.post("/measurements", json=rows([CONV], source="of one format")).raise_for_status()
+    wait_corrected(service.client)
+    assert support_of(service.client, CONV) == "measured"
+    assert support_of(service.client, CONV | {"channels_last": 0}) == "measured"
+    assert support_of(service.client, CONV | {"channels_last": 1}) != "measured"
+
+
+def support_of(server: httpx.Client, operator: dict[str, Any]) -> object:
+    workload = {"kind": "operators", "operators": [operator | {"software": ABOUT["software"]}]}
+    answer = server.post("/predict", json={"gpu": ABOUT["gpu"], "workload": workload})
+    return answer.raise_for_status().json()["predictions"][0]["support"]
 
 
 def test_filters_and_pages_over_all_kinds(server: httpx.Client) -> None:
