@@ -1,10 +1,11 @@
 """Networks that two machines with the same GPU measured alike, as POST /predict answers them.
 
-    python -m benchmarks.own_networks [--models-store FOLDER]
+    python -m benchmarks.own_networks [--models-store FOLDER] [--each]
 
 What the host launches depends on it, so only networks count whose times on two hosts differ by less than 5 %: there the
 GPU was busy. FOLDER has the trained predictors (default: those that ship). A line is a mode and format: networks, the
-median error of `auto`, its bias, and the share of times within the 80 % interval, percent.
+median error of `auto`, its bias, and the share of times within the 80 % interval, percent. With --each a line per
+network comes first: mode, format, name, images or sequences, measured milliseconds, error in percent.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ def main() -> None:
     """Print the errors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models-store", type=Path, default=SHIPPED_MODELS, help="folder of trained predictors")
-    snapshot = shipped_snapshot(parser.parse_args().models_store)
+    parser.add_argument("--each", action="store_true", help="print each network, too")
+    args = parser.parse_args()
+    snapshot = shipped_snapshot(args.models_store)
     found = defaultdict(list)
     for row in _alike():
         workload = {"kind": "model"} | {name: row[name] for name in FIELDS if row.get(name) is not None}
         mode = f"{row['mode']} {row['dtype']}"
         case = Case(GPU, row["name"], mode, "", row["latency_ms"] / 1e3, (Part(1.0, workload),))
-        found[mode].append(predicted("own", case, snapshot))
+        answer = predicted("own", case, snapshot)
+        found[mode].append(answer)
+        if args.each and not answer.reason:
+            print(f"{mode:<20}{row['name']:<24}{row['batch']:>5}{row['latency_ms']:>10.2f}{answer.error:>8.1f}")
     for mode, answers in sorted(found.items()):
         answered = [each for each in answers if not each.reason]
         errors = np.array([each.error for each in answered])
