@@ -46,6 +46,7 @@ class Growth:
     time is then worse than half the time.
     `places`: number of places between two values where thresholds lie. A feature of a model has at most 255 thresholds
     (trees.sums), and one boosting has up to BINS - 1 times this number.
+    `rises`: the rate rises linearly over the trees, from 1 - rises to 1 + rises times `rate`.
     `steps`: a leaf is a whole number of this many parts of its tree's largest; a divisor of STEPS. Few take less space.
     """
 
@@ -59,7 +60,14 @@ class Growth:
     first: int = -1
     relative: bool = False
     places: int = PLACES
+    rises: float = 0.0
     steps: int = STEPS
+
+    @property
+    def rates(self) -> Floats:
+        """Return the learning rate of every tree, float64 [trees]."""
+        rates: Floats = self.rate * (1.0 + self.rises * np.linspace(-1.0, 1.0, self.trees))
+        return rates
 
     @property
     def clears(self) -> Floats:
@@ -152,11 +160,11 @@ def boosted(features: Singles, target: Floats, weight: Floats, growth: Growth) -
     feature = np.zeros((growth.trees, DEPTH), dtype=np.int16)
     bin_index = np.zeros((growth.trees, DEPTH), dtype=np.uint8)
     value = np.zeros((growth.trees, LEAVES), dtype=np.float32)
-    settings = (growth.rate, growth.rows, growth.features, growth.steps, growth.relative)
+    settings = (growth.rows, growth.features, growth.steps, growth.relative)
     draw = (int(same[growth.first]) if growth.first >= 0 else -1, growth.seed)
     relative = (weight / weight.mean()).astype(np.float32)
     samples = (np.stack([bins[column] for column in kept], axis=1), target.astype(np.float32), relative)
-    grow(samples, same, settings, growth.clears, draw, (feature, bin_index, value))
+    grow(samples, same, settings, (growth.clears, growth.rates), draw, (feature, bin_index, value))
     feature = kept[feature]
     return Trees(feature, _placed(gaps, feature, bin_index, growth), value)
 

@@ -27,18 +27,20 @@ STEEPEST = 1.0
 def grow(
     samples: tuple[Bins, Singles, Singles],
     same: NDArray[np.int64],
-    settings: tuple[float, float, float, int, bool],
-    clears: Floats,
+    settings: tuple[float, float, int, bool],
+    by_tree: tuple[Floats, Floats],
     draw: tuple[int, int],
     trees: tuple[NDArray[np.int16], Bins, Singles],
 ) -> None:
     """Fill `trees`, feature, bin above which a row goes right, and value, by the bins, target and weight of rows.
 
     `same`: the column of `bins` that each feature has, which features with equal bins share; a column is drawn with any
-    of its features. `draw`: the column of the first level or -1, and a seed.
+    of its features. `by_tree`: Huber thresholds and learning rates, [trees]. `draw`: the column of the first level or
+    -1, and a seed.
     """
     bins, target, weight = samples
-    rate, row_share, feature_share, steps, relative = settings
+    row_share, feature_share, steps, relative = settings
+    clears, rates = by_tree
     first, seed = draw
     feature, bin_index, value = trees
     n, columns = bins.shape
@@ -74,7 +76,7 @@ def grow(
                 if bins[row, best_column] > best_bin:
                     leaf[row] |= bit
         _fill_leaves(value[tree], picked, leaf, rest, pull)
-        _scale(value[tree], rate, steps)
+        _scale(value[tree], rates[tree], steps)
         for row in range(n):
             rest[row] -= value[tree, leaf[row]]
 

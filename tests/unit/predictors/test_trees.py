@@ -70,6 +70,18 @@ def test_the_huber_threshold_falls_in_the_second_half() -> None:
     assert (Growth(100, settles=0.1).clears == np.inf).all()
 
 
+def test_the_learning_rate_rises_about_its_mean() -> None:
+    growth = Growth(101, rate=0.2, rises=0.7)
+    assert growth.rates[[0, 50, 100]].tolist() == pytest.approx([0.06, 0.2, 0.34])
+    assert (Growth(50, rate=0.2).rates == 0.2).all()
+    features = np.random.default_rng(0).normal(size=(3, 2000)).astype(np.float32)
+    target = features[0] * features[1]
+    rising, level = (boosted(features, target, np.ones(2000), Growth(40, rises=rises)) for rises in (0.7, 0.0))
+    part = np.abs(rising.value).max(axis=1) / np.abs(level.value).max(axis=1)
+    assert part[0] == pytest.approx(0.3)  # the same tree, in smaller steps
+    assert part[-5:].mean() > 1.0
+
+
 def test_the_relative_loss_prefers_the_shorter_of_two_times() -> None:
     features = np.random.default_rng(0).normal(size=(1, 4000)).astype(np.float32)
     target = np.where(np.arange(4000) % 20 < 9, 0.0, 0.5)
