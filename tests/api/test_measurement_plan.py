@@ -52,7 +52,8 @@ def test_a_workload_is_measured_where_it_spends_its_time(client: TestClient) -> 
     assert {row["workload"]["op"] for row in found["measurements"]} == {"linear", "softmax"}
     model = plan(client, count=6, model="resnet50", batch=16)
     planned = [row["workload"]["op"] for row in model["measurements"]]
-    assert {"conv2d", "batch_norm"} == set(planned[:3])
+    assert planned[0] == "conv2d"  # which takes most of the time; how many follow depends on their intervals
+    assert "batch_norm" in planned
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
 
 
