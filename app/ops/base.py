@@ -139,7 +139,7 @@ class Op:
     products  the matrix products that its work is, if it is; `batched`: in kernels for batches of products
     row_sizes elements of a row of its operands and results, [n] each, of products whose kernels load by 16 bytes
     padded    where libraries copy such operands to rows of whole loads first, bool [n]
-    retile    changes tiles, in place, to those of its kernels, given which rows are aligned, bool [n]
+    retile    changes tiles, in place, to those of its kernels, given which rows are aligned, bool [n]; needs row_sizes
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
     relaid    bytes read and written to change layouts around kernels of tensor units that take another one

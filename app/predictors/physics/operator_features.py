@@ -122,7 +122,8 @@ def _grid(kind: Kind, load: Alignment | None, products: Products) -> Grid:
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
     if kind.op.batched:
         as_batches(products, tiles)
-    if kind.op.retile is not None and load is not None:
+    if kind.op.retile is not None:
+        assert load is not None
         kind.op.retile(kind.table, load.aligned, tiles)
     return tiles
 

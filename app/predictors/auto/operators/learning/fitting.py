@@ -55,8 +55,8 @@ CLEAR, SETTLES = 0.1, 0.1
 # Over these trees the learning rate rises from 0.3 to 1.7 of its mean, which costs nothing and is worth twice the trees
 # (docs/explanation/notebook.md).
 RISES = 0.7
-# There rows also count by their relative error, which is what answers are judged by: where times gather in two places,
-# the shorter is the better answer, also if it is somewhat rarer.
+# Rows of graphs also count by their relative error, which is what answers are judged by: where times gather in two
+# places, the shorter is the better answer, also if it is somewhat rarer.
 _OWN_EAGER = Growth(LEAST_TREES, features=OWN_FEATURES)
 _OWN_OF_GRAPHS = replace(_OWN_EAGER, clear=CLEAR, settles=SETTLES, relative=True, rises=RISES, steps=STEPS // 9)
 # The same of a model of all GPUs, by whether the rows are eager.
