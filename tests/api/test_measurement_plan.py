@@ -55,6 +55,11 @@ def test_a_workload_is_measured_where_it_spends_its_time(client: TestClient) -> 
     assert planned[0] == "conv2d"  # which takes most of the time; how many follow depends on their intervals
     assert "batch_norm" in planned
     assert all(row["estimated_ms"] > 0 for row in model["measurements"])
+    gains = [row["expected_gain"] for row in model["measurements"]]
+    left = [gains[0]["error_before"], *(gain["error_after"] for gain in gains)]
+    assert left[:-1] == [gain["error_before"] for gain in gains]  # each narrows what those before it leave
+    assert left == sorted(left, reverse=True)
+    assert len(set(left)) == len(left)
 
 
 def test_a_row_that_is_also_a_common_shape_is_planned_once(client: TestClient) -> None:
