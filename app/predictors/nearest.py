@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Ints
 
 Points = NDArray[np.float32]
 
 
-@compiled
+@compiled_per_row
 def nearest(point: Points, shape: Points, first: int, past: int) -> int:
     """Return the row of `point[first:past]` nearest to `shape` [axes], the first of equals; -1 if there are none."""
     best, least = -1, np.inf

@@ -16,7 +16,7 @@ from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.base import Capabilities
 from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import by_link
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
@@ -96,14 +96,14 @@ class Limit:
     bound: Ints
 
 
-@compiled
+@compiled_per_row
 def memory_limit_s(moved: float, working_set: float, figures: Floats, gpu: int) -> float:
     """Return the least seconds for `moved` bytes: all pass the L2, and those that do not fit into it come from DRAM."""
     spilled = min(moved, max(working_set - figures[_L2, gpu], 0.0))
     return float(max(moved / figures[_L2_BANDWIDTH, gpu], spilled / figures[_BANDWIDTH, gpu]))
 
 
-@compiled
+@compiled_per_row
 def _fill(work: Work, queries: _Queries, gpus: GpuArrays, latency_s: Floats, bound: Ints) -> None:
     for q in range(len(latency_s)):
         row, gpu = queries.i[q], queries.j[q]

@@ -9,21 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from app.runtime.code_cache import CodeCache
 from app.runtime.lean_numba import COMPILES, njit
 
-__all__ = ["COMPILES", "compiled"]
+__all__ = ["COMPILES", "compiled", "compiled_per_row"]
 
+_Scalar = int | float | np.generic
 F = TypeVar("F", bound=Callable[..., object])
+PerRow = TypeVar("PerRow", bound=Callable[..., _Scalar | tuple[_Scalar, ...] | None])
 
 
 def compiled(function: F) -> F:
-    """Return the compiled form of a function of numbers and arrays. Division by zero gives infinity, as in NumPy.
+    """Return the compiled form of a function of numbers and arrays. Division by zero gives infinity, as in NumPy."""
+    return _compiled(function, counts=True)
 
-    A function called for every row is inlined. Give it few arrays and one return: otherwise the reference count of each
-    array may change at every call, which takes longer than the arithmetic.
+
+def compiled_per_row(function: PerRow) -> PerRow:
+    """Return the compiled form of a function that is called for every row, without reference counts.
+
+    Numba counts the references of every array that a function is given, which takes longer than the arithmetic of a
+    row. Without counts a function may not allocate an array, which the compiler refuses, nor return one or call what
+    does.
     """
-    dispatcher: Any = njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    return _compiled(function, counts=False)
+
+
+def _compiled(function: F, *, counts: bool) -> F:
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": counts}
+    dispatcher: Any = njit(**options)(function)
     if dispatcher is not function:  # with NUMBA_DISABLE_JIT the function itself comes back
         dispatcher._cache = CodeCache(function)
     return cast(F, dispatcher)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.serving.step_times import before
 from app.tables.arrays import Floats
 
@@ -42,7 +42,7 @@ class EngineLimits(NamedTuple):
     serial_token_s: float
 
 
-@compiled
+@compiled_per_row
 def held_bytes(limits: EngineLimits, context: float) -> float:
     """Return the bytes that a sequence of `context` keys keeps on a device."""
     contexts, bytes_at = limits.contexts, limits.bytes_at
@@ -51,19 +51,19 @@ def held_bytes(limits: EngineLimits, context: float) -> float:
     return float(max(bytes_at[at] + slope * (context - contexts[at]), 0.0))
 
 
-@compiled
+@compiled_per_row
 def serial_s(limits: EngineLimits, prompt: float) -> float:
     """Return the seconds that a request keeps the host's front end from the next one."""
     return limits.serial_s + limits.serial_token_s * prompt
 
 
-@compiled
+@compiled_per_row
 def admitted_bytes(limits: EngineLimits, prompt: float, output: float) -> float:
     """Return the bytes that admitting a request reserves: its prompt's own tokens and a share of its output."""
     return held_bytes(limits, prompt + limits.reserved * output)
 
 
-@compiled
+@compiled_per_row
 def most_sequences(limits: EngineLimits, prompt: float, output: float) -> float:
     """Return how many sequences of these lengths run at once."""
     each = max(admitted_bytes(limits, prompt, output), 1e-9)

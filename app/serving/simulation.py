@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.serving.engine_limits import EngineLimits, admitted_bytes, serial_s
 from app.serving.requests import Requests
 from app.serving.step_times import (
@@ -63,18 +63,18 @@ class _Chunks(NamedTuple):
     ready: int
 
 
-@compiled
+@compiled_per_row
 def _own_prompt(requests: Requests, one: int) -> float:
     """Return the tokens of a prompt that are computed."""
     return float(max(requests.prompt[one] - requests.cached[one], 1.0))
 
 
-@compiled
+@compiled_per_row
 def _reserved_bytes(limits: EngineLimits, requests: Requests, one: int) -> float:
     return admitted_bytes(limits, requests.kept[one], requests.output[one])
 
 
-@compiled
+@compiled_per_row
 def _chunks(
     times: StepTimes,
     limits: EngineLimits,
@@ -132,7 +132,7 @@ _CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN, _WAITED = rang
 _Ends = list[tuple[float, int]]
 
 
-@compiled
+@compiled_per_row
 def _send(limits: EngineLimits, requests: Requests, state: _State, seconds: float) -> None:
     """Send the next request at this time: the front end passes requests on one after another."""
     counts, figures = state.counts, state.figures
@@ -142,7 +142,7 @@ def _send(limits: EngineLimits, requests: Requests, state: _State, seconds: floa
     counts[_SENT] += 1
 
 
-@compiled
+@compiled_per_row
 def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
     """Let requests run, in their order, as long as there is a place and memory for the next one."""
     counts, figures = state.counts, state.figures
@@ -158,7 +158,7 @@ def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
     figures[_MOST_HELD] = max(figures[_MOST_HELD], figures[_HELD])
 
 
-@compiled
+@compiled_per_row
 def _until_arrival(state: _State, together: float, each: float) -> float:
     """Return how many steps of `each` seconds, at most `together`, run before the engine has the next request."""
     released = state.counts[_RELEASED]
@@ -167,9 +167,9 @@ def _until_arrival(state: _State, together: float, each: float) -> float:
     return float(max(min(together, np.ceil((state.ready[released] - state.figures[_CLOCK]) / each)), 1.0))
 
 
-@compiled
-def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: _State, ends: _Ends) -> int:
-    """Run the next steps, and return the first request whose prompt is not computed yet."""
+@compiled_per_row
+def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: _State, end: float) -> int:
+    """Run the next steps, at most to the decode step `end`, and return the first request with a prompt left."""
     counts, figures, accepted = state.counts, state.figures, times.scalars[ACCEPTED]
     decoding, pending = counts[_DECODING], counts[_ADMITTED] - counts[_PREFILLED]
     left = limits.patience - figures[_WAITED]
@@ -179,7 +179,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     admitted = counts[_ADMITTED] if prompted else counts[_PREFILLED]
     chunks = _chunks(times, limits, requests, state.computed, counts[_PREFILLED], admitted, room)
     most = min(_TOGETHER, left) if pending > 0 else _TOGETHER
-    together = 1.0 if prompted else max(min(ends[0][0] - figures[_STEPS], most), 1.0)
+    together = 1.0 if prompted else max(min(end - figures[_STEPS], most), 1.0)
     context = figures[_KEYS] / max(decoding, 1) + 0.5 * accepted * (together - 1.0)
     each = step_s(times, Step(beside, context, chunks.tokens, chunks.prompts, chunks.attention_s))
     if not prompted:
@@ -266,7 +266,7 @@ def simulate(times: StepTimes, limits: EngineLimits, requests: Requests, most_st
                 break
             figures[_CLOCK] = state.ready[counts[_RELEASED]]
             continue
-        ready = _advance(times, limits, requests, state, ends)
+        ready = _advance(times, limits, requests, state, ends[0][0] if ends else np.inf)
         _answer(requests, state, ends, accepted, ready)
         _end(limits, requests, state, ends, accepted)
     busy = max(state.spent.sum(), 1e-12)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.serving.engine_limits import EngineLimits, most_sequences, serial_s
 from app.serving.step_times import (
     ACCEPTED,
@@ -77,13 +77,13 @@ class PromptCost(NamedTuple):
     least: float
 
 
-@compiled
+@compiled_per_row
 def decode_step_s(times: StepTimes, shape: Shape, decoding: float) -> float:
     """Return the seconds of a step of `decoding` sequences at their mean context."""
     return step_s(times, Step(max(decoding, 1.0), shape.prompt + 0.5 * shape.output, 0.0, 0.0, 0.0))
 
 
-@compiled
+@compiled_per_row
 def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: float, together: float) -> PromptCost:
     """Return the cost of a prompt beside `decoding` sequences, `together` of which arrive during a step."""
     beside = decoding if limits.mixes > 0.0 else 0.0
@@ -108,13 +108,13 @@ def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: 
     return PromptCost(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
 
 
-@compiled
+@compiled_per_row
 def _bunch(limits: EngineLimits, rate: float, decode_s: float) -> float:
     """Return how many prompts wait for one another before they are computed."""
     return float(min(limits.gathered, 1.0 + rate * limits.patience * decode_s))
 
 
-@compiled
+@compiled_per_row
 def _bunch_wait_s(limits: EngineLimits, rate: float, decode_s: float) -> float:
     """Return the mean seconds that prompts wait: the first of a bunch until the last, or until its patience ends."""
     if limits.gathered <= 1.0:
@@ -124,7 +124,7 @@ def _bunch_wait_s(limits: EngineLimits, rate: float, decode_s: float) -> float:
     return float(min(longest * (1.0 + 0.5 * later) / (1.0 + later), 0.5 * (limits.gathered - 1.0) / max(rate, 1e-9)))
 
 
-@compiled
+@compiled_per_row
 def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrency: float) -> Steady:
     """Return the steady state of `concurrency` requests, each answer followed by the next request.
 
@@ -156,7 +156,7 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     return Steady(queued + ttft, tpot, e2e, rate, decoding, most, decode, mixed, rate * cost.added_s)
 
 
-@compiled
+@compiled_per_row
 def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float) -> Steady:
     """Return the steady state of `rate` requests a second; its times are infinite where there is none."""
     most = most_sequences(limits, shape.kept, shape.output)
@@ -190,7 +190,7 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     return Steady(ttft, tpot, ttft + later * tpot, rate, decoding, running, decode, mixed, rate * cost.added_s)
 
 
-@compiled
+@compiled_per_row
 def highest_rate(times: StepTimes, limits: EngineLimits, shape: Shape) -> float:
     """Return the highest requests per second that have a steady state; 0 where not one request fits."""
     most = most_sequences(limits, shape.kept, shape.output)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats
 
 # Parts that a model lacks take no time; their logarithm must be finite.
@@ -68,14 +68,14 @@ class Step(NamedTuple):
     attention_s: float
 
 
-@compiled
+@compiled_per_row
 def before(axis: Floats, x: float) -> int:
     """Return the index of the interval of `axis` that holds x, or is nearest to it."""
     at: int = np.searchsorted(axis, x)  # type: ignore[assignment]  # of one number
     return int(min(max(at - 1, 0), len(axis) - 2))
 
 
-@compiled
+@compiled_per_row
 def _line(axis: Floats, values: Floats, x: float) -> float:
     """Return exp of the values at log `x`, interpolated linearly and beyond the ends extrapolated."""
     at = before(axis, x)
@@ -83,7 +83,7 @@ def _line(axis: Floats, values: Floats, x: float) -> float:
     return float(np.exp(value))
 
 
-@compiled
+@compiled_per_row
 def _plane(rows: Floats, columns: Floats, values: Floats, x: float, y: float) -> float:
     """Return exp of the values at logs (x, y), interpolated bilinearly and beyond the ends extrapolated."""
     i, j = before(rows, x), before(columns, y)
@@ -94,7 +94,7 @@ def _plane(rows: Floats, columns: Floats, values: Floats, x: float, y: float) ->
     return float(np.exp(low * (1.0 - u) + high * u))
 
 
-@compiled
+@compiled_per_row
 def chunk_attention_s(times: StepTimes, tokens: float, keys: float) -> float:
     """Return the seconds of attention of one chunk of `tokens` that see `keys`, theirs included."""
     tokens = max(tokens, 1.0)
@@ -102,7 +102,7 @@ def chunk_attention_s(times: StepTimes, tokens: float, keys: float) -> float:
     return _plane(times.chunks, times.ratios, times.prefill, np.log(tokens), np.log(ratio))
 
 
-@compiled
+@compiled_per_row
 def prompts_attention_s(times: StepTimes, total_s: float, prompts: float) -> float:
     """Return the seconds of attention of several chunks in one step, from their sum alone.
 
@@ -113,7 +113,7 @@ def prompts_attention_s(times: StepTimes, total_s: float, prompts: float) -> flo
     return float(shared / max(min(times.scalars[REPLICAS], prompts), 1.0))
 
 
-@compiled
+@compiled_per_row
 def step_s(times: StepTimes, step: Step) -> float:
     """Return the seconds of a step.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.ops.kernel import FIELD_INDEX
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.ops import OpTable
@@ -62,14 +62,14 @@ class Residency:
         return limit
 
 
-@compiled
+@compiled_per_row
 def warps_held(registers: float, file: float, unit: float, warp: float) -> float:
     """Return the warps whose registers fit into a file of `file` registers, allocated in units; NaN if any is NaN."""
     per_warp = max(np.ceil(registers * warp / unit) * unit, 1.0)
     return float(_PARTS * np.floor(file / _PARTS / per_warp))
 
 
-@compiled
+@compiled_per_row
 def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floats) -> float:
     """Fill `caps` [4] with the blocks per SM that each of LIMITS allows, and return the least of them."""
     threads, registers, shared = dims[_THREADS, row], dims[_REGISTERS, row], dims[_SHARED, row]
@@ -98,7 +98,7 @@ def blocks_allowed(dims: Floats, row: int, figures: Floats, gpu: int, caps: Floa
     return least
 
 
-@compiled
+@compiled_per_row
 def _fill(dims: Floats, i: Ints, figures: Floats, j: Ints, caps: Floats) -> None:
     for q in range(len(i)):
         blocks_allowed(dims, i[q], figures, j[q], caps[q])
@@ -111,7 +111,7 @@ def resident_blocks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Residency
     return Residency(caps.T)
 
 
-@compiled
+@compiled_per_row
 def paper_occupancy(dims: Floats, row: int, figures: Floats, gpu: int) -> float:
     """Return the active over possible warps per SM of one launch, 0 to 1, by the paper's section 4.0.2.
 

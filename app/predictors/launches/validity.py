@@ -9,7 +9,7 @@ import numpy as np
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import LIMITS, blocks_allowed
 from app.predictors.roofline import GpuArrays, gpu_arrays, memory_limit_s
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -51,7 +51,7 @@ def _all_runnable(dims: Floats, dtype: Ints, i: Ints, j: Ints, gpus: GpuArrays) 
     return True
 
 
-@compiled
+@compiled_per_row
 def _none_below_limit(measured: _Measured, gpus: GpuArrays, share: float) -> bool:
     dims, latency_s = measured.dims, measured.latency_s
     for row in range(len(latency_s)):

@@ -54,7 +54,7 @@ from app.predictors.priors import (
     TILES_OF_KIND,
 )
 from app.predictors.roofline import memory_limit_s, peaks
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
@@ -104,16 +104,16 @@ class Devices(NamedTuple):
     figures: Floats
 
 
-_waves = compiled(wave_efficiency)
+_waves = compiled_per_row(wave_efficiency)
 
 
-@compiled
+@compiled_per_row
 def is_eager(op_features: OperatorFeatures, row: int) -> bool:
     """Return whether the host launches the operator: as given, else the default of its dtype."""
     return bool(IS_EAGER[op_features.dtype[row]] if np.isnan(op_features.eager[row]) else op_features.eager[row] > 0.0)
 
 
-@compiled
+@compiled_per_row
 def run_state(op_features: OperatorFeatures, row: int) -> int:
     """Return the run state, a row of the sustained rates.
 
@@ -123,7 +123,7 @@ def run_state(op_features: OperatorFeatures, row: int) -> int:
     return COOL if op_features.burst[row] > 0.0 else state
 
 
-@compiled
+@compiled_per_row
 def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int) -> tuple[int, float]:
     """Return the candidate tile with the largest share of the peak, and that share; -1 and 1 for a row without tiles.
 
@@ -145,7 +145,7 @@ def best_tile(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     return best, best_share if best >= 0 else 1.0
 
 
-@compiled
+@compiled_per_row
 def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the share of the sustained rate that the operator's kernels attain on full tiles."""
     kind, on_tensor_units = op_features.kind[row], devices.figures[_TENSOR, gpu] > 0.0
@@ -159,7 +159,7 @@ def _compute_share(op_features: OperatorFeatures, row: int, devices: Devices, gp
     return float(BY_KIND[kind, 0] * reached)
 
 
-@compiled
+@compiled_per_row
 def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, space: int) -> float:
     """Return the share of the peak that products in a space reach, including the transforms; 0 without such kernels.
 
@@ -187,7 +187,7 @@ def _share_in_space(op_features: OperatorFeatures, row: int, devices: Devices, g
     return float(1.0 / (taken / (waves * full) + moved_s * compute * rate / op_features.flops[row]))
 
 
-@compiled
+@compiled_per_row
 def _overhead_s(
     op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, eager: bool
 ) -> tuple[float, float, float]:
@@ -207,7 +207,7 @@ def _overhead_s(
     return device + QUANTISING[dtype, 0], QUANTISING[dtype, 1], QUANTISED_BYTES * op_features.activations[row]
 
 
-@compiled
+@compiled_per_row
 def _reduced_peak_share(reduction: float, used: float) -> float:
     """Return the time of products at a reduced tensor peak, relative to the compute term at that peak.
 
@@ -219,14 +219,14 @@ def _reduced_peak_share(reduction: float, used: float) -> float:
     return blend(1.0 / reduction, used * np.sqrt(np.sqrt(1.0 - part * part)))
 
 
-@compiled
+@compiled_per_row
 def library_cost(op_features: OperatorFeatures, cost: int, row: int, devices: Devices, gpu: int) -> float:
     """Return a cost of `LibraryCosts`, by its position, of the library that the GPU's generation runs; 0 without."""
     costs = op_features.library_costs
     return float(costs[cost, int(devices.figures[_GENERATION, gpu]), row]) if costs.shape[1] > 0 else 0.0
 
 
-@compiled
+@compiled_per_row
 def _block_clocks(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the SM clocks of a library's blocks, one after the other on all SMs; at least those of one."""
     blocks = library_cost(op_features, _BLOCKS, row, devices, gpu)
@@ -236,7 +236,7 @@ def _block_clocks(op_features: OperatorFeatures, row: int, devices: Devices, gpu
     return float(library_cost(op_features, _CLOCKS, row, devices, gpu) * turns)
 
 
-@compiled
+@compiled_per_row
 def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int, only: int, slower: float) -> float:
     """Return the compute seconds: FLOPs (0 in a dtype without a known rate), synchronisation clocks, changes of layout.
 
@@ -266,13 +266,13 @@ def compute_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: in
     return meeting + relaid_s + (0.0 if np.isnan(rate) else products)
 
 
-@compiled
+@compiled_per_row
 def _evicted(passing: float, l2: float) -> float:
     """Return the fraction evicted from an L2 of `l2` bytes after `passing` bytes."""
     return float(min(max((passing / l2 - STAYS_TO) / (GONE_FROM - STAYS_TO), 0.0), 1.0))
 
 
-@compiled
+@compiled_per_row
 def _memory_s(
     op_features: OperatorFeatures, row: int, quantised: float, devices: Devices, gpu: int
 ) -> tuple[float, float]:
@@ -294,7 +294,7 @@ def _memory_s(
     return dram_s, moved / (L2_SHARE * devices.figures[_L2_BANDWIDTH, gpu])
 
 
-@compiled
+@compiled_per_row
 def _limit_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int) -> float:
     """Return the hardware limit in seconds (app.predictors.roofline); a dtype or link the GPU lacks sets no limit."""
     limit = memory_limit_s(op_features.moved[row], op_features.distinct[row], devices.figures, gpu)
@@ -304,26 +304,26 @@ def _limit_s(op_features: OperatorFeatures, row: int, devices: Devices, gpu: int
     return float(limit if np.isnan(link) else max(limit, link))
 
 
-@compiled
+@compiled_per_row
 def composed(terms: Floats, q: int, work: float) -> float:
     """Return the seconds of query `q` if its work takes `work` seconds; at least the hardware limit."""
     return float(max(terms[OVERHEAD, q] + work, terms[LEAST, q], terms[LIMIT, q]))
 
 
-@compiled
+@compiled_per_row
 def blend(compute_s: float, memory_s: float) -> float:
     """Return the seconds of overlapping compute and memory, their p-norm; p = 4, which is quick to compute."""
     compute, memory = compute_s * compute_s, memory_s * memory_s
     return float(np.sqrt(np.sqrt(compute * compute + memory * memory)))
 
 
-@compiled
+@compiled_per_row
 def work_s(terms: Floats, q: int) -> float:
     """Return the seconds of work without overhead: blended compute and memory, or the link if slower."""
     return float(max(blend(terms[COMPUTE_S, q], max(terms[DRAM_S, q], terms[L2_S, q])), terms[LINK_S, q]))
 
 
-@compiled
+@compiled_per_row
 def _link_s(op_features: OperatorFeatures, row: int, link: float, waits: float) -> float:
     """Return the transfer seconds over a link, besides the latency `waits` of the messages."""
     if link <= FAST_LINK_BYTES_PER_S:  # False for NaN
@@ -332,7 +332,7 @@ def _link_s(op_features: OperatorFeatures, row: int, link: float, waits: float) 
     return float(bytes_s + CHUNKS * np.sqrt(bytes_s * waits))
 
 
-@compiled
+@compiled_per_row
 def fill_terms(
     op_features: OperatorFeatures, devices: Devices, queries: tuple[Ints, Ints], only: Ints, terms: Floats
 ) -> None:
@@ -359,7 +359,7 @@ def fill_terms(
         terms[TIME, q] = composed(terms, q, terms[WORK_S, q])
 
 
-@compiled
+@compiled_per_row
 def bound_of(terms: Floats, q: int) -> int:
     """Return the bottleneck of query `q`, a code into BOUNDS."""
     work = terms[WORK_S, q]

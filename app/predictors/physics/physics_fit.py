@@ -20,7 +20,7 @@ from app.predictors.physics.analytic_model import (
     OVERHEAD,
     blend,
 )
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats
 
 FACTOR_NAMES = ("overhead", "least", "compute", "DRAM", "L2", "link")
@@ -45,7 +45,7 @@ LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
 MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
 
 
-@compiled
+@compiled_per_row
 def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
     """Return the work of query `q` under `factors` [FACTORS], in seconds."""
     link = terms[LINK_S, q] * factors[_LINK]
@@ -53,7 +53,7 @@ def scaled_work_s(terms: Floats, q: int, factors: Floats) -> float:
     return float(max(blend(terms[COMPUTE_S, q] * factors[COMPUTE], memory), link))
 
 
-@compiled
+@compiled_per_row
 def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
     """Return the time of query `q` under `factors` [FACTORS], in seconds."""
     work = scaled_work_s(terms, q, factors)
@@ -62,7 +62,7 @@ def scaled_s(terms: Floats, q: int, factors: Floats) -> float:
     )
 
 
-@compiled
+@compiled_per_row
 def fill_scaled(terms: Floats, factors: Floats, latency_s: Floats) -> None:
     """Fill `latency_s` [n] with the time of every query under `factors` [FACTORS]."""
     for q in range(len(latency_s)):

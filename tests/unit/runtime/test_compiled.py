@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from app.config import CHECKOUT
 from app.runtime.code_cache import _LockedFiles
+from app.runtime.compiled import COMPILES, compiled_per_row
 from app.runtime.syntax import syntax_digest, syntax_digests
 
 pytestmark = pytest.mark.slow
@@ -146,7 +149,9 @@ def _compiled_outside() -> Iterator[tuple[str, ast.Module, ast.FunctionDef]]:
         if path.relative_to(CHECKOUT / "app").parts[0] not in SOURCES and "@compiled" in (text := path.read_text()):
             tree = ast.parse(text)
             for node in tree.body:
-                if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "compiled" for d in node.decorator_list):
+                if isinstance(node, ast.FunctionDef) and any(
+                    ast.unparse(d).startswith("compiled") for d in node.decorator_list
+                ):
                     yield path.relative_to(CHECKOUT).as_posix(), tree, node
 
 
@@ -157,6 +162,16 @@ def test_compiled_functions_elsewhere_use_only_their_own_file_and_these_folders(
             if isinstance(node, ast.ImportFrom) and used & {alias.asname or alias.name for alias in node.names}:
                 root, _, rest = (node.module or "").partition(".")
                 assert root != "app" or rest.startswith(SOURCES), f"{name}: {function.name} uses {node.module}"
+
+
+def _allocates(n: int) -> float:
+    return float(np.empty(n)[0])
+
+
+@pytest.mark.skipif(not COMPILES, reason="Python always counts")
+def test_functions_per_row_may_not_allocate() -> None:
+    with pytest.raises(NumbaError, match="empty"):
+        compiled_per_row(_allocates)(3)
 
 
 def test_warming_up_needs_no_database() -> None:

@@ -21,7 +21,7 @@ from app.predictors.auto.kernels.transfer import (
 )
 from app.predictors.intervals.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.predictors.launches.relations import RELATION
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
 
@@ -148,7 +148,7 @@ def _column(known: Parameters, label: int) -> int:
     return column if column < len(known.label) and known.label[column] == label else -1
 
 
-@compiled
+@compiled_per_row
 def _relation(question: LaunchQueries, q: int, k: int) -> int:
     """Return the relation of source `k` to query `q`, code into GROUPS."""
     queries, sources = question.queries, question.sources
@@ -158,7 +158,7 @@ def _relation(question: LaunchQueries, q: int, k: int) -> int:
     return int(RELATION[code + int(queries.gpu[q] == sources.gpu[k])])
 
 
-@compiled
+@compiled_per_row
 def _distance(question: LaunchQueries, q: int, k: int) -> float:
     """Return the distance between the sizes of source `k` and query `q`, in log lane operations."""
     mine = question.queries.dims[_LANES, question.queries.row[q]]
@@ -166,7 +166,7 @@ def _distance(question: LaunchQueries, q: int, k: int) -> float:
     return float(abs(np.log(mine / theirs)))
 
 
-@compiled
+@compiled_per_row
 def _add(answer: Floats, prior: Floats, spread: float, sums: Floats) -> None:
     precision = 1.0 / (spread * spread)
     for h in range(5):  # array expressions would allocate
@@ -176,7 +176,7 @@ def _add(answer: Floats, prior: Floats, spread: float, sums: Floats) -> None:
         sums[_PRIOR, h] += precision * prior[h]
 
 
-@compiled
+@compiled_per_row
 def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> None:
     """Fill in the sources' mean answer, and as log weights their mean prior minus half their squared disagreement."""
     for h in range(5):
@@ -186,7 +186,7 @@ def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> 
             log_weight[h] -= 0.5 * max(sums[_SQUARE, h] - sums[_ANSWER, h] * answer[h], 0.0)
 
 
-@compiled
+@compiled_per_row
 def _weigh(query: _Query, known: Parameters, answer: Floats, weight: Floats) -> float:
     """Normalise the log weights in place, with the kernel's log likelihood, and return the weighted mean log work."""
     if query.column >= 0:
@@ -196,7 +196,7 @@ def _weigh(query: _Query, known: Parameters, answer: Floats, weight: Floats) -> 
     return _product(weight, answer)
 
 
-@compiled
+@compiled_per_row
 def _product(a: Floats, b: Floats) -> float:
     """Return the scalar product of two arrays [5]."""
     total = 0.0
@@ -205,7 +205,7 @@ def _product(a: Floats, b: Floats) -> float:
     return total
 
 
-@compiled
+@compiled_per_row
 def _prior_log_work(query: _Query, mechanism: int, known: Parameters, answer: Floats, weight: Floats) -> float:
     """Return the log work of a launch without sources: prior costs, weighted by its described mechanism."""
     least = max(query.unit[0] * known.prior_cost[0], query.limit_s)
@@ -215,7 +215,7 @@ def _prior_log_work(query: _Query, mechanism: int, known: Parameters, answer: Fl
     return _weigh(query, known, answer, weight)
 
 
-@compiled
+@compiled_per_row
 def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known: Parameters) -> float:
     """Return the launch floor of a source: its GPU's, or else the excess of a short time over its expected work."""
     if not np.isnan(floor_s):
@@ -225,14 +225,14 @@ def _floor_of_source(floor_s: float, latency_s: float, expected_s: float, known:
     return float(max(latency_s - expected_s, known.default_floor_s))
 
 
-@compiled
+@compiled_per_row
 def _log_residual(source: Floats, work: float, floor_s: float, column: int, known: Parameters) -> float:
     """Return the log of a source's work over its kernel's fitted costs, shrunk where the launch floor dominates."""
     expected = max(_product(known.cost[:, column], source), _LEAST_S)
     return float(min(work / (TRUSTED_WORK * floor_s), 1.0) * np.log(work / expected))
 
 
-@compiled
+@compiled_per_row
 def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, latency_s: float) -> int:
     """Return the bound: launch if the floor is over half the time, else memory or compute by the hypotheses' weight."""
     if floor_s > 0.5 * latency_s:
@@ -263,7 +263,7 @@ def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, tim
         first = sources.stop
 
 
-@compiled
+@compiled_per_row
 def _aggregate(
     question: LaunchQueries, devices: Devices, known: Parameters, query: _Query, scratch: _Scratch
 ) -> _Aggregates:
@@ -296,7 +296,7 @@ def _aggregate(
     return _Aggregates(k, floor, group, nearest, residual, own)
 
 
-@compiled
+@compiled_per_row
 def _log_work(
     queries: Launches, known: Parameters, query: _Query, sources: _Aggregates, scratch: _Scratch
 ) -> tuple[float, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.ops.kernel import MECHANISMS
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats
 
 # Launch floor of an unmeasured GPU, seconds: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
@@ -53,20 +53,20 @@ class Shares:
     traffic: float = 0.65
 
 
-@compiled
+@compiled_per_row
 def work_s(latency_s: float, floor_s: float, limit_s: float, floor_share: float) -> float:
     """Return the work in a measured time: without the launch floor, at least the hardware limit and 2 % of the time."""
     least = min(max(limit_s, LEAST_WORK * latency_s), latency_s)
     return float(max(latency_s - floor_share * floor_s, least))
 
 
-@compiled
+@compiled_per_row
 def time_s(work: float, floor_s: float, floor_share: float) -> float:
     """Return the time of work and launch floor: the inverse of `work_s`."""
     return float(max(floor_s, floor_share * floor_s + work))
 
 
-@compiled
+@compiled_per_row
 def carried(work: float, source: Floats, target: Floats, limit_s: float, log_work: Floats) -> None:
     """Fill `log_work` [5] with the target's log work under each hypothesis, from a source's work.
 
@@ -81,13 +81,13 @@ def carried(work: float, source: Floats, target: Floats, limit_s: float, log_wor
         log_work[h] = np.log(max(work * target[h] / source[h], least))
 
 
-@compiled
+@compiled_per_row
 def traffic_probability(traffic_s: float, work: float, threshold: float) -> float:
     """Return the probability that traffic is the bottleneck, from its share of the work."""
     return float(1.0 / (1.0 + np.exp((threshold - traffic_s / work) / TRAFFIC_WIDTH)))
 
 
-@compiled
+@compiled_per_row
 def log_prior(mechanism: int, traffic: float, log_weight: Floats) -> None:
     """Fill `log_weight` [5] with the hypotheses' log prior, from the mechanism and the probability of traffic."""
     log_weight[0] = np.log(traffic + LEAST_PRIOR)

@@ -35,7 +35,7 @@ from app.predictors.physics.analytic_model import (
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.physics.physics_fit import COMPUTE, scaled_s, scaled_work_s
 from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles
 
 # Decay of corrections with the extrapolation distance, per factor of e.
@@ -114,7 +114,7 @@ def _fill_corrections(
             trace.correction[:, block.query[k]] = single[:, k]
 
 
-@compiled
+@compiled_per_row
 def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
     """Fill the bound, the support and the interval group of each answer of a block.
 
@@ -134,7 +134,7 @@ def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
         answers.bound[q], answers.situation[q] = bound_of(rows.terms, q), S_SEEN_OUTSIDE if outside else situation
 
 
-@compiled
+@compiled_per_row
 def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit) -> None:
     """Scale the DRAM and compute seconds of a block, in place, from its first donor to its own GPU.
 
@@ -154,7 +154,7 @@ def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit)
             terms[COMPUTE_S, q] = compute_s(op_features, row, devices, gpu, gpu_models.tile[cell, gpu], slower)
 
 
-@compiled
+@compiled_per_row
 def _fill_times(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
     """Fill the seconds of each answer of a block, and the factor by which its interval is wider."""
     for k in range(len(block.query)):
@@ -164,7 +164,7 @@ def _fill_times(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
         answers.stretch[q] = 1.0 + STRETCH * block.distance[k]
 
 
-@compiled
+@compiled_per_row
 def _trace_physics(rows: Rows, gpu_models: GpuModels, block: Block, trace: Trace) -> None:
     """Record the cell, the tile and the DRAM seconds of a block, these before `_scale_to_sibling`."""
     cell, gpu = block.cell, block.gpu
@@ -175,7 +175,7 @@ def _trace_physics(rows: Rows, gpu_models: GpuModels, block: Block, trace: Trace
         trace.tile[q], _ = best_tile(rows.op_features, block.row[k], rows.devices, gpu, only)
 
 
-@compiled
+@compiled_per_row
 def _trace_members(rows: Rows, block: Block, fit: Fit, trace: Trace) -> None:
     """Record the seconds by the physics alone and by each model alone; turn corrections into those of the time."""
     terms, factors = rows.terms, fit.factors
@@ -248,7 +248,7 @@ def _fill_donor_features(rows: Rows, block: Block, donor: int, only: int, featur
             fill_features(rows, i[n], gpu, query[n], features, n)
 
 
-@compiled
+@compiled_per_row
 def _block_length(op_features: OperatorFeatures, queries: Queries, cells: Ints, first: int) -> int:
     """Number of queries from place `first` of the order with one operator, dtype, cell and GPU, at most BLOCK."""
     i, j, order = queries.row, queries.gpu, queries.order
@@ -275,7 +275,7 @@ def _tiles_of(cells: Ints, j: Ints, gpu_models: GpuModels) -> Ints:
     return only
 
 
-@compiled
+@compiled_per_row
 def _situation_at(situation: int, outside: bool, borrowed: bool) -> int:
     """The situation whose interval holds `outside` the training range, and for models of another dtype."""
     if situation in (S_SEEN, S_CALIBRATED):
@@ -283,7 +283,7 @@ def _situation_at(situation: int, outside: bool, borrowed: bool) -> int:
     return S_UNSEEN_OUTSIDE if outside and situation == S_UNSEEN else situation
 
 
-@compiled
+@compiled_per_row
 def corrected_s(terms: Floats, q: int, factors: Floats, correction: float, whole: bool) -> float:
     """Seconds by the physics under `factors` times exp(correction), at least the hardware limit.
 

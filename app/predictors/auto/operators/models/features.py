@@ -35,7 +35,7 @@ from app.predictors.physics.analytic_model import (
 )
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Singles
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
@@ -183,13 +183,13 @@ def _divisors(sizes: Floats) -> Floats:
     return divisors
 
 
-@compiled
+@compiled_per_row
 def _log(ratio: float) -> float:
     """Return the logarithm within bounds, also of zero and infinity."""
     return float(min(max(np.log(max(ratio, 1e-30)), -_LARGEST_LOG), _LARGEST_LOG))
 
 
-@compiled
+@compiled_per_row
 def _fill_loops(loops: Floats, row: int, sms: float, features: Singles, k: int) -> None:
     """Fill the fullness of waves of blocks that loop over keys, their turns, and the turns over those of an even load.
 
@@ -220,7 +220,7 @@ class Rows(NamedTuple):
     terms: Floats
 
 
-@compiled
+@compiled_per_row
 def fill_features(rows: Rows, row: int, gpu: int, q: int, features: Singles, k: int) -> None:
     """Fill column `k` of `features` float32 [FEATURES, m] for operator `row` on `gpu`, given the terms in column q."""
     shape, op_features, devices, terms = rows

@@ -7,7 +7,7 @@ import numpy as np
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.intervals.groups import S_CALIBRATED
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles
 
 # Tolerance of the training range, as features are rounded to single precision.
@@ -17,7 +17,7 @@ _ROUNDED = 1e-3
 _OTHER_LIBRARY = 100.0
 
 
-@compiled
+@compiled_per_row
 def extrapolation_distance(shape: Singles, row: int, low: Floats, high: Floats) -> float:
     """Return the extrapolation distance of shape `row` from the training range, as a logarithm; 0 inside."""
     distance = 0.0
@@ -56,7 +56,7 @@ def cells_of(
     return cells
 
 
-@compiled
+@compiled_per_row
 def _distance(shape: Singles, row: int, packed: Packed, cell: int) -> float:
     """Return the extrapolation distance of a collective from a cell; another library is farther than any size."""
     low, high, library = packed.low[cell], packed.high[cell], shape[LIBRARY, row]

@@ -20,7 +20,7 @@ import numpy as np
 from app.predictors.intervals.groups import S_SIBLING
 from app.predictors.physics.physics_fit import DRAM
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 
@@ -42,7 +42,7 @@ def donors_of(gpus: GpuTable, member: Ints, situation: Ints, homes: Sequence[str
     return donor, bandwidth_ratio
 
 
-@compiled
+@compiled_per_row
 def dram_scale(kind: int, in_turn: bool, factors: Floats, correction: float, bandwidth_ratio: float) -> float:
     """Return the factor on the DRAM term of a GPU whose bandwidth ratio to its donor is `bandwidth_ratio`.
 

@@ -48,13 +48,18 @@ NOTHING = Smooth(np.empty(0, np.int16), np.empty(0, np.float32), np.empty((0, 0)
 def add_smooth(features: Singles, smooth: Smooth, share: float, total: Floats) -> None:
     """Add `share` times the correction to total [m], for features float32 [columns, m]."""
     column, scale, point, weight = smooth
+    if not len(weight):
+        return
+    squared, summed = np.empty(len(total)), np.zeros(len(total))
+    for p in range(len(weight)):
+        squared[:] = 0.0
+        for d in range(len(column)):
+            values, over, measured = features[column[d]], scale[d], point[p, d]
+            for k in range(len(total)):  # over rows, which vectorises
+                gap = values[k] * over - measured
+                squared[k] += gap * gap
+        for k in range(len(total)):
+            distance = np.sqrt(squared[k])
+            summed[k] += weight[p] * (1.0 + distance) * np.exp(-distance)
     for k in range(len(total)):
-        summed = 0.0
-        for p in range(len(weight)):
-            distance = 0.0
-            for d in range(len(column)):
-                gap = features[column[d], k] * scale[d] - point[p, d]
-                distance += gap * gap
-            distance = np.sqrt(distance)
-            summed += weight[p] * (1.0 + distance) * np.exp(-distance)
-        total[k] += share * summed
+        total[k] += share * summed[k]

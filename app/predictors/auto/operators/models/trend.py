@@ -23,7 +23,7 @@ from app.predictors.auto.operators.models.features import (
     code_dims,
     dim_rows,
 )
-from app.runtime.compiled import compiled
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Singles
 
 # Numbers in front of the arrays of a flat trend.
@@ -95,7 +95,7 @@ def without_parts(features: Singles, axes: Axes) -> Singles:
     return kept
 
 
-@compiled
+@compiled_per_row
 def class_of(features: Singles, row: int, key: Singles, told: int, member: Singles) -> int:
     """Return the class of a row, counted from 1; 0 where none is like it."""
     for k in range(len(member)):
