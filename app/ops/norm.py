@@ -26,6 +26,7 @@ from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
 from app.ops.images import CHANNELS_LAST
 from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Log, Made, Maker, Row, Sizes, Space, unary
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -62,6 +63,11 @@ _CLOCKS_PER_THREAD = 7.0
 _MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
 # One sum, of squares, as one of softmax's two: no data.
 _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
+# A row of layer_norm and rms_norm has one block, whose threads load four elements at once: SM clocks of the block per
+# element. Rows that are no multiple of four take two kernels that load one: SM clocks per row and per element, forward,
+# and of the two blocks of a row alone. By eye from our H200's rows in 16 bits; of FP32 there are none.
+_BLOCK_CLOCKS, _AT_ONCE = 3.8, 4.0
+_SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (1320.0, 0.95), (4000.0, 5.7)
 # Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per element
 # that it reads or writes, by eye from our H200's rows of backward in FP32; of forward there are none.
 _CHANNEL_CLOCKS, _CHANNELS_OF_SM = 0.7, 2.0
@@ -84,15 +90,24 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     return Rereads(again, _SOFTMAX_ROWS * row, passed, np.where(long, clocks, 0.0), np.zeros(len(table)))
 
 
+def _per_row(clocks: tuple[float, float], length: Floats) -> Floats:
+    return clocks[0] + clocks[1] * length
+
+
 def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
     """One pass more, and clocks per thread that shares a row; backward of both inputs, and one for the parameters."""
 
     def rereads(table: OpTable) -> Rereads:
-        row, back = table.column("h") * DTYPE_BYTES[table.dtype], table.column("backward")
+        length, rows, back = table.column("h"), table.column("b"), table.column("backward")
+        size = DTYPE_BYTES[table.dtype]
+        row, newer = length * size, size <= _NEWER_BYTES
         threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
-        clocks, whole = clocks_per_thread * threads * table.column("b"), table.column("b") * row
+        single = newer & (length % _AT_ONCE != 0.0) & (back == 0.0)
+        clocks = rows * np.where(single, _per_row(_SINGLE_CLOCKS, length), clocks_per_thread * threads)
+        block = np.where(single, _per_row(_SINGLE_BLOCKS_CLOCKS, length), _BLOCK_CLOCKS * length)
+        longest, whole = np.where(newer, block, 0.0), rows * row
         again, kept = (1.0 + 3.0 * back) * whole, (1.0 + back) * _NORM_ROWS * row
-        return Rereads(again, kept, 2.0 * back * whole, clocks, np.zeros(len(table)))
+        return Rereads(again, kept, 2.0 * back * whole, clocks, longest)
 
     return rereads
 
