@@ -146,7 +146,7 @@ def _rereads(table: OpTable) -> Rereads:
     """Nothing is read again; threads of depthwise kernels compute an output each."""
     nothing = np.zeros(len(table))
     clocks = depthwise_clocks(table, _outputs(table), plane(table, "kernel_size").area)
-    return Rereads(nothing, nothing, nothing, clocks, nothing)
+    return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
 
 
 def _weights(table: OpTable) -> Floats:

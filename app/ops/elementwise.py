@@ -74,7 +74,7 @@ def _strided_rereads(table: OpTable) -> Rereads:
     burst = _strided(table, _BURST_BYTES)
     passed = row * (burst + size + OUTPUT_BYTES[table.dtype])
     nothing = np.zeros(len(table))
-    return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing, nothing)
+    return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing, nothing, nothing)
 
 
 # Clocks of an SM per random number: ten rounds of Philox make four numbers in some 120 integer instructions, 64 lanes
@@ -93,7 +93,7 @@ def _dropout_rereads(table: OpTable) -> Rereads:
     """Nothing is read again; backward has the mask and draws nothing."""
     nothing = np.zeros(len(table))
     drawn = table.column("b") * table.column("h") * (1.0 - table.column("backward"))
-    return Rereads(nothing, nothing, nothing, _RANDOM_CLOCKS * drawn, nothing)
+    return Rereads(nothing, nothing, nothing, nothing, _RANDOM_CLOCKS * drawn, nothing)
 
 
 _ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))

@@ -81,7 +81,7 @@ def rereads(table: OpTable) -> Rereads:
     copies, nothing = _copies(table), np.zeros(len(table))
     clocks = table.column("tokens") * (_TOKEN_CLOCKS + _COPY_CLOCKS * copies) + _BYTE_CLOCKS * copies * _bytes(table)
     sms = np.where(table.column("mode") == NORMAL, table.column("sms"), _ALL_SMS)
-    return Rereads(nothing, nothing, nothing, clocks * _ALL_SMS / sms, nothing)
+    return Rereads(nothing, nothing, nothing, nothing, clocks * _ALL_SMS / sms, nothing)
 
 
 def launches(table: OpTable) -> Floats:

@@ -78,6 +78,7 @@ class Rereads(NamedTuple):
     bytes      bytes read again
     in_flight  bytes between the first and the last read of a byte, per SM
     passed     the same of the whole device
+    later      bytes that a later kernel reads again, once all others have passed
     clocks     SM clocks besides, for reductions over a row and random numbers
     longest    SM clocks of the longest block, which none of the others shortens
     """
@@ -85,6 +86,7 @@ class Rereads(NamedTuple):
     bytes: Floats
     in_flight: Floats
     passed: Floats
+    later: Floats
     clocks: Floats
     longest: Floats
 

@@ -5,10 +5,11 @@ softmax is exp(x - max) / sum. FLOPs = operations per element x b h; bytes = eac
 parameters; backward reads dY and x (softmax: y) and writes dX and the parameters' gradients.
 
 Their kernels (PyTorch's) read a row for its statistics and again for its result; softmax up to 1,024 elements keeps it
-in registers, beyond it takes three passes. Backward, softmax multiplies dY by y in a kernel of its own first. Batch
-norm in training has one block per channel, backward and forward, where it first finds the batch's statistics
-(batch_norm_training), so few channels keep few SMs busy; not with channels last. The stacks that run formats of 16 bits
-are newer than PyTorch 2.1: they keep a row of whole loads in shared memory, which its two reductions then read.
+in registers, beyond it takes three passes. Backward, softmax multiplies dY by y in a kernel of its own first, and norms
+find the gradients of their parameters in a kernel of its own, which reads dY and x once more. Batch norm in training
+has one block per channel, backward and forward, where it first finds the batch's statistics (batch_norm_training), so
+few channels keep few SMs busy; not with channels last. The stacks that run formats of 16 bits are newer than PyTorch
+2.1: they keep a row of whole loads in shared memory, which its two reductions then read.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
 # and of the two blocks of a row alone. By eye from our H200's rows in 16 bits; of FP32 there are none.
 _BLOCK_CLOCKS, _AT_ONCE = 3.8, 4.0
 _SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (1320.0, 0.95), (4000.0, 5.7)
+# Backward, SM clocks per row and per element, of rows that are multiples of four and of others, and how often each
+# reads a row again. The kernel of the parameters' gradients has a block per 32 columns, which goes through all rows, up
+# to so many: beyond, several blocks share them. By eye from our H200's rows.
+_BACK_CLOCKS, _BACK_SINGLE_CLOCKS = (350.0, 0.75), (225.0, 0.62)
+_BACK_AGAIN, _BACK_SINGLE_AGAIN = 2.0, 6.0
+_CLOCKS_OF_ROW, _ROWS_OF_BLOCK = 9.3, 65536.0
 # Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per element
 # that it reads or writes, by eye from our H200's rows of backward in FP32; of forward there are none.
 _CHANNEL_CLOCKS, _CHANNELS_OF_SM = 0.7, 2.0
@@ -87,7 +94,8 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     turns = length // loaded + single
     clocks = threads * table.column("b") * (_MEETING_CLOCKS + _TURN_CLOCKS * turns)
     passed = np.where(back, 2.0, 0.0) * table.column("b") * row
-    return Rereads(again, _SOFTMAX_ROWS * row, passed, np.where(long, clocks, 0.0), np.zeros(len(table)))
+    nothing = np.zeros(len(table))
+    return Rereads(again, _SOFTMAX_ROWS * row, passed, nothing, np.where(long, clocks, 0.0), nothing)
 
 
 def _per_row(clocks: tuple[float, float], length: Floats) -> Floats:
@@ -102,12 +110,17 @@ def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
         size = DTYPE_BYTES[table.dtype]
         row, newer = length * size, size <= _NEWER_BYTES
         threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
-        single = newer & (length % _AT_ONCE != 0.0) & (back == 0.0)
-        clocks = rows * np.where(single, _per_row(_SINGLE_CLOCKS, length), clocks_per_thread * threads)
+        odd = length % _AT_ONCE != 0.0
+        single = newer & odd
+        clocks = np.where(single, _per_row(_SINGLE_CLOCKS, length), clocks_per_thread * threads)
+        backward = np.where(odd, _per_row(_BACK_SINGLE_CLOCKS, length), _per_row(_BACK_CLOCKS, length))
         block = np.where(single, _per_row(_SINGLE_BLOCKS_CLOCKS, length), _BLOCK_CLOCKS * length)
-        longest, whole = np.where(newer, block, 0.0), rows * row
-        again, kept = (1.0 + 3.0 * back) * whole, (1.0 + back) * _NORM_ROWS * row
-        return Rereads(again, kept, 2.0 * back * whole, clocks, longest)
+        by_columns = np.where(rows <= _ROWS_OF_BLOCK, _CLOCKS_OF_ROW * rows, 0.0)
+        longest = np.where(back > 0.0, by_columns, np.where(newer, block, 0.0))
+        whole, nothing = rows * row, np.zeros(len(table))
+        again = np.where(back > 0.0, np.where(odd, _BACK_SINGLE_AGAIN, _BACK_AGAIN), 1.0) * whole
+        clocks = rows * np.where(back > 0.0, backward, clocks)
+        return Rereads(again, (1.0 + back) * _NORM_ROWS * row, nothing, 2.0 * back * whole, clocks, longest)
 
     return rereads
 
@@ -121,7 +134,8 @@ def _channel_rereads(in_training: float) -> Callable[[OpTable], Rereads]:
         read = inputs * rows * DTYPE_BYTES[table.dtype]
         alone = (inputs > 0.0) & (table.column(CHANNELS_LAST.name) == 0.0)
         longest = _CHANNEL_CLOCKS * rows * np.where(alone, 2.0 * inputs + 1.0, 0.0)
-        return Rereads(read * channels, read, np.zeros(len(table)), longest * channels / _CHANNELS_OF_SM, longest)
+        nothing, blocks = np.zeros(len(table)), longest * channels / _CHANNELS_OF_SM
+        return Rereads(read * channels, read, nothing, nothing, blocks, longest)
 
     return rereads
 

@@ -75,7 +75,7 @@ def _rereads(costs: _Costs) -> Callable[[OpTable], Rereads]:
         whole = (kernel.height == size.height) & (kernel.width == size.width)
         nothing = np.zeros(len(table))
         clocks = np.where(whole, 0.0, thread * threads + element * visited)
-        return Rereads(nothing, nothing, nothing, clocks, nothing)
+        return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
 
     return rereads
 

@@ -286,7 +286,7 @@ def _memory_s(
     handed, l2 = library_cost(op_features, HANDED_BYTES, row, devices, gpu), devices.figures[_L2, gpu]
     evicted = _evicted(distinct + op_features.between[row], l2)
     lost = max(_evicted(handed, l2) - evicted, 0.0) * handed
-    from_dram = min(moved, distinct) + missed + handed
+    from_dram = min(moved, distinct) + missed + op_features.later[row] + handed
     if op_features.eager[row] < 0.0:  # the L2 still holds what the previous operator wrote, up to its size
         from_dram -= min(op_features.handed[row], effective_l2)
     share = IN_TURN_SHARE if op_features.between[row] > 0.0 else BY_KIND[op_features.kind[row], 1]

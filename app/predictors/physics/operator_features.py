@@ -53,6 +53,7 @@ class OperatorFeatures(NamedTuple):
     moved, distinct     bytes
     activations         elements that a quantising serving stack quantises first; 0 except for `linear`
     reread, in_flight, passed  bytes re-read if evicted from the L2, and the bytes in flight per SM and in total
+    later               bytes that a later kernel reads again
     clocks              SM clocks to synchronise a row reduction, draw random numbers, start a tile or load what is not
                         aligned; mostly 0
     longest             SM clocks of the longest block; mostly 0
@@ -84,6 +85,7 @@ class OperatorFeatures(NamedTuple):
     reread: Floats
     in_flight: Floats
     passed: Floats
+    later: Floats
     clocks: Floats
     longest: Floats
     misaligned: Floats

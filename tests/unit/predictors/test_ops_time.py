@@ -439,6 +439,24 @@ def test_softmax_and_norms_read_more_backward() -> None:
     assert norm_s("rms_norm", H100, rows | {"backward": 1})[0] == pytest.approx(28 / 12 * by_definition, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "b", "h", "measured_s"),
+    [
+        ("bf16", 58_910, 56, 302e-6),  # a block per 32 columns goes through all rows
+        ("bf16", 40_504, 95, 214e-6),
+        ("bf16", 459_197, 27, 505e-6),  # several blocks share rows
+        ("bf16", 757_306, 153, 913e-6),
+        ("fp32", 349_504, 192, 700e-6),
+        ("fp32", 11_269, 3101, 500e-6),  # odd rows are read more often
+        ("fp32", 13_897, 32_011, 6.42e-3),
+    ],
+)
+def test_norms_backward_take_blocks_for_their_parameters(dtype: str, b: int, h: int, measured_s: float) -> None:
+    """Measured on an H100, which set no constant."""
+    row: dict[str, float] = {"b": b, "h": h, "backward": 1}
+    assert ask(operators("rms_norm", row, dtype=dtype), H100).latency_s[0] == pytest.approx(measured_s, rel=0.2)
+
+
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
 def test_pooling_is_bound_by_its_threads(name: str) -> None:
     images: dict[str, float] = {"b": 64, "channels": 256, "kernel_size": 3, "input_size": 64, "stride": 1}
