@@ -80,6 +80,13 @@ def command(  # noqa: PLR0913 - one parameter per option
             metavar="NAME", help="Name of the software stack; times include host launches if it starts with pytorch."
         ),
     ] = None,
+    in_graphs: Annotated[
+        bool,
+        typer.Option(
+            "--in-graphs",
+            help="Run operators of every format and phase in CUDA graphs, whose times do not depend on the host.",
+        ),
+    ] = False,
     threads: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="CPU threads to compute with.")] = None,
     devices: Annotated[
         int, typer.Option(min=1, metavar="COUNT", help="Data-parallel CPU processes that train networks together.")
@@ -123,9 +130,11 @@ def command(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure this machine's GPU, or its CPU if it has no GPU; or with --serving a served model, from any machine."""
     if serving is not None:
-        if suite or only or plan or saved_plan or workload is not None or threads is not None or devices > 1:
+        of_this_machine = (suite, only, plan, saved_plan, workload, threads, in_graphs)
+        if any(of_this_machine) or devices > 1:
             raise BadInput(
-                "--serving takes none of --suite, --only, --plan, --saved-plan, --workload, --threads and --devices."
+                "--serving takes none of --suite, --only, --plan, --saved-plan, --workload, --threads, --devices and "
+                "--in-graphs."
             )
         options = deployment_options(
             gpu=gpu,
@@ -153,6 +162,9 @@ def command(  # noqa: PLR0913 - one parameter per option
 
     with alone(out):
         device = _together(_device(gpu, software, threads, dtype), devices)
+        if in_graphs and device.kind != "cuda":
+            raise BadInput(f"--in-graphs needs a GPU with CUDA; {device.name} has no graphs.")
+        device = replace(device, in_graphs=in_graphs)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
             from app.measure.server_plan import planned, saved

@@ -33,6 +33,7 @@ class Device:
     facts         further figures of its driver: version, clocks (Hz), power limit (W)
     rates         FLOP/s of a small convolution by dtype on a CPU, where unsupported formats may be a hundred times
                   slower; empty for a GPU
+    in_graphs     whether operators of every format and phase run in CUDA graphs, not forward in narrow formats alone
     peers         other devices of a data-parallel group; None if it works alone
     """
 
@@ -46,6 +47,7 @@ class Device:
     description: Mapping[str, Any] = field(default_factory=dict, compare=False)
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
     rates: Mapping[str, float] = field(default_factory=dict, compare=False)
+    in_graphs: bool = False
     peers: Peers | None = field(default=None, compare=False)
 
     @property

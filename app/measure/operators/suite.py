@@ -37,13 +37,14 @@ def _family(op: str, dtype: str) -> Family | None:
 def point_of(device: Device, workload: Mapping[str, Any]) -> Point:
     """Return an operator row as a point; raises BadInput for an unsupported one.
 
-    Forward in narrow formats runs in a CUDA graph, as in serving stacks; the rest runs as PyTorch launches it.
+    Forward in narrow formats runs in a CUDA graph, as in serving stacks; the rest runs as PyTorch launches it, unless
+    the device runs all in graphs.
     """
     family = _family(workload["op"], workload["dtype"])
     if family is None or not is_measured(workload):
         raise BadInput(f"{workload['op']} in {workload['dtype']} is not measured here.")
-    is_replayed = workload["dtype"] in _REPLAYED and workload.get("phase") != "backward"
-    software = device.replayed if is_replayed else device.software
+    is_served = workload["dtype"] in _REPLAYED and workload.get("phase") != "backward"
+    software = device.replayed if is_served or device.in_graphs else device.software
     return Point("operators", workload, partial(_prepared, device, workload, family, software), software)
 
 

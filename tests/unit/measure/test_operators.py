@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -131,6 +132,9 @@ def test_narrow_dtypes_run_in_cuda_graphs_and_others_eagerly() -> None:
     assert point_of(GPU, small("linear", dtype="bf16")).software == "cudagraph-pytorch-2"
     assert point_of(GPU, small("linear", dtype="bf16", phase="backward")).software == "pytorch-2"
     assert point_of(GPU, small("linear")).software == "pytorch-2"
+    in_graphs = replace(GPU, in_graphs=True)
+    for row in (small("linear"), small("linear", dtype="bf16", phase="backward")):
+        assert point_of(in_graphs, row).software == "cudagraph-pytorch-2"
     # Neither what several devices do, nor what PyTorch lacks: a product of FP8 in place of attention is no measurement.
     for op, dtype in (("all_reduce", "bf16"), ("attention_prefill", "fp8"), ("bmm", "fp8"), ("linear", "int8")):
         with pytest.raises(BadInput, match=f"{op} in {dtype} is not measured"):

@@ -53,6 +53,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         saved(plan, find(1))
 
 
+def test_a_cpu_has_no_graphs(tmp_path: Path) -> None:
+    if find(1).kind == "cuda":
+        pytest.skip("a GPU")
+    with pytest.raises(BadInput, match="--in-graphs needs a GPU"):
+        command(tmp_path / "out.parquet", in_graphs=True, threads=1)
+
+
 def test_a_plan_is_asked_for_or_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="pass one of them"):
         command(tmp_path / "out.parquet", plan=True, saved_plan=tmp_path / "plan.json")
