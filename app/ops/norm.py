@@ -27,7 +27,7 @@ from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
 from app.ops.images import CHANNELS_LAST
 from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Log, Made, Maker, Row, Sizes, Space, unary
-from app.tables.arrays import Floats
+from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
 
@@ -64,9 +64,10 @@ _CLOCKS_PER_THREAD = 7.0
 _MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
 # One sum, of squares, as one of softmax's two: no data.
 _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
-# A row of layer_norm and rms_norm has one block, whose threads load four elements at once: SM clocks of the block per
-# element. Rows that are no multiple of four take two kernels that load one: SM clocks per row and per element, forward,
-# and of the two blocks of a row alone. By eye from our H200's rows in 16 bits; of FP32 there are none.
+# A row of PyTorch's layer_norm and rms_norm has one block, whose threads load four elements at once: SM clocks of the
+# block per element (serving stacks have a kernel of more threads). Rows that are no multiple of four take two kernels
+# that load one: SM clocks per row and per element, forward, and of the two blocks of a row alone. By eye from our
+# H200's rows in 16 bits; of FP32 there are none.
 _BLOCK_CLOCKS, _AT_ONCE = 3.8, 4.0
 _SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (1320.0, 0.95), (4000.0, 5.7)
 # Backward, SM clocks per row and per element, of rows that are multiples of four and of others, and how often each
@@ -102,13 +103,18 @@ def _per_row(clocks: tuple[float, float], length: Floats) -> Floats:
     return clocks[0] + clocks[1] * length
 
 
+def _in_torch(table: OpTable) -> Bools:
+    """Whether PyTorch's kernel runs a row forward: the software is known, and no serving stack."""
+    return np.isnan(table.column("stack")) & ~np.isnan(table.column("eager"))
+
+
 def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
     """One pass more, and clocks per thread that shares a row; backward of both inputs, and one for the parameters."""
 
     def rereads(table: OpTable) -> Rereads:
         length, rows, back = table.column("h"), table.column("b"), table.column("backward")
         size = DTYPE_BYTES[table.dtype]
-        row, newer = length * size, size <= _NEWER_BYTES
+        row, newer = length * size, _in_torch(table) & (size <= _NEWER_BYTES)
         threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
         odd = length % _AT_ONCE != 0.0
         single = newer & odd
