@@ -19,6 +19,8 @@ import pytest
 
 CHECKOUT = Path(__file__).parent.parent
 FLOOR = 0.97
+# Decorators of app.runtime.compiled.
+NAMES = ("compiled", "compiled_per_row")
 # Rows, trees and names by the thousand and the million, which compiled code reads in a second.
 SLOW = (
     "unit/engine/test_exact_hits.py::test_a_million_rows_use_little_memory_and_time",
@@ -110,7 +112,7 @@ def main() -> None:
 
 def _compiled(path: Path) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "compiled" for one in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) in NAMES for one in node.decorator_list):
             yield node
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from msgspec import convert
+from scipy.optimize import nnls
 
 from app.engine.curated import load_seed_specs
 from app.engine.power import BOARD, ELSEWHERE, ESTIMATED, MEASURED
@@ -51,6 +52,15 @@ def test_known_coefficients_are_recovered() -> None:
     assert power.middle == pytest.approx(IDLE + 0.5 * LANES + 0.25 * MEMORY, rel=0.03)
     # 5 % of log-normal noise, of which 80 % lie within 1.28 standard deviations.
     assert power.high / power.low == pytest.approx(np.exp(2 * 1.28 * 0.05), rel=0.03)
+
+
+def test_coefficients_are_at_least_zero() -> None:
+    measured = rows(400)
+    falling = measured._replace(watts=measured.watts - 2.0 * MEMORY * measured.busy[:, 2])  # with the memory's use
+    found = fit_power_model([falling], GPUS).own["nvidia-l4"].coefficients
+    without, _ = nnls(falling.busy / falling.watts[:, None], np.ones(400))
+    assert found[2] == 0.0
+    assert found == pytest.approx(without)
 
 
 def test_other_gpus_use_the_mean_share_of_board_power() -> None:
