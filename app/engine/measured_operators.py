@@ -83,12 +83,14 @@ def _versions_changed(learners: Versions, last: Engine) -> bool:
 def _all(
     connection: Connection, catalog: Catalog, gpus: GpuTable, served: Versions, learners: Versions, last: Engine | None
 ) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
-    """Read every stored row, one operator in memory at a time."""
+    """Read every stored row, where they are many one operator in memory at a time."""
+    counts = operators.counts(connection)
+    few = sum(counts.values()) <= stored_rows.FEW
     groups: dict[tuple[str, str], dict[GroupKey, Group]] = {key: {} for key in learners}
 
     def runs() -> Iterator[OperatorRuns]:
-        for name in _NAMES:
-            parts: list[Part] = list(stored_rows.load(connection, ops=(name,)))
+        for names in (_NAMES,) if few else ((name,) for name in _NAMES):
+            parts: list[Part] = list(stored_rows.load(connection, ops=names))
             for key, item in learners.items():
                 groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
             yield from to_runs(parts, gpus)
@@ -96,7 +98,7 @@ def _all(
     index = OperatorIndex.build(runs(), len(gpus))
     for key, item in learners.items():
         groups[key] = kept_groups(groups[key], item.unlearned, _unchanged(item, catalog, last))
-    return MeasuredOperators(index, operators.counts(connection)), _with_unlearned(served, groups)
+    return MeasuredOperators(index, counts), _with_unlearned(served, groups)
 
 
 def _unchanged(version: Served, catalog: Catalog, last: Engine | None) -> frozenset[str]:

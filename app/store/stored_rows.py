@@ -35,7 +35,7 @@ def load(
     a power, and the power. Rows of a block are unordered.
     """
     groups, rows = _groups(connection, _contexts(gpu_ids, ops, since))
-    if since is None or powered or rows > FEW:
+    if powered or rows > FEW:
         for group in groups:
             found = _columns(connection, group.ids, group.width, since=since, powered=powered)
             yield _block(group, found), found["id"]
