@@ -58,6 +58,8 @@ GpuModelRow = tuple[Floats, Ints, Floats, Ints, Ints, Floats, Floats]
 # Fields of GpuModels that these are stacked to.
 _OF_ROW = ("factors", "member", "weight", "situation", "tile", "devices", "library")
 
+# Stands for every GPU that no cell was trained on: its row follows from its architecture.
+_UNTRAINED = ""
 # Most rows of GPUs that are kept.
 _MOST_ROWS = 1024
 
@@ -197,12 +199,13 @@ class Learned:
         return self
 
     def _row_keys(self, gpus: GpuTable) -> list[RowKey]:
-        """Return the arguments of `_gpu_model_row` for every GPU of a table."""
+        """Return the arguments of `_gpu_model_row` for every GPU of a table; equal ones where rows are equal."""
         architectures = zip(*(architecture_keys(gpus, collective=sends) for sends in (False, True)), strict=True)
         trained = {name for cell in self.cells.values() for name in cell.own}
         emulate, slowed = emulating(gpus) & trained, unsteady(gpus)
+        named = slowed.union(trained, *(cell.lenders for cell in self.cells.values()))
         return [
-            (gpu, architecture, slowed & {gpu, *trained}, emulate)
+            (gpu if gpu in named else _UNTRAINED, architecture, slowed & {gpu, *trained}, emulate)
             for gpu, architecture in zip(gpus.ids, architectures, strict=True)
         ]
 
