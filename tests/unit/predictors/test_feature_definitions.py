@@ -32,7 +32,7 @@ NUMBERS = {
     "add_strided": (138.7477, -1302.278),
     "dropout": (110.1122, -1277.232),
     "embedding": (159.5421, -1762.257),
-    "recurrent": (93.54213, -702.7898),
+    "recurrent": (93.54213, -684.9685),
     "attention_prefill": (1809.581, 2423.463),
     "attention_decode": (1495.889, 2211.072),
     "attention_mla": (650.1969, 8002.063),

@@ -283,9 +283,33 @@ def test_softmax_threads_depend_on_bytes() -> None:
 
 
 def test_every_step_of_a_recurrence_is_a_launch() -> None:
-    row = {"batch": 1, "input": 8, "hidden": 8, "eager": 0}
+    row = {"batch": 1, "input": 8, "hidden": 200, "eager": 0}
     short, long = ask(operators("recurrent", row | {"steps": 10}, row | {"steps": 1000}), H100).latency_s
-    assert long == pytest.approx(100 * short, rel=0.05)
+    assert long == pytest.approx(1004 / 14 * short, rel=0.05)
+    at_once = ask(operators("recurrent", row | {"steps": 1000, "hidden": 128}), H100).latency_s[0]
+    assert at_once < 0.4 * long
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "backward", "measured_s"),
+    [
+        ("bf16", (57, 64, 53, 22, 0), 0, 133e-6),
+        ("bf16", (24, 192, 448, 44, 2), 0, 263e-6),
+        ("bf16", (5, 256, 23, 64, 2), 1, 1.98e-3),
+        ("bf16", (20, 54, 2752, 384, 0), 1, 10.2e-3),
+        ("fp32", (38, 1121, 43, 236, 1), 0, 406e-6),  # one kernel of cuDNN runs all steps
+        ("fp32", (15, 428, 107, 30, 2), 1, 658e-6),
+        ("fp32", (8, 1620, 821, 160, 0), 1, 3.19e-3),
+    ],
+)
+def test_recurrent_layers_wait_for_launches_of_each_step_and_beside_them(
+    dtype: str, sizes: tuple[int, ...], backward: int, measured_s: float
+) -> None:
+    """Measured on an H100; the host launches those backward and in FP32."""
+    row = dict(zip(("batch", "input", "hidden", "steps", "cell"), sizes, strict=True))
+    row |= {"backward": backward, "eager": float(dtype == "fp32" or backward)}
+    found = ask(operators("recurrent", row, dtype=dtype), H100).latency_s[0]
+    assert found == pytest.approx(measured_s, rel=0.3)
 
 
 def test_an_all_reduce_is_bound_by_its_link() -> None:
