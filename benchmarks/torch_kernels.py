@@ -4,7 +4,8 @@
 
 Of rows whose time is the GPU's: those of CUDA graphs, and others of over 0.3 ms. A line is an operator, its phase, and
 formats of 16 bits or others; by GPU (H200, H100) the number of rows, and the first, the middle and the ninth decile of
-predicted over measured time. The clocks of pools, depthwise convolutions and norms were read from the H200's.
+predicted over measured time. What bounds pools, depthwise convolutions, norms and recurrent layers was read from the
+H200's.
 """
 
 from __future__ import annotations
