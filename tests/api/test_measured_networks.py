@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,6 @@ pytest.importorskip("torch")
 from app.config import Settings
 from app.measure.device import find
 from app.measure.models_suite import point
-from app.measure.runner import Runner
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,7 @@ GPU = {
 }
 TAUGHT = ("squeezenet1_1", "mobilenet_v2", "resnet34", "shufflenet_v2_x1_0", "mnasnet1_0", "regnet_x_400mf")
 HELD_OUT = "resnet18"
+REPETITIONS = 20
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +49,25 @@ def service(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def measured() -> list[dict[str, Any]]:
     device = find(1)
-    runner = Runner(device, most_spread=math.inf)
     rows = []
     for name in (*TAUGHT, HELD_OUT):
         for batch in (1, 4):
             workload = {"kind": "model", "name": name, "mode": "inference", "batch": batch, "image_size": 64}
             workload["dtype"] = "fp32"
-            row = runner.run(point(workload, device))
-            assert row["outcome"] == "measured", row
-            about = {"gpu": GPU, "software": row["software"], "source": "this test", "latency_ms": row["latency_ms"]}
+            (run,) = point(workload, device).prepare().phases.values()
+            about = {"gpu": GPU, "software": device.software, "source": "this test", "latency_ms": latency_ms(run)}
             rows.append({"workload": workload} | about)
     return rows
+
+
+def latency_ms(run: Callable[[], object]) -> float:
+    """Processor time of the one thread that runs it: other tests, which share its core, leave it as it is."""
+    times = []
+    for _ in range(REPETITIONS):
+        began = time.thread_time_ns()
+        run()
+        times.append(time.thread_time_ns() - began)
+    return min(times) / 1e6
 
 
 def test_a_network_held_out_is_predicted_from_others_measured_here(
@@ -74,8 +83,8 @@ def test_a_network_held_out_is_predicted_from_others_measured_here(
     service.client.get("/predictors").raise_for_status()  # which looks for new versions at once
     for row in measured[-2:]:
         taught_answer, untaught = (error(service, gpu, row, predictor) for predictor in ("convmeter", "auto"))
-        # Two thirds to three halves of the time on an idle machine; the bound leaves room for a busy one.
-        assert taught_answer < math.log(2.5), (row, taught_answer)
+        # Two thirds to three halves of the time; the bound leaves room for caches that other tests share.
+        assert taught_answer < math.log(2), (row, taught_answer)
         assert taught_answer < untaught, (row, untaught)
 
 
