@@ -5,7 +5,8 @@ matrix products far under its boost clock (L4, T4). Of the largest clock f up to
 f_boost) V(f)^2 <= TDP, V(f) = max(0.6, 0.2 + 0.8 f / f_n), the sustained rate is c P f / f_boost, c the part of its
 peak P that a pipe reaches at any clock. For tensor units w = 0 and f_n = 1.57 GHz sqrt(7 nm / node); for lanes f_n is
 at least f_boost, and e grows with the node. The constants of tensor units were fitted on eighteen measured ceilings,
-those of lanes on ten (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view.
+those of lanes on ten (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view. Since Hopper,
+lanes draw less and reach less: an H200 ran FP32 products at its boost clock (docs/reference/results.md, "Clocks").
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from app.predictors.roofline import PIPES_OF_DTYPE
+from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import DTYPES
 
-# Part of a pipe's peak that the best kernels reach: lanes, and tensor units.
-LANES_CAP, TENSOR_CAP = 0.962, 0.908
+# Part of a pipe's peak that the best kernels reach: lanes; lanes since Hopper, whose kernels are those of the A100, with
+# half as many per SM (products of our H200 and H100 at their boost clock); and tensor units.
+LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = 0.962, 0.83, 0.908
 # Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.
 TENSOR_ENERGY_J, HALVING_SAVING = 1.01e-12, 1.26
-# Saving of tensor units since Hopper (the 4 nm class), and energy of matrix units that compute in full FP32 (AMD), J.
+# Saving of tensor units since Hopper (the 4 nm class), which our H200's lanes have too, and energy of matrix units that
+# compute in full FP32 (AMD), J.
 WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
 FP32_TENSOR_ENERGY_J = 12e-12
 # Energy at 1 V of an FP32 operation on lanes of the default node, J; it grows with the node to this exponent.
@@ -42,6 +46,7 @@ DEFAULT_NODE_NM, NOMINAL_HZ, LEAST_VOLTS = 7.0, 1.57e9, 0.6
 BUSY, COOL, IN_NETWORK = range(3)
 # Pipes in which FP16 operands are computed once converted.
 _CONVERTED = ("fp32",)
+_HOPPER = float(GENERATIONS.index("hopper"))
 _CLOCKS = np.linspace(0.05, 1.0, 96)[:, None]
 
 # L2 caches whose partitions each keep a copy of what SMs on either side read (Ampere whitepaper, 2020; also Hopper).
@@ -51,14 +56,14 @@ _PARTITIONS = {"ampere/hbm": 2, "hopper/hbm": 2}
 def _energy_j(pipe: str, node_nm: Floats) -> Floats:
     """Return the energy of an operation of a pipe at 1 V, J [gpus]."""
     dtype, _, tensor = pipe.partition("_")
+    saving = np.where(node_nm <= WARP_GROUP_NODE_NM, WARP_GROUP_SAVING, 1.0)
     if not tensor:
-        energy: Floats = LANES_ENERGY_J * (_BITS[dtype] / 32.0) * (node_nm / DEFAULT_NODE_NM) ** NODE_EXPONENT
-        return energy
+        energy = LANES_ENERGY_J * (_BITS[dtype] / 32.0) * (node_nm / DEFAULT_NODE_NM) ** NODE_EXPONENT
+        return np.asarray(energy / saving, dtype=np.float64)
     if dtype == "fp32":
         return np.full(len(node_nm), FP32_TENSOR_ENERGY_J)
-    grouped = np.where(node_nm <= WARP_GROUP_NODE_NM, WARP_GROUP_SAVING, 1.0)
     of_format = TENSOR_ENERGY_J / HALVING_SAVING ** float(np.log2(16.0 / _BITS[dtype]))
-    return np.asarray(of_format / grouped, dtype=np.float64)
+    return np.asarray(of_format / saving, dtype=np.float64)
 
 
 def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Floats:
@@ -88,10 +93,11 @@ def sustained_clocks(gpus: GpuTable) -> Floats:
 
 def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     """Yield for each pipe of a dtype its rate at boost, FLOP/s [gpus], and the sustained fraction [3, gpus]."""
+    lanes_cap = np.where(gpus.column("generation") >= _HOPPER, HOPPER_LANES_CAP, LANES_CAP)
     # If the FP16 pipe is slower than FP32 (compute capability 6.1), kernels convert and compute in FP32.
     for pipe in (*PIPES_OF_DTYPE[dtype], *(_CONVERTED if dtype == "fp16" else ())):
         tensor = pipe.endswith("tensor")
-        rate = (TENSOR_CAP if tensor else LANES_CAP) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+        rate = (TENSOR_CAP if tensor else lanes_cap) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
         if pipe in _CONVERTED and dtype == "fp16":
             rate = np.where(np.isnan(gpus.column("peak_fp16_flops")), np.nan, rate)
         busy = _clock_share(gpus, pipe, rate, ALONE_SHARE)
