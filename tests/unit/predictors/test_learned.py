@@ -287,19 +287,32 @@ def test_models_of_few_rows_are_used_without_the_shared_model() -> None:
 def test_a_gpu_of_few_rows_is_no_donor_where_others_have_many() -> None:
     many, few = runs("linear", "mnk", 900, (SEEN_TOO, SEEN_THREE)), runs("linear", "mnk", 60, (SEEN,))
     everywhere = runs("linear", "mnk", 60, (SEEN, SEEN_TOO, SEEN_THREE))
-    both = replace(joined_runs(many, few), key=np.arange(len(many) + len(few), dtype=np.uint64))
+    both = joined_runs(many, few)
     sibling = ("twin", GPUS.architectures[SIBLING])
     for taught, found in ((everywhere, "sibling"), (both, "unseen")):
         cell = Auto().fit_operators([taught], GPUS).operators_.cells["linear", "fp32"]
         assert SITUATIONS[cell.gpu_model(*sibling).situation] == found
 
 
+def test_few_rows_correct_what_a_sibling_taught_in_the_same_training() -> None:
+    """Fifteen rows of an H100 once corrected the physics, on top of which the H200 was then applied, too."""
+    few, more = runs("linear", "mnk", 15, (SIBLING,), seed=1), runs("linear", "mnk", 200, (SEEN, SEEN_TOO))
+    trained = Auto().fit_operators([joined_runs(thrice_as_slow(more), thrice_as_slow(few))], GPUS)
+    fresh = thrice_as_slow(runs("linear", "mnk", 100, (SIBLING,), seed=9)).rows
+    answer = trained.predict(fresh.ops, GPUS, np.arange(len(fresh)), fresh.gpu, evidence=no_evidence(fresh.ops))
+    assert np.median(answer.latency_s / fresh.latency_s) == pytest.approx(1.0, abs=0.15)
+
+
+def thrice_as_slow(slow: OperatorRuns) -> OperatorRuns:
+    return replace(slow, rows=replace(slow.rows, latency_s=3.0 * slow.rows.latency_s))
+
+
 def joined_runs(first: OperatorRuns, other: OperatorRuns) -> OperatorRuns:
     """Rows of both, of one operator and dtype."""
     rows = stacked([first.rows, other.rows])
     codes = {name: np.concatenate([getattr(first, name), getattr(other, name)]) for name in ("software", "kernel")}
-    blank = np.full((3, len(rows)), np.nan)
-    return replace(first, rows=rows, grid=blank, block=blank, **codes)
+    blank, key = np.full((3, len(rows)), np.nan), np.arange(len(rows), dtype=np.uint64)
+    return replace(first, rows=rows, grid=blank, block=blank, key=key, **codes)
 
 
 def test_unmeasured_phases_states_and_dtypes_have_weaker_situations() -> None:

@@ -103,20 +103,24 @@ def learn(samples: Samples, before: Cell | None, shared: Shared | None) -> Cell:
         low, high = np.minimum(low, old.low), np.maximum(high, old.high)
     architecture = {**old.architecture, **{name: key for name, (key, _) in parts.items()}}
     own = {gpu: model for gpu, model in old.own.items() if gpu not in parts}
-    base = Cell(own, architecture, *(shared or (old.shared, old.strength)), low, high)
-    fits = (
-        delayed(copy_context().run)(_own, rows, base.others(name, key), base.shared, shared_has_rows=shared is not None)
-        for name, (key, rows) in parts.items()
-    )
-    mine = dict(zip(parts, Parallel()(fits), strict=True))
-    return replace(base, own={**own, **mine})
+    cell = Cell(own, architecture, *(shared or (old.shared, old.strength)), low, high)
+    enough = LEAST_ALONE if shared is not None else ENOUGH
+    # GPUs of few rows come last: they correct the models of the others, their siblings among them.
+    for few in (False, True):
+        chosen = {name: part for name, part in parts.items() if (len(part[1].latency_s) < enough) is few}
+        fits = (
+            delayed(copy_context().run)(_own, rows, cell.others(name, key), cell.shared, enough=enough)
+            for name, (key, rows) in chosen.items()
+        )
+        cell = replace(cell, own={**cell.own, **dict(zip(chosen, Parallel()(fits), strict=True))})
+    return cell
 
 
-def _own(samples: Samples, others: GpuModel, shared: Model | None, *, shared_has_rows: bool) -> Model:
-    """The model of one GPU; `shared_has_rows`: the shared model was fitted to these rows too."""
+def _own(samples: Samples, others: GpuModel, shared: Model | None, *, enough: int) -> Model:
+    """The model of one GPU, which stands alone if it has `enough` rows."""
     if len(samples.latency_s) >= ENOUGH:
         return _with_isolated(samples.of_one_gpu())
-    if shared_has_rows and len(samples.latency_s) >= LEAST_ALONE:
+    if len(samples.latency_s) >= enough:
         # The shared model's residuals on its own training rows say nothing of other rows.
         return corrected(samples, others._replace(members=()), None, alone=True)
     return corrected(samples, others, shared)
