@@ -21,7 +21,7 @@ from app.tables.arrays import Floats
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import DTYPES
 
-# Part of a pipe's peak that the best kernels reach: lanes; lanes since Hopper, whose kernels are those of the A100, with
+# Part of a pipe's peak that the best kernels reach: lanes; lanes since Hopper, whose kernels are those of the A100 with
 # half as many per SM (products of our H200 and H100 at their boost clock); and tensor units.
 LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = 0.962, 0.83, 0.908
 # Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.

@@ -34,6 +34,7 @@ from app.predictors.physics.analytic_model import (
 )
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.physics.physics_fit import COMPUTE, scaled_s, scaled_work_s
+from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles
@@ -64,8 +65,10 @@ def fill_answers(
         kind, dtype = op_features.kind[row], op_features.dtype[row]
         factors, low, high = gpu_models.factors[cell, gpu], packed.low[cell], packed.high[cell]
         situation, devices = gpu_models.situation[cell, gpu], most_devices(gpu_models, cell, gpu)
-        trained = dtype if cell == gpu_models.cell[kind, dtype, 0] else gpu_models.dtype[cell]
-        fit = Fit(factors, low, high, situation, devices, trained, gpu_models.borrowed[kind, dtype])
+        other = cell != gpu_models.cell[kind, dtype, 0]
+        trained = gpu_models.dtype[cell] if other and IS_COLLECTIVE[kind] else dtype
+        borrowed = gpu_models.borrowed[kind, dtype] or (other and not IS_COLLECTIVE[kind])
+        fit = Fit(factors, low, high, situation, devices, trained, borrowed)
         block = Block(query, i[query], cell, gpu, distance, correction)
         for k in range(len(query)):
             distance[k] = extrapolation_distance(shape, block.row[k], fit.low, fit.high)

@@ -13,10 +13,17 @@ import numpy as np
 
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.cell_choice import CellKey, emulating
+from app.predictors.auto.operators.cell_choice import LIKE, CellKey, emulating
 from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
-from app.predictors.auto.operators.learning.fitting import calibrated, kernels_of, learn, renews_shared, shared_by
+from app.predictors.auto.operators.learning.fitting import (
+    ENOUGH,
+    calibrated,
+    kernels_of,
+    learn,
+    renews_shared,
+    shared_by,
+)
 from app.predictors.auto.operators.learning.tile_choice import tiled
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.features import shape_features
@@ -42,18 +49,34 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 
 
 def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
-    """`known` with the cells of `runs` trained; those of other operators, dtypes and GPUs stay."""
+    """`known` with the cells of `runs` trained; those of other operators, dtypes and GPUs stay.
+
+    Few rows whose dtype may borrow get no cell: they would keep every other GPU from what the other dtype taught. They
+    can still calibrate the borrowed cell on their GPU (`corrections`).
+    """
     runs, gpus = runs_by_link(runs, gpus)
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
     rows = with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus)
-    for keys in _sharing([key for key in rows if len(rows[key])]):
+    borrowing = {key for key in rows if _borrows(key, rows, known.cells)}
+    for keys in _sharing([key for key in rows if len(rows[key]) and key not in borrowing]):
         taught = {key: _taught(rows[key], usual[key], gpus, cells.get(key)) for key in keys}
         renewed = [key for key, (training, _) in taught.items() if renews_shared(training, cells.get(key))]
         shared = shared_by([taught[key][1] for key in renewed])
         for key, (training, _) in taught.items():
             cells[key] = learn(training, cells.get(key), shared if key in renewed else None)
-    return Learned(cells)
+    return Learned({key: cell for key, cell in cells.items() if key not in borrowing})
+
+
+def _borrows(key: CellKey, rows: Mapping[CellKey, Measurements], cells: Mapping[CellKey, Cell]) -> bool:
+    """Whether each GPU has few of the rows `key`, and a format of the same pipe more, or a cell that none renew."""
+    op, dtype = key
+    like = op, LIKE.get(dtype, "")
+    if IS_COLLECTIVE[OP_CODE[op]] or np.bincount(rows[key].gpu, minlength=1).max() >= ENOUGH:
+        return False
+    if key in cells and any(model.of_many_rows for model in cells[key].own.values()):
+        return False
+    return len(rows[like]) > len(rows[key]) if like in rows else like in cells
 
 
 def _sharing(keys: Iterable[CellKey]) -> list[list[CellKey]]:
@@ -121,7 +144,7 @@ def _homes(known: Learned, ops: OpTable) -> list[tuple[CellKey, Ints]]:
     kind, dtype = int(ops.kind[0]), int(ops.dtype[0])
     keys, able = known.choice.keys, [row for row in known.choice.cell[kind, dtype].tolist() if row >= 0]
     home = [(OPS[kind].name, DTYPES[dtype]), *(keys[row] for row in able[1:])]
-    if len(home) == 1:
+    if not IS_COLLECTIVE[kind] or len(home) == 1:
         return [(home[0], np.arange(len(ops)))]
     kinds = kinds_of(ops)
     shape = shape_features(kinds, products_of(kinds), len(ops))

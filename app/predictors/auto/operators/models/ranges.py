@@ -7,6 +7,7 @@ import numpy as np
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.intervals.groups import S_CALIBRATED
+from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles
 
@@ -32,9 +33,9 @@ def cells_of(
 ) -> Ints:
     """Return the cell that predicts operator row `i[q]` on GPU row `j[q]`, int [n]; -1 for none.
 
-    `codes`: kind and dtype of every row. `queries`: (i, j). Among the cells that apply, a cell whose training range
-    holds the row, or is nearest to it, wins; cells of the row's library come before any other. Ties go to the first
-    cell if it was measured on the GPU, else to the cell with the best support on the GPU.
+    `codes`: kind and dtype of every row. `queries`: (i, j). Among the cells that apply, the first with the best support
+    on the GPU wins. Of a collective a cell whose training range holds the row, or is nearest to it, comes before; cells
+    of the row's library come before any other; and all cells that were measured on the GPU have the same support.
     """
     (kind, dtype), (i, j), most = codes, queries, gpu_models.cell.shape[2]
     cells = np.empty(len(i), dtype=np.intp)
@@ -42,14 +43,15 @@ def cells_of(
         row, gpu = i[q], j[q]
         best = gpu_models.cell[kind[row], dtype[row], 0]
         if most > 1 and gpu_models.cell[kind[row], dtype[row], 1] >= 0:
-            nearest, known = _distance(shape, row, packed, best), gpu_models.situation[best, gpu]
-            if known <= S_CALIBRATED:
-                known = 0
+            nearest, known, sends = 0.0, gpu_models.situation[best, gpu], IS_COLLECTIVE[kind[row]]
+            if sends:
+                nearest, known = _distance(shape, row, packed, best), 0 if known <= S_CALIBRATED else known
             for k in range(1, most):
                 cell = gpu_models.cell[kind[row], dtype[row], k]
                 if cell < 0:
                     break
-                distance, situation = _distance(shape, row, packed, cell), gpu_models.situation[cell, gpu]
+                distance = _distance(shape, row, packed, cell) if sends else nearest
+                situation = gpu_models.situation[cell, gpu]
                 if distance < nearest or (distance == nearest and situation < known):
                     best, nearest, known = cell, distance, situation
         cells[q] = best
