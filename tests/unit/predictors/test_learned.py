@@ -395,6 +395,21 @@ def test_few_rows_correct_a_borrowed_dtype() -> None:
     assert len(blocks.first) == len(half.operators_._packed.first) + 1
 
 
+@pytest.mark.parametrize("count", [30, 450], ids=["few", "many"])
+def test_rows_of_one_gpu_leave_others_what_a_like_format_taught(count: int) -> None:
+    """Rows in FP16 of an H200 once kept all other GPUs from what was learned in BF16."""
+    shapes = random_shapes("mnk", 500, step=8)
+    bf16 = measured("linear", shapes, GPUS, (SEEN, SEEN_TOO), law, dtype="bf16")
+    fp16 = measured("linear", shapes[:count], GPUS, (SEEN,), law, dtype="fp16")
+    trained = Auto().fit_operators([bf16, fp16], GPUS)
+    ops = operators("linear", *random_shapes("mnk", 50, low=64, high=2048, seed=9, step=8), dtype="fp16")
+    asked = ops, GPUS, np.arange(50), np.full(50, SEEN_TOO)
+    alone = Auto().fit_operators([bf16], GPUS).predict(*asked, evidence=no_evidence(ops))
+    np.testing.assert_array_equal(trained.predict(*asked, evidence=no_evidence(ops)).latency_s, alone.latency_s)
+    assert set(situation(trained, ops, SEEN_TOO)) == {"sibling"}
+    assert set(situation(trained, ops, SEEN)) == {"seen" if count == 450 else "sibling"}
+
+
 def on_one_tile(tile: int) -> Any:
     """The rule of a GPU whose kernels for batches of products all have the tile 128 x 128, of another with any."""
 
