@@ -44,6 +44,7 @@ class CellChoice(NamedTuple):
         lending = {(op, _BORROWS_NATIVE): (op, LIKE[_BORROWS_NATIVE]) for op, _ in cells}
         apart = {key: of for key, of in lending.items() if of in cells and key not in cells}
         rows = {key: key for key in cells} | apart
+        whole = {key for key, one in cells.items() if one.borrowed}
         number, cell = {key: row for row, key in enumerate(rows)}, np.full((len(OPS), len(DTYPES), len(DTYPES)), -1)
         for name, kind in OP_CODE.items():
             every = [key for key in cells if key[0] == name]  # a collective moves bytes of any dtype
@@ -51,10 +52,9 @@ class CellChoice(NamedTuple):
             for dtype, code in DTYPE_CODE.items():
                 alike = [(name, dtype), (name, LIKE.get(dtype, dtype)), *others]
                 able = [number[key] for key in dict.fromkeys(alike) if key in number]
-                if not others and (
-                    dtype == _BORROWS_NATIVE or ((name, dtype) in cells and cells[name, dtype].borrowed)
-                ):
-                    able = able[:1]
+                # A borrowed cell has all that its lender has.
+                one = not others and (dtype == _BORROWS_NATIVE or (name, dtype) in whole)
+                able = able[:1] if one else able
                 cell[kind, code, : len(able)] = able
         borrowed = cell[:, :, 0] >= 0
         for (name, dtype), known in cells.items():

@@ -58,8 +58,9 @@ def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned
     cells = dict(known.cells)
     usual = {(run.op, run.dtype): usual_rows(run) for run in runs}
     rows = with_interpolated_sizes({key: run.rows for key, run in usual.items()}, gpus)
-    borrowing = {key for key in rows if _borrows(key, rows, known.cells)}
-    for keys in _sharing([key for key in rows if len(rows[key]) and key not in borrowing]):
+    given = [key for key in rows if len(rows[key])]
+    borrowing = {key for key in given if _borrows(key, rows, known.cells)}
+    for keys in _sharing([key for key in given if key not in borrowing]):
         taught = {key: _taught(rows[key], usual[key], gpus, cells.get(key)) for key in keys}
         renewed = [key for key, (training, _) in taught.items() if renews_shared(training, cells.get(key))]
         shared = shared_by([taught[key][1] for key in renewed])
@@ -72,7 +73,7 @@ def _borrows(key: CellKey, rows: Mapping[CellKey, Measurements], cells: Mapping[
     """Whether each GPU has few of the rows `key`, and a format of the same pipe more, or a cell that none renew."""
     op, dtype = key
     like = op, LIKE.get(dtype, "")
-    if IS_COLLECTIVE[OP_CODE[op]] or np.bincount(rows[key].gpu, minlength=1).max() >= ENOUGH:
+    if IS_COLLECTIVE[OP_CODE[op]] or np.bincount(rows[key].gpu).max() >= ENOUGH:
         return False
     if key in cells and any(model.of_many_rows for model in cells[key].own.values()):
         return False
