@@ -16,12 +16,11 @@ from app.errors import NotTrained
 from app.predictors import BY_NAME, capabilities
 from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
-from app.tables.key_set import KeySet
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.training.fit import LEAST_ROWS, Trained, gate, software, train
 from app.training.operator_gate import operator_gate, remembered
-from app.training.operator_start import Start
+from app.training.operator_start import Start, learned_rows
 from app.training.operator_validation import HeldOut, card_rows, held_out
 from app.training.schemas import schema_of
 
@@ -119,7 +118,7 @@ def _with_operators(
         "out_of_fold": {} if kernels is None else kernels.payload["out_of_fold"],
         "operators": {
             "gpus": sorted({*start.gpus, *(gpus.ids[gpu] for run in runs for gpu in np.unique(run.rows.gpu))}),
-            "rows": [one.bits for one in (*start.rows, KeySet.of(np.concatenate([run.key for run in runs])))],
+            "rows": [one.bits for one in (*start.rows, learned_rows(runs, base.learned_cells(state)))],
             "held_out": remembered(found),
         },
     }

@@ -6,7 +6,7 @@ and does not remember removed rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.predictors import BY_NAME
 from app.predictors.intervals.conformal import Intervals
 from app.tables.key_set import KeySet
+from app.tables.operator_runs import OperatorRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,13 @@ def learned_from(payload: Mapping[str, Any] | None) -> tuple[frozenset[str], tup
     """Return the GPUs and the rows whose operators a version was trained on."""
     known = (payload or {}).get("operators") or {"gpus": [], "rows": []}
     return frozenset(known["gpus"]), tuple(KeySet(bits) for bits in known["rows"])
+
+
+def learned_rows(runs: Sequence[OperatorRuns], cells: Iterable[tuple[str, str]]) -> KeySet:
+    """Return the rows that `cells` learned; others may still correct what their operator and dtype borrow."""
+    known = set(cells)
+    keys = [run.key for run in runs if (run.op, run.dtype) in known]
+    return KeySet.of(np.concatenate([np.empty(0, dtype=np.uint64), *keys]))
 
 
 def any_holds(sets: tuple[KeySet, ...], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -15,9 +15,10 @@ import numpy as np
 
 from app.errors import BadInput
 from app.ops import OP_CODE, OPS
-from app.tables.key_set import KeySet
+from app.predictors import BY_NAME
 from app.tables.operator_runs import OperatorRuns
 from app.training.fit import FAMILY, Trained
+from app.training.operator_start import learned_rows
 from app.training.operator_validation import SPLITS
 from app.training.schemas import schema_of
 
@@ -56,9 +57,10 @@ def joined(
     mine = new.payload
     state = {**shipped["state"], "operators": _cells(shipped["state"], mine["state"], runs, ops)}
     before = shipped["operators"]
+    learner: Any = BY_NAME[shipped["predictor"]]
     operators = {
         "gpus": sorted({*before["gpus"], *mine["operators"]["gpus"]}),
-        "rows": [KeySet.of(np.concatenate([run.key for run in runs])).bits],
+        "rows": [learned_rows(runs, learner.learned_cells(state)).bits],
         "held_out": _held_out(before["held_out"], mine["operators"]["held_out"], runs, ops),
     }
     intervals = _intervals(shipped["intervals"], mine["intervals"], ops)
