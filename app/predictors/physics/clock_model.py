@@ -26,8 +26,8 @@ from app.tables.ops import DTYPES
 LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = 0.962, 0.83, 0.908
 # Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.
 TENSOR_ENERGY_J, HALVING_SAVING = 1.01e-12, 1.26
-# Saving of tensor units since Hopper (the 4 nm class), which our H200's lanes have too, and energy of matrix units that
-# compute in full FP32 (AMD), J.
+# Saving of tensor units since Hopper (the 4 nm class), and of lanes, which ran at the boost clock on our H200 and draw
+# as much at most by it; and energy of matrix units that compute in full FP32 (AMD), J.
 WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
 FP32_TENSOR_ENERGY_J = 12e-12
 # Energy at 1 V of an FP32 operation on lanes of the default node, J; it grows with the node to this exponent.
