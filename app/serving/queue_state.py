@@ -47,12 +47,11 @@ def next_times(times: StepTimes, limits: EngineLimits, state: QueueState) -> Nex
     beside = min(state.running + state.waiting, max(limits.sequences - 1.0, 0.0))
     prompt, later = max(state.prompt, 1.0), max(state.output - 1.0, 1.0)
     context = _context(limits, state)
-    # A shape whose mean context is that of the sequences beside it.
-    shape = Shape(prompt, min(state.cached, prompt - 1.0), 2.0 * (context - prompt), prompt)
+    shape = Shape(prompt, min(state.cached, prompt - 1.0), state.output, prompt, context)
     alone = prompt_cost(times, limits, shape, state.running, 1.0)
     together = prompt_cost(times, limits, shape, state.running, ahead)
     mean = (beside * context + prompt + state.generated) / (beside + 1.0)
-    step_s = decode_step_s(times, shape._replace(output=2.0 * (mean - prompt)), beside + 1.0)
+    step_s = decode_step_s(times, shape._replace(context=mean), beside + 1.0)
     tpot_s = step_s / times.scalars[ACCEPTED] + beside / later * alone.added_s
     steps = max(np.ceil(ahead * together.steps), 1.0)
     front_s = limits.request_s + ahead * serial_s(limits, prompt)

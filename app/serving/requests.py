@@ -43,12 +43,17 @@ class Lengths(NamedTuple):
     spread: float
     prefix_hit: float
 
-    def means(self) -> tuple[float, float, float, float]:
-        """Return the mean tokens of a prompt, those of it that are cached, of an output, and of a prompt uncached."""
+    def means(self) -> tuple[float, float, float, float, float]:
+        """Return the mean tokens of a prompt, those of it that are cached, of an output, and of a prompt uncached.
+
+        The last are the mean keys of a decoding sequence, over all tokens that are generated.
+        """
         share = 1.0 - 0.5 * self.spread
-        prompt = max(share * self.prompt, 1.0)
+        prompt, output = max(share * self.prompt, 1.0), max(share * self.output, 1.0)
         cached = self.prefix_hit * prompt
-        return prompt, cached, max(share * self.output, 1.0), prompt - cached
+        # E[output^2] / (2 E[output]) of a uniform length, whose variance is (spread x longest)^2 / 12.
+        generated = 0.5 * output * (1.0 + (self.spread / share) ** 2 / 12.0)
+        return prompt, cached, output, prompt - cached, prompt + generated
 
 
 def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:

@@ -38,13 +38,15 @@ _MOST_CHUNKS = 16
 class Shape(NamedTuple):
     """Mean request: tokens of its prompt, those of them that need no computing, generated tokens.
 
-    kept  tokens of the prompt that take memory of their own: those that are not shared with other requests
+    kept     tokens of the prompt that take memory of their own: those that are not shared with other requests
+    context  mean keys of a decoding sequence, over the tokens that it generates: long outputs count more often
     """
 
     prompt: float
     cached: float
     output: float
     kept: float
+    context: float
 
 
 class Steady(NamedTuple):
@@ -80,7 +82,7 @@ class PromptCost(NamedTuple):
 @compiled_per_row
 def decode_step_s(times: StepTimes, shape: Shape, decoding: float) -> float:
     """Return the seconds of a step of `decoding` sequences at their mean context."""
-    return step_s(times, Step(max(decoding, 1.0), shape.prompt + 0.5 * shape.output, 0.0, 0.0, 0.0))
+    return step_s(times, Step(max(decoding, 1.0), shape.context, 0.0, 0.0, 0.0))
 
 
 @compiled_per_row
@@ -102,8 +104,7 @@ def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: 
     most = max(room / new, 1.0) if steps == 1.0 else 1.0
     prompts = min(max(together, 1.0), most)
     attention = prompts_attention_s(times, prompts * total, prompts)
-    context = shape.prompt + 0.5 * shape.output
-    whole = step_s(times, Step(beside, context, prompts * chunk, prompts, attention))
+    whole = step_s(times, Step(beside, shape.context, prompts * chunk, prompts, attention))
     added = whole - (decode_step_s(times, shape, decoding) if beside > 0.0 else 0.0)
     return PromptCost(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
 

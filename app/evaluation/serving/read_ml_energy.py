@@ -1,6 +1,7 @@
 """Loads of the ML.ENERGY leaderboard: so many requests in flight on H100, with the energy of a token.
 
 Models, formats, splits and prompts are those that the scorecard assumes (app.evaluation.scorecard.sources.ml_energy).
+Lengths are the most uneven ones that can be asked, as those of chats are more uneven still.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ def _cases(row: Row) -> Iterator[Case]:
         kv_dtype=step["kv_dtype"],
         software=step["software"],
         parallelism=ServingParallelism(**split),
-        input_tokens=prompt["sequence"],
-        output_tokens=max(round(row["avg_output_len"]), 2),
-        length_spread=0.0,
+        input_tokens=2 * prompt["sequence"],
+        output_tokens=max(round(2 * row["avg_output_len"]), 2),
+        length_spread=1.0,
         load=ServingLoad(concurrency=step["batch"]),
         method="closed_form",
     )

@@ -114,5 +114,5 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
         return board_power(candidate.spec)
     replicas, shape = deployment.attention_replicas, shape_of(deployment)
     batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)
-    step = model_workload(deployment.workload, "decode", batch, max(round(shape.prompt + 0.5 * shape.output), 1))
+    step = model_workload(deployment.workload, "decode", batch, max(round(shape.context), 1))
     return model.power(candidate.spec, device_load(step, None), step_ms / 1e3, 0.8)

@@ -221,9 +221,11 @@ def shape_of(deployment: Deployment) -> Shape:
     trace = deployment.workload.load.trace
     if trace is None:
         return Shape(*deployment.lengths.means())
-    prompt = float(np.mean(trace.input_tokens))
+    inputs, outputs = np.asarray(trace.input_tokens, float), np.asarray(trace.output_tokens, float)
+    prompt = float(np.mean(inputs))
     cached = deployment.lengths.prefix_hit * prompt
-    return Shape(prompt, cached, float(np.mean(trace.output_tokens)), prompt - cached)
+    context = float(np.average(inputs + 0.5 * outputs, weights=outputs))
+    return Shape(prompt, cached, float(np.mean(outputs)), prompt - cached, context)
 
 
 def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> StepTimes:

@@ -24,7 +24,7 @@ _MOST = 0.98
 
 def prompted_shape(shape: Shape) -> Shape:
     """Return the mean request as the pool of prompts has it: one token of output."""
-    return shape._replace(output=1.0)
+    return shape._replace(output=1.0, context=shape.prompt + 0.5)
 
 
 def decoded_shape(shape: Shape) -> Shape:

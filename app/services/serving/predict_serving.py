@@ -160,7 +160,7 @@ class _Answer:
         """Return the answer of one GPU type, whose loads were measured as `known` says."""
         deployment = self._deployment
         shape = shape_of(deployment)
-        decode = self._step(gpu, deployment, "decode", figures.decoding, shape.prompt + 0.5 * shape.output)
+        decode = self._step(gpu, deployment, "decode", figures.decoding, shape.context)
         prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
         added, assumption = WIDTHS[deployment.stack_name], assumption_of(deployment.workload.software)
         first = added.first if assumption is None else hypot(added.first, assumption.first)

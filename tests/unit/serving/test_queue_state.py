@@ -16,7 +16,7 @@ IDLE = QueueState(running=0, waiting=0, kv_share=0.0, prompt=1024, cached=0, gen
 @pytest.mark.parametrize("concurrency", [1, 4, 16, 64])
 def test_a_state_of_a_steady_load_has_its_times(concurrency: int) -> None:
     """As many requests as the load keeps decoding and waiting, with its mean context: the closed form's times."""
-    steady = closed_loop(step_times(), limits(), Shape(1024.0, 0.0, 256.0, 1024.0), float(concurrency))
+    steady = closed_loop(step_times(), limits(), Shape(1024.0, 0.0, 256.0, 1024.0, 1152.0), float(concurrency))
     others = (concurrency - 1) / concurrency
     decoding, waiting = others * steady.decoding, others * (concurrency - steady.decoding)
     share = decoding * held_bytes(limits(), 1024.0 + 128.0) / limits().kv_bytes

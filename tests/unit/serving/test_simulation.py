@@ -179,6 +179,17 @@ def test_the_closed_form_of_a_closed_loop(
     assert steady.tpot_s == pytest.approx(tpot_s(simulate(times, limit, requests), requests), rel=0.05)
 
 
+def test_the_closed_form_of_uneven_answers() -> None:
+    """Long answers count for more of the tokens: a sequence has two thirds of a mean answer, not half, on average."""
+    times, lengths = step_times(key_s=2e-7), Lengths(16.0, 4096.0, 1.0, 0.0)
+    requests = closed(lengths, 32, 0)
+    found, steady = simulate(times, limits(), requests), closed_loop(times, limits(), Shape(*lengths.means()), 32.0)
+    assert lengths.means()[-1] == pytest.approx(8.0 + 2048.0 * 2.0 / 3.0)
+    # Those in the middle: the first ones start at once, and the last ones end alone.
+    taken_s, tokens = ((found.ended_s - found.first_s)[64:-64].sum(), (requests.output - 1.0)[64:-64].sum())
+    assert steady.tpot_s == pytest.approx(taken_s / tokens, rel=0.03)
+
+
 @pytest.mark.parametrize(("times", "limit"), ENGINES)
 @pytest.mark.parametrize("rate", [0.2, 2.0])
 def test_the_closed_form_of_open_arrivals(times: StepTimes, limit: EngineLimits, rate: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.serving.steady_state import Shape, closed_loop, highest_rate, open_load
 from tests.unit.serving.engines import limits, step_times
 
-SHAPE = Shape(1024.0, 0.0, 256.0, 1024.0)
+SHAPE = Shape(1024.0, 0.0, 256.0, 1024.0, 1152.0)
 
 
 def test_more_requests_in_flight_give_more_throughput_and_slower_tokens() -> None:
@@ -35,7 +35,7 @@ def test_an_open_load_has_a_state_up_to_the_highest_rate() -> None:
 
 def test_prompts_share_steps_up_to_the_budget() -> None:
     """Short prompts of one token each: many of them arrive within a step, and none is turned away."""
-    short = Shape(16.0, 0.0, 1.0, 16.0)
+    short = Shape(16.0, 0.0, 1.0, 16.0, 16.5)
     assert highest_rate(step_times(), limits(), short) > 5 * 1.0 / (5e-3 + 16 * 20e-6)
     assert np.isfinite(open_load(step_times(), limits(), short, 1000.0).ttft_s)
 
@@ -50,14 +50,14 @@ def test_what_no_request_fits_into_bears_no_rate() -> None:
 
 
 def test_cached_prompts_raise_the_highest_rate() -> None:
-    cached = Shape(1024.0, 768.0, 256.0, 256.0)
+    cached = SHAPE._replace(cached=768.0, kept=256.0)
     assert highest_rate(step_times(), limits(), cached) > 1.5 * highest_rate(step_times(), limits(), SHAPE)
 
 
 def test_prompts_in_chunks_and_whole_ones_cost_alike_where_the_budget_holds_them() -> None:
     split, whole = (closed_loop(step_times(), limits(splits=splits), SHAPE, 8.0) for splits in (True, False))
     assert split == pytest.approx(whole)
-    long = Shape(20_000.0, 0.0, 256.0, 20_000.0)
+    long = Shape(20_000.0, 0.0, 256.0, 20_000.0, 20_128.0)
     assert (
         closed_loop(step_times(), limits(2048.0), long, 4.0).ttft_s
         > closed_loop(step_times(), limits(2048.0, splits=False), long, 4.0).ttft_s
