@@ -24,6 +24,7 @@ from app.ops.base import COMMON, Dim, Op
 from app.ops.depthwise import THREADS, depthwise_clocks, is_depthwise
 from app.ops.figures import Broken, Products, Ratio, Rereads, Transformed, Work
 from app.ops.gradient import OF_CONVOLUTION
+from app.ops.grouped import fit_tiles_to_groups, grouped_clocks
 from app.ops.images import CHANNELS_LAST, PADDING, WINDOW_DIMS, Plane, plane, slid
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
@@ -74,13 +75,19 @@ def handed(table: OpTable) -> Floats:
     return images
 
 
+def _flops(table: OpTable) -> Floats:
+    groups, m, n, k = products(table)
+    flops: Floats = 2.0 * (1.0 + table.column("backward")) * groups * m * n * k
+    return flops
+
+
 def work(table: OpTable) -> Work:
     """Work of convolutions."""
     groups, m, n, k = products(table)
     passes = 1.0 + table.column("backward")
     read = handed(table) + groups * n * k * WEIGHT_BYTES[table.dtype]
     written = groups * m * n * OUTPUT_BYTES[table.dtype]
-    return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
+    return Work(_flops(table), passes * (read + written), passes * read + written)
 
 
 def _outputs(table: OpTable) -> Floats:
@@ -143,9 +150,10 @@ def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
 
 
 def _rereads(table: OpTable) -> Rereads:
-    """Nothing is read again; threads of depthwise kernels compute an output each."""
+    """Nothing is read again; threads compute outputs of depthwise convolutions, and of several groups in FP32."""
     nothing = np.zeros(len(table))
     clocks = depthwise_clocks(table, _outputs(table), plane(table, "kernel_size").area)
+    clocks += grouped_clocks(table, _flops(table))
     return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
 
 
@@ -197,11 +205,12 @@ def _padded(table: OpTable) -> Bools:
 
 
 def _retile(table: OpTable, aligned: Bools, tiles: Grid) -> None:
-    """Count padded channels in, and fill blocks of depthwise kernels, whose threads compute an output each."""
+    """Count padded channels in, fit tiles to groups, and fill blocks of depthwise kernels: an output is a thread."""
     channels = table.column("in_channels") / table.column("groups")
     loaded = np.where(channels <= _FEW_CHANNELS, _FEW_CHANNELS, LOAD_BYTES / DTYPE_BYTES[table.dtype])
     part = np.where(_padded(table) & ~aligned, channels / (np.ceil(channels / loaded) * loaded), 1.0)
     np.multiply(tiles.fill, part, out=tiles.fill)
+    fit_tiles_to_groups(table, tiles)
     own = is_depthwise(table)
     tiles.fill[:, own] = 1.0
     tiles.blocks[:, own] = np.ceil(_outputs(table) / THREADS)[own]
@@ -255,7 +264,7 @@ CONV_OPS = (
         rereads=_rereads,
         # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090. In FP32 on Hopper by
         # eye from our H200's rows: Ampere's kernels, in tiles of 256 x 64, 128 x 32 or 32 x 32.
-        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.55, 0.75, 0.87), lanes_since_hopper=0.65),
+        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.75, 0.87), lanes_since_hopper=0.65),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
         backward=OF_CONVOLUTION,

@@ -430,6 +430,31 @@ def test_depthwise_threads_compute_an_output_each() -> None:
     assert both / forward == pytest.approx(2.0, rel=0.1)
 
 
+def grouped(width: int) -> dict[str, float]:
+    """A convolution of groups of `width` channels, with about the FLOPs of one of any other width."""
+    groups = round(65536 / width**2)
+    return {"b": 128, "in_channels": width * groups, "out_channels": width * groups, "groups": groups, "input_size": 28}
+
+
+def test_narrow_groups_leave_tiles_of_tensor_units_empty() -> None:
+    """Those of RegNet; with channels last there are kernels for some."""
+    widths = [grouped(width) for width in (64, 24, 16)]
+    wide, narrow, narrowest = conv_s(L40S, *widths, dtype="fp16")
+    assert narrow > 2.0 * wide
+    assert narrowest > 1.2 * narrow
+    ordinary, of_its_own = conv_s(L40S, *({"channels_last": 1} | size for size in widths[1:]), dtype="fp16")
+    assert ordinary > 2.0 * wide
+    assert of_its_own < 0.9 * narrowest
+
+
+def test_groups_in_fp32_take_a_time_of_their_flops() -> None:
+    """RegNet's 3 x 3 on an H200 took 9 to 11 TFLOP/s, however wide their groups."""
+    widths = [grouped(width) for width in (128, 8)]
+    flops = [2.0 * 128 * 28**2 * 9.0 * one["in_channels"] ** 2 / one["groups"] for one in widths]
+    rates = np.array(flops) / conv_s(H100, *widths)
+    assert np.all((rates > 8e12) & (rates < 13e12))
+
+
 def norm_s(name: str, gpu: int, *shapes: dict[str, float]) -> list[float]:
     found: list[float] = ask(operators(name, *shapes), gpu).latency_s.tolist()
     return found
