@@ -1,9 +1,10 @@
-"""Roles of a transformer's rows in training, by their names: experts that are dealt to devices, and adapters (LoRA)."""
+"""Roles of rows: experts that are dealt to devices and adapters (LoRA), by their names, and products with a bias."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from app.graphs.batched import same_in_all
 from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.stacks import MEGATRON
@@ -16,6 +17,7 @@ EXPERTS, ADAPTER = "grouped_experts", "adapter"
 _SCORES = tuple(f"attention.{part}" for part in ("scores", "scale", "softcap", "bias", "mask", "floor", "softmax"))
 # Rows of the loss (app.graphs.transformers.lowering).
 _LOSS = "loss."
+_WEIGHTED = [kind for kind, op in enumerate(OPS) if op.weights is not None]
 _HAS_EXPERTS = np.array(["expert_parallel" in op.fields for op in OPS])
 
 
@@ -35,6 +37,17 @@ def unfused(w: Workload, run: Run) -> Bools:
     if run.fused or run.stack == MEGATRON:
         return np.zeros(len(w), dtype=np.bool_)
     return np.array([not name.startswith(_LOSS) for name in w.names], dtype=np.bool_)
+
+
+def biased(w: Workload) -> Bools:
+    """Return True for products with a bias: those with more parameters than their weight matrix, bool [n]."""
+    held = w.parameters / w.ops.column("count")
+    more = np.zeros_like(held, dtype=np.bool_)
+    for kind in _WEIGHTED:
+        weights = OPS[kind].weights
+        if weights is not None and (rows := w.ops.kind == kind).any():
+            more = more | (rows & (held > weights(w.ops)))
+    return same_in_all(more)
 
 
 def learning(w: Workload, run: Run) -> Bools:

@@ -20,7 +20,7 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of, with_column
 from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.operands import Operands, operands
-from app.graphs.roles import learning, of_experts, of_scores, unfused
+from app.graphs.roles import biased, learning, of_experts, of_scores, unfused
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Floats, Ints
@@ -37,7 +37,6 @@ MULTI_TENSOR_BYTES = {"sgd": 12.0, "adam": 76.0, "adamw": 84.0}
 # Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0
 _IN_TRAINING = np.array([OP_CODE[op.in_training or op.name] for op in OPS])
-_WEIGHTED = [kind for kind, op in enumerate(OPS) if op.weights is not None]
 
 
 def training(w: Workload, run: Run) -> Workload:
@@ -73,7 +72,7 @@ def recomputed(w: Workload) -> Bools:
 
 def _backward(w: Workload, run: Run, known: Operands, target: Ints) -> InsertedRows:
     output, trained = w.output_bytes / w.ops.column("count"), learning(w, run)
-    bias = _biased(w) & trained
+    bias = biased(w) & trained
     alone = unfused(w, run)
     steps = backward(Forward(w.ops, known.producers, known.learning, known.fed, bias, trained, output, alone))
     order = _order(len(w), steps.source) + steps.number
@@ -89,17 +88,6 @@ def _as_in_training(ops: OpTable) -> OpTable:
 def _order(n: int, source: Ints) -> Floats:
     """Return the position of a row's backward: after all forward rows, in reverse order."""
     return (n + _ROOM * (n - source)).astype(np.float64)
-
-
-def _biased(w: Workload) -> Bools:
-    """Return True for products with a bias: those with more parameters than their weight matrix, bool [n]."""
-    held = w.parameters / w.ops.column("count")
-    more = np.zeros_like(held, dtype=np.bool_)
-    for kind in _WEIGHTED:
-        weights = OPS[kind].weights
-        if weights is not None and (rows := w.ops.kind == kind).any():
-            more = more | (rows & (held > weights(w.ops)))
-    return same_in_all(more)
 
 
 def _sums(w: Workload, known: Operands, target: Ints) -> list[InsertedRows]:

@@ -11,6 +11,7 @@ from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
 from app.graphs.batched import by_row, per_configuration, unique_rows
 from app.graphs.context_parallel import with_key_exchange
+from app.graphs.convolution_bias import with_bias_kernels
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
 from app.graphs.memory_format import in_memory_format
@@ -95,10 +96,9 @@ def all_rows(network: Network, run: Run) -> Workload:
     """Return all rows of one device: forward, and in training backward, update and gradient exchange."""
     forward = forward_rows(network, run)
     check_stages(forward, run)
-    if run.mode != "training":
-        return with_key_exchange(forward, run)
-    rows = with_key_exchange(training(forward, run), run)
-    return with_gradient_exchange(rows, run)
+    rows = forward if run.mode != "training" else training(forward, run)
+    rows = with_bias_kernels(with_key_exchange(rows, run), run)
+    return with_gradient_exchange(rows, run) if run.mode == "training" else rows
 
 
 def rows_per_step(rows: Prepared, run: Run) -> Floats:
