@@ -1,8 +1,8 @@
 """Convolutions of several groups of channels, as in ResNeXt and RegNet, by cuDNN's kernels.
 
-On tensor units a tile has outputs of one group alone, in at least 64 columns and, of wider groups, in steps of 16
-channels, so narrow groups leave most of it empty. With channels last, narrow groups of a power of two have kernels of
-their own. In FP32 threads compute outputs, at a rate of SMs and clock.
+On tensor units a tile has outputs of one group alone, in at least 64 columns (channels last: 128) and, of wider groups,
+in steps of 16 channels, so narrow groups leave most of it empty. With channels last, narrow groups of a power of two
+have kernels of their own. In FP32 threads compute outputs, at a rate of SMs and clock.
 
 By whole networks, as there are no rows: on tensor units on an RTX 3090 and an RTX 4090, in FP32 on our H200
 (docs/explanation/notebook.md).
@@ -20,8 +20,8 @@ from app.tables.ops import DTYPE_CODE, OpTable
 
 # FLOPs of an SM per clock in FP32, beside the products.
 _THREADS_FLOPS = 57.0
-# Columns of a tile at least, channels of a step, and the widest groups that have kernels of their own.
-_COLUMNS, _STEP, _NARROW = 64.0, 16.0, 32.0
+# Columns of a tile at least, channels first and last; channels of a step; the widest groups with kernels of their own.
+_COLUMNS, _STEP, _NARROW = (64.0, 128.0), 16.0, 32.0
 
 
 def _is_grouped(table: OpTable) -> Bools:
@@ -49,9 +49,10 @@ def fit_tiles_to_groups(table: OpTable, tiles: Grid) -> None:
     table = table.take(rows)
     channels, made = (table.column(name) / table.column("groups") for name in ("in_channels", "out_channels"))
     power_of_two = np.log2(channels) % 1.0 == 0.0
-    own = (table.column(CHANNELS_LAST.name) > 0.0) & (channels == made) & (channels <= _NARROW) & power_of_two
+    last = table.column(CHANNELS_LAST.name) > 0.0
+    own = last & (channels == made) & (channels <= _NARROW) & power_of_two
     columns = CANDIDATES[:, 1:]
-    wider = np.maximum(columns, _COLUMNS)
+    wider = np.maximum(columns, np.where(last, _COLUMNS[1], _COLUMNS[0]))
     fewer = np.ceil(made / wider) / np.ceil(made / columns)
     steps = np.where(channels > _STEP, channels / (np.ceil(channels / _STEP) * _STEP), 1.0)
     by_threads = _by_threads(table)
