@@ -262,9 +262,9 @@ CONV_OPS = (
         padded=_padded,
         retile=_retile,
         rereads=_rereads,
-        # On tensor units from whole networks: on V100 and RTX 2080 Ti, and on RTX 3090 and 4090. In FP32 on Hopper by
-        # eye from our H200's rows: Ampere's kernels, in tiles of 256 x 64, 128 x 32 or 32 x 32.
-        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.75, 0.87), lanes_since_hopper=0.65),
+        # On tensor units from whole networks, on TITAN V and RTX 2080 Ti and on RTX 3090 and 4090, but for Hopper. In
+        # FP32 on Hopper by eye from our H200's rows: Ampere's kernels, in tiles of 256 x 64, 128 x 32 or 32 x 32.
+        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.85, 1.05, 0.75), lanes_since_hopper=0.65),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
         backward=OF_CONVOLUTION,

@@ -17,8 +17,8 @@ class Prior(NamedTuple):
     device_s  time of an operator of no work in a CUDA graph, seconds
     width     half-width in log space of an interval that holds 80 %; equal in an interval group (docs/explanation/
               notebook.md)
-    tensor    shares of `compute` that are left where products of 16 bits run on tensor units: before Ampere, and since;
-              and since Ampere, before Hopper, of operands that lie as kernels take them (`Op.relaid` is 0)
+    tensor    shares of `compute` that are left where products of 16 bits run on tensor units, by era of kernels
+              (app.predictors.priors.ERAS)
     lanes_since_hopper  the same of products in FP32, which libraries have no kernels of that are made for Hopper
     """
 
@@ -27,7 +27,7 @@ class Prior(NamedTuple):
     host_s: float
     device_s: float
     width: float
-    tensor: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    tensor: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
     lanes_since_hopper: float = 1.0
 
 

@@ -60,7 +60,7 @@ BEFORE_AMPERE, SINCE_AMPERE, SINCE_AMPERE_IN_PLACE, SINCE_HOPPER = ERAS = range(
 
 def _reached(prior: Prior, era: int) -> list[float]:
     """Return the shares of `compute` that an era's kernels reach, by dtype."""
-    tensor = {BEFORE_AMPERE: prior.tensor[0], SINCE_AMPERE_IN_PLACE: prior.tensor[2]}.get(era, prior.tensor[1])
+    tensor = prior.tensor[era]
     lanes = prior.lanes_since_hopper if era == SINCE_HOPPER else 1.0
     return [{"fp16": tensor, "bf16": tensor, "fp32": lanes}.get(dtype, 1.0) for dtype in DTYPES]
 

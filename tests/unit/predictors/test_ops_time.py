@@ -444,7 +444,7 @@ def test_narrow_groups_leave_tiles_of_tensor_units_empty() -> None:
     assert narrowest > 1.2 * narrow
     ordinary, of_its_own = conv_s(L40S, *({"channels_last": 1} | size for size in widths[1:]), dtype="fp16")
     assert ordinary > 2.0 * wide
-    assert of_its_own < 0.9 * narrowest
+    assert of_its_own < ordinary
 
 
 def test_groups_in_fp32_take_a_time_of_their_flops() -> None:
@@ -458,6 +458,16 @@ def test_groups_in_fp32_take_a_time_of_their_flops() -> None:
 def norm_s(name: str, gpu: int, *shapes: dict[str, float]) -> list[float]:
     found: list[float] = ask(operators(name, *shapes), gpu).latency_s.tolist()
     return found
+
+
+def test_batch_norm_by_kept_statistics_is_bound_by_its_threads() -> None:
+    """Measured on an H200: 61,440 x 896 in FP32 take 190 us, half as long again as its bytes."""
+    gpus = GpuTable.from_specs([CATALOG.resolve("h200-sxm-141gb")])
+    rows: dict[str, float] = {"b": 61440, "h": 896}
+    table = mixed([operators("batch_norm", rows, rows | {"channels_last": 1}), operators("add_scalar", rows)])
+    first, last, streamed = Learned().estimate(table, gpus, np.arange(3), np.zeros(3, dtype=np.intp)).latency_s
+    assert first == pytest.approx(190e-6, rel=0.1)
+    assert streamed < last < first
 
 
 @pytest.mark.parametrize(("name", "phase"), [("batch_norm", {"backward": 1}), ("batch_norm_training", {})])
