@@ -46,4 +46,4 @@ def _is_converted(w: Workload, run: Run) -> bool:
         return not (several.any() or narrowing.any() or small.all())
     factor = np.select([several, narrowing, small], [_GROUPED, _NARROWING, _SMALL], _OTHER)
     flops = work_of_rows(ops).flops * w.runs[..., rows]
-    return bool(same_in_all(np.atleast_1d((flops * factor).sum(axis=-1) < flops.sum(axis=-1))).all())
+    return bool(((flops * factor).sum(axis=-1) < flops.sum(axis=-1)).all())

@@ -79,9 +79,11 @@ _CLOCKS_OF_ROW, _ROWS_OF_BLOCK = 9.3, 65536.0
 # Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per element
 # that it reads or writes, by eye from our H200's rows of backward in FP32; of forward there are none.
 _CHANNEL_CLOCKS, _CHANNELS_OF_SM = 0.7, 2.0
-# With statistics that are kept, cuDNN's kernel takes so much longer than its bytes, channels first and last; in BF16
-# PyTorch has one of its own. By eye from our H200's row in FP32 whose time is the GPU's, and timm's networks in FP16.
+# With statistics that are kept, cuDNN's kernel takes so much longer than its bytes, channels first and last. In BF16
+# PyTorch has one of its own, and FP64's bytes bound it. By eye from our H200's rows in FP32 and FP64 whose time is the
+# GPU's, and timm's networks in FP16.
 _SLOWED, _SLOWED_LAST = 0.5, 0.35
+_BY_CUDNN = [DTYPE_CODE[name] for name in ("fp32", "tf32", "fp16")]
 
 
 def _softmax_rereads(table: OpTable) -> Rereads:
@@ -137,7 +139,7 @@ def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
 def _channel_rereads(in_training: float) -> Callable[[OpTable], Rereads]:
     """Backward, and forward where `in_training` is 1, read a channel for its sums and again, by a block of its own.
 
-    Forward otherwise is cuDNN's kernel, but in BF16: as if part of its bytes moved again.
+    Forward otherwise is cuDNN's kernel in some formats: as if part of its bytes moved again.
     """
 
     def rereads(table: OpTable) -> Rereads:
@@ -146,7 +148,7 @@ def _channel_rereads(in_training: float) -> Callable[[OpTable], Rereads]:
         read = inputs * rows * DTYPE_BYTES[table.dtype]
         last = table.column(CHANNELS_LAST.name) > 0.0
         longest = _CHANNEL_CLOCKS * rows * np.where((inputs > 0.0) & ~last, 2.0 * inputs + 1.0, 0.0)
-        by_cudnn = (inputs == 0.0) & (table.dtype != DTYPE_CODE["bf16"])
+        by_cudnn = (inputs == 0.0) & np.isin(table.dtype, _BY_CUDNN)
         moved = rows * channels * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
         slowed = np.where(by_cudnn, np.where(last, _SLOWED_LAST, _SLOWED), 0.0) * moved
         nothing, blocks = np.zeros(len(table)), longest * channels / _CHANNELS_OF_SM
