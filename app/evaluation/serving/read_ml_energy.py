@@ -1,7 +1,7 @@
 """Loads of the ML.ENERGY leaderboard: so many requests in flight on H100, with the energy of a token.
 
 Models, formats, splits and prompts are those that the scorecard assumes (app.evaluation.scorecard.sources.ml_energy).
-Lengths are the most uneven ones that can be asked, as those of chats are more uneven still.
+Lengths are about the most uneven ones that can be asked, as those of chats are more uneven still.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorklo
 
 ML_ENERGY = "ml_energy"
 _FILE = "whole_models/ml_energy.parquet"
+# Spread of lengths, and their mean, of the longest.
+_SPREAD = 0.99
+_MEAN = 1.0 - 0.5 * _SPREAD
 
 
 def read_ml_energy(folder: Path) -> list[Case]:
@@ -41,9 +44,9 @@ def _cases(row: Row) -> Iterator[Case]:
         kv_dtype=step["kv_dtype"],
         software=step["software"],
         parallelism=ServingParallelism(**split),
-        input_tokens=2 * prompt["sequence"],
-        output_tokens=max(round(2 * row["avg_output_len"]), 2),
-        length_spread=1.0,
+        input_tokens=round(prompt["sequence"] / _MEAN),
+        output_tokens=max(round(row["avg_output_len"] / _MEAN), 2),
+        length_spread=_SPREAD,
         load=ServingLoad(concurrency=step["batch"]),
         method="closed_form",
     )
