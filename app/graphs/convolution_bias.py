@@ -1,4 +1,4 @@
-"""The bias of convolutions, which PyTorch adds in place by a kernel of its own, after that of cuDNN.
+"""The bias of convolutions, which PyTorch adds in place by a kernel of its own after the convolution's.
 
 ATen's `_convolution` calls cuDNN without the bias and then `add_`. torch.compile fuses the addition with what follows.
 """
@@ -17,8 +17,11 @@ from app.tables.workload import FORWARD, Workload
 
 def with_bias_kernels(w: Workload, run: Run) -> Workload:
     """Return the workload with an addition after each convolution forward that has a bias."""
-    rows = np.flatnonzero((w.ops.kind == OP_CODE["conv2d"]) & (w.phase == FORWARD) & biased(w))
-    if run.fused or not len(rows):
+    convolves = (w.ops.kind == OP_CODE["conv2d"]) & (w.phase == FORWARD)
+    if run.fused or not convolves.any():  # most networks, which need not be searched for biases
+        return w
+    rows = np.flatnonzero(convolves & biased(w))
+    if not len(rows):
         return w
     dtype, count = w.ops.dtype[rows], w.ops.column("count")[..., rows]
     same = {name: w.ops.column(name)[..., rows] for name in ("eager", "burst")}

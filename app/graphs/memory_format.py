@@ -36,6 +36,8 @@ def in_memory_format(w: Workload, run: Run) -> Workload:
 def _is_converted(w: Workload, run: Run) -> bool:
     """Return whether torch.compile runs the network with channels last."""
     rows = np.flatnonzero(w.ops.kind == OP_CODE["conv2d"])
+    if not len(rows):
+        return False
     ops = w.ops.take(rows)
     groups, made = ops.column("groups"), ops.column("out_channels")
     channels = ops.column("in_channels") / groups

@@ -25,7 +25,7 @@ from app.ops.depthwise import THREADS, depthwise_clocks, is_depthwise
 from app.ops.figures import Broken, Products, Ratio, Rereads, Transformed, Work
 from app.ops.gradient import OF_CONVOLUTION
 from app.ops.grouped import fit_tiles_to_groups, grouped_clocks
-from app.ops.images import CHANNELS_LAST, PADDING, WINDOW_DIMS, Plane, plane, slid
+from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS, PADDING, WINDOW_DIMS, Plane, plane, slid
 from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
 from app.ops.tiles import Grid
@@ -50,7 +50,6 @@ _GATHERED = 2.0, 3.2
 _AROUND, _SPEED = (8.0, 20.0, 16.0), (1.05, 0.9, 1.15)
 # Channels in that cuDNN pads images of fewer to, which it has kernels for.
 _FEW_CHANNELS = 4.0
-_ON_TENSOR_UNITS = [DTYPE_CODE[name] for name in ("fp16", "bf16", "tf32")]
 # Of the measuring suite: a group of all channels.
 _ALL_CHANNELS = 0
 
@@ -75,19 +74,13 @@ def handed(table: OpTable) -> Floats:
     return images
 
 
-def _flops(table: OpTable) -> Floats:
-    groups, m, n, k = products(table)
-    flops: Floats = 2.0 * (1.0 + table.column("backward")) * groups * m * n * k
-    return flops
-
-
 def work(table: OpTable) -> Work:
     """Work of convolutions."""
     groups, m, n, k = products(table)
     passes = 1.0 + table.column("backward")
     read = handed(table) + groups * n * k * WEIGHT_BYTES[table.dtype]
     written = groups * m * n * OUTPUT_BYTES[table.dtype]
-    return Work(_flops(table), passes * (read + written), passes * read + written)
+    return Work(2.0 * passes * groups * m * n * k, passes * (read + written), passes * read + written)
 
 
 def _outputs(table: OpTable) -> Floats:
@@ -98,7 +91,7 @@ def _outputs(table: OpTable) -> Floats:
 
 def relaid(table: OpTable) -> Floats:
     """Bytes read and written where images pass to channels last, which kernels of tensor units take, and back."""
-    converted = np.isin(table.dtype, _ON_TENSOR_UNITS) & (table.column(CHANNELS_LAST.name) == 0.0)
+    converted = np.isin(table.dtype, ON_TENSOR_UNITS) & (table.column(CHANNELS_LAST.name) == 0.0)
     written = _outputs(table) * OUTPUT_BYTES[table.dtype]
     return np.where(converted, 2.0 * (1.0 + table.column("backward")) * (handed(table) + written), 0.0)
 
@@ -151,9 +144,8 @@ def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
 
 def _rereads(table: OpTable) -> Rereads:
     """Nothing is read again; threads compute outputs of depthwise convolutions, and of several groups in FP32."""
-    nothing = np.zeros(len(table))
-    clocks = depthwise_clocks(table, _outputs(table), plane(table, "kernel_size").area)
-    clocks += grouped_clocks(table, _flops(table))
+    nothing, outputs, window = np.zeros(len(table)), _outputs(table), plane(table, "kernel_size").area
+    clocks = depthwise_clocks(table, outputs, window) + grouped_clocks(table, outputs, window)
     return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
 
 
@@ -262,8 +254,9 @@ CONV_OPS = (
         padded=_padded,
         retile=_retile,
         rereads=_rereads,
-        # On tensor units from whole networks, on TITAN V and RTX 2080 Ti and on RTX 3090 and 4090, but for Hopper. In
-        # FP32 on Hopper by eye from our H200's rows: Ampere's kernels, in tiles of 256 x 64, 128 x 32 or 32 x 32.
+        # On tensor units from whole networks, of TITAN V and RTX 2080 Ti, and of RTX 3090 and 4090; the last one is what
+        # our H200's rows are learned beside. In FP32 on Hopper by eye from these: Ampere's kernels, in tiles of 256 x 64,
+        # 128 x 32 or 32 x 32.
         prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.85, 1.05, 0.75), lanes_since_hopper=0.65),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),

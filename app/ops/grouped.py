@@ -13,11 +13,12 @@ from __future__ import annotations
 import numpy as np
 
 from app.ops.depthwise import is_depthwise
-from app.ops.images import CHANNELS_LAST
+from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS
 from app.ops.tiles import CANDIDATES, Grid
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_CODE, OpTable
 
+_FP32 = DTYPE_CODE["fp32"]
 # FLOPs of an SM per clock in FP32, beside the products.
 _THREADS_FLOPS = 57.0
 # Columns of a tile at least, channels first and last; channels of a step; the widest groups with kernels of their own.
@@ -30,32 +31,28 @@ def _is_grouped(table: OpTable) -> Bools:
     return several
 
 
-def _by_threads(table: OpTable) -> Bools:
-    by_threads: Bools = table.dtype == DTYPE_CODE["fp32"]
-    return by_threads
-
-
-def grouped_clocks(table: OpTable, flops: Floats) -> Floats:
-    """Return the SM clocks of rows with several groups of channels in FP32, [n]; 0 of other convolutions."""
-    clocks: Floats = np.where(_is_grouped(table) & _by_threads(table), flops / _THREADS_FLOPS, 0.0)
+def grouped_clocks(table: OpTable, outputs: Floats, window: Floats) -> Floats:
+    """Return the SM clocks of rows of several groups in FP32, [n], of `window` elements a channel; 0 of others."""
+    by_threads = _is_grouped(table) & (table.dtype == _FP32)
+    channels, passes = table.column("in_channels") / table.column("groups"), 1.0 + table.column("backward")
+    clocks: Floats = np.where(by_threads, 2.0 * passes * outputs * window * channels / _THREADS_FLOPS, 0.0)
     return clocks
 
 
 def fit_tiles_to_groups(table: OpTable, tiles: Grid) -> None:
     """Change `tiles`, in place, to those of kernels for several groups of channels."""
-    rows = np.flatnonzero(_is_grouped(table))
+    grouped = _is_grouped(table)
+    tiles.fill[:, grouped & (table.dtype == _FP32)] = 1.0
+    rows = np.flatnonzero(grouped & np.isin(table.dtype, ON_TENSOR_UNITS))
     if not len(rows):
         return
     table = table.take(rows)
     channels, made = (table.column(name) / table.column("groups") for name in ("in_channels", "out_channels"))
-    power_of_two = np.log2(channels) % 1.0 == 0.0
     last = table.column(CHANNELS_LAST.name) > 0.0
-    own = last & (channels == made) & (channels <= _NARROW) & power_of_two
+    own = last & (channels == made) & (channels <= _NARROW) & (np.log2(channels) % 1.0 == 0.0)
     columns = CANDIDATES[:, 1:]
-    wider = np.maximum(columns, np.where(last, _COLUMNS[1], _COLUMNS[0]))
+    wider = np.where(own, columns, np.maximum(columns, np.where(last, _COLUMNS[1], _COLUMNS[0])))
     fewer = np.ceil(made / wider) / np.ceil(made / columns)
-    steps = np.where(channels > _STEP, channels / (np.ceil(channels / _STEP) * _STEP), 1.0)
-    by_threads = _by_threads(table)
-    fill = tiles.fill[:, rows] * np.where(own, 1.0, steps * columns / (fewer * wider))
-    tiles.fill[:, rows] = np.where(by_threads, 1.0, fill)
-    tiles.blocks[:, rows] *= np.where(by_threads | own, 1.0, fewer)
+    steps = np.where(own | (channels <= _STEP), 1.0, channels / (np.ceil(channels / _STEP) * _STEP))
+    tiles.fill[:, rows] *= steps * columns / (fewer * wider)
+    tiles.blocks[:, rows] *= fewer

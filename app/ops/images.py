@@ -8,7 +8,10 @@ import numpy as np
 
 from app.ops.base import Dim
 from app.tables.arrays import Floats
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPE_CODE, OpTable
+
+# Formats whose convolutions run on tensor units, codes.
+ON_TENSOR_UNITS = [DTYPE_CODE[name] for name in ("fp16", "bf16", "tf32")]
 
 
 class Plane(NamedTuple):

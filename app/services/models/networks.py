@@ -96,9 +96,8 @@ def all_rows(network: Network, run: Run) -> Workload:
     """Return all rows of one device: forward, and in training backward, update and gradient exchange."""
     forward = forward_rows(network, run)
     check_stages(forward, run)
-    rows = forward if run.mode != "training" else training(forward, run)
-    rows = with_bias_kernels(with_key_exchange(rows, run), run)
-    return with_gradient_exchange(rows, run) if run.mode == "training" else rows
+    rows = training(forward, run) if run.mode == "training" else forward
+    return with_gradient_exchange(with_bias_kernels(with_key_exchange(rows, run), run), run)
 
 
 def rows_per_step(rows: Prepared, run: Run) -> Floats:
