@@ -254,9 +254,9 @@ CONV_OPS = (
         padded=_padded,
         retile=_retile,
         rereads=_rereads,
-        # On tensor units from whole networks, of TITAN V and RTX 2080 Ti, and of RTX 3090 and 4090; the last one is what
-        # our H200's rows are learned beside. In FP32 on Hopper by eye from these: Ampere's kernels, in tiles of 256 x 64,
-        # 128 x 32 or 32 x 32.
+        # On tensor units from whole networks, of TITAN V and RTX 2080 Ti, and of RTX 3090 and 4090; since Hopper a
+        # guess, which our H200's rows correct. In FP32 on Hopper by eye from these rows: Ampere's kernels, in tiles
+        # of 256 x 64, 128 x 32 or 32 x 32.
         prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.85, 1.05, 0.75), lanes_since_hopper=0.65),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
