@@ -27,18 +27,15 @@ from app.api import (
     measurements,
     openapi,
     operations,
-    pages,
     partition,
     predictions,
     predictors,
     prices,
     problems,
     scheduler,
-    sign_in,
     uploads,
 )
 from app.api.direct import DIRECT, Direct
-from app.api.pages.shell import STATIC, assets
 from app.api.predict import PredictRoute
 from app.api.query import check_parameters
 from app.api.service import Service
@@ -50,6 +47,8 @@ from app.bootstrap.correct import CorrectInProcess
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
+from app.dashboard import routes as pages
+from app.dashboard.routes.shell import STATIC, assets
 from app.engine import long_tail
 from app.engine.snapshot import SnapshotHolder
 from app.engine.versions import Stores
@@ -84,7 +83,7 @@ STRICT = (
     scheduler.router,
     llm_d.router,
 )
-LENIENT = (operations.router, sign_in.router, *pages.ROUTERS)
+LENIENT = (operations.router, *pages.ROUTERS)
 ROUTERS = (*STRICT, *LENIENT)
 
 

@@ -10,7 +10,7 @@ from app.cli.figures import cost_unit, figure, print_notes
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_ranking
 from app.config import Settings
-from app.services.charts.drawing import refuse_other
+from app.dashboard.charts.drawing import refuse_other
 from app.wire.rankings import RANKINGS, SERVED_RANKINGS
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def command(
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.services.charts.answers import ranking_chart
-    from app.services.charts.titles import workload_title
+    from app.dashboard.charts.answers import ranking_chart
+    from app.dashboard.charts.titles import workload_title
 
     title = workload_title(request["workload"])
     if isinstance(answer, ServingCompareResponse):

@@ -21,8 +21,8 @@ from app.config import Settings
 from app.errors import BadInput
 
 if TYPE_CHECKING:
+    from app.dashboard.charts.drawing import Drawing
     from app.engine.gpu_rows import Snapshot
-    from app.services.charts.drawing import Drawing
     from app.services.graphs.graph_store import Graphs
 
 File: TypeAlias = Annotated[

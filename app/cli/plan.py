@@ -10,7 +10,7 @@ from app.cli.figures import figure, print_notes
 from app.cli.options import Powers, Prices, WorkloadOptions, by_gpu, snapshot_of, with_options
 from app.cli.served import show_served_plan
 from app.config import Settings
-from app.services.charts.drawing import refuse_other
+from app.dashboard.charts.drawing import refuse_other
 
 if TYPE_CHECKING:
     from app.wire.job_plan_form import Choice, PlanResponse
@@ -98,8 +98,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_plan(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.services.charts.answers import plan_chart
-    from app.services.charts.titles import workload_title
+    from app.dashboard.charts.answers import plan_chart
+    from app.dashboard.charts.titles import workload_title
 
     title = workload_title(request["workload"])
     if isinstance(answer, ServingPlanResponse):

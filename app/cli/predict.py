@@ -10,8 +10,8 @@ from app.cli.figures import figure
 from app.cli.options import WorkloadOptions, snapshot_of, with_options
 from app.cli.served import show_notes, show_served
 from app.config import Settings
+from app.dashboard.charts.drawing import Drawing, refuse_other
 from app.runtime.service_file import answer_of_service
-from app.services.charts.drawing import Drawing, refuse_other
 
 if TYPE_CHECKING:
     from app.wire.prediction_form import Prediction, PredictResponse
@@ -37,7 +37,7 @@ def command(
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
     answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
-    from app.services.charts.titles import workload_title
+    from app.dashboard.charts.titles import workload_title
 
     kind = request["workload"].get("kind")
     if kind == "operator_table":
@@ -49,7 +49,7 @@ def command(
     response = msgspec.json.decode(answer, type=PredictResponse)
 
     def drawn() -> Drawing:
-        from app.services.charts.answers import prediction_chart
+        from app.dashboard.charts.answers import prediction_chart
 
         return prediction_chart(response, workload_title(request["workload"]))
 

@@ -10,12 +10,12 @@ import typer
 
 from app.cli.options import AsJson, snapshot_of
 from app.config import Settings
+from app.dashboard.charts.drawing import refuse_other
 from app.errors import BadInput, FieldError
-from app.services.charts.drawing import refuse_other
 
 if TYPE_CHECKING:
+    from app.dashboard.charts.drawing import Drawing
     from app.engine.shipped import Shipped
-    from app.services.charts.drawing import Drawing
 
 _HEAD = f"{'predictor':<16}{'predicts':<32}{'answered by':<32}shipped version learned"
 
@@ -87,7 +87,7 @@ def _card(shipped: Mapping[str, Shipped], predictor: str) -> Sequence[Mapping[st
 
 
 def _chart(card: Sequence[Mapping[str, Any]], predictor: str) -> Drawing:
-    from app.services.charts.answers import accuracy_chart
+    from app.dashboard.charts.answers import accuracy_chart
 
     unseen = [row for row in card if row["split"] == "gpu_held_out" and row.get("gpu", "all") == "all"]
     return accuracy_chart(unseen, predictor, "on unseen GPUs")

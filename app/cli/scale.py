@@ -11,8 +11,8 @@ from app.cli.figures import figure
 from app.cli.model_workload import model_workload
 from app.cli.options import snapshot_of
 from app.config import Settings
+from app.dashboard.charts.drawing import refuse_other
 from app.errors import BadInput, FieldError
-from app.services.charts.drawing import refuse_other
 
 if TYPE_CHECKING:
     from app.services.models.scaling import Point
@@ -64,8 +64,8 @@ def command(  # noqa: PLR0913 - one parameter per option
         most = settings.max_batch_rows
         points = scaling_curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
-        from app.services.charts.answers import scaling_chart
-        from app.services.charts.titles import workload_title
+        from app.dashboard.charts.answers import scaling_chart
+        from app.dashboard.charts.titles import workload_title
 
         # The axes have the batch.
         title = workload_title({**request["workload"], "batch": None})

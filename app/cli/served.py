@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.cli.figures import figure, print_notes
-from app.services.charts.drawing import Drawing
+from app.dashboard.charts.drawing import Drawing
 
 if TYPE_CHECKING:
     from app.cli.options import WorkloadOptions
@@ -28,7 +28,7 @@ def show_served(options: WorkloadOptions, answer: bytes, title: str) -> None:
     response = msgspec.json.decode(answer, type=ServingResponse)
 
     def drawn() -> Drawing:
-        from app.services.charts.answers import prediction_chart
+        from app.dashboard.charts.answers import prediction_chart
 
         return prediction_chart(response, title)
 
@@ -69,7 +69,7 @@ def show_served_ranking(options: WorkloadOptions, answer: ServingCompareResponse
     """Print a comparison as the options say."""
 
     def drawn() -> Drawing:
-        from app.services.charts.answers import served_ranking_chart
+        from app.dashboard.charts.answers import served_ranking_chart
 
         return served_ranking_chart(answer, title)
 
@@ -100,7 +100,7 @@ def show_served_plan(options: WorkloadOptions, answer: ServingPlanResponse, titl
     """Print a plan as the options say."""
 
     def drawn() -> Drawing:
-        from app.services.charts.answers import served_plan_chart
+        from app.dashboard.charts.answers import served_plan_chart
 
         return served_plan_chart(answer, title)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from app.api.openapi import _document
 from app.config import CHECKOUT, Settings
+from app.dashboard.fields import example
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
 from app.engine.gpu_rows import Snapshot
@@ -29,7 +30,6 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.intervals.conformal import Intervals
 from app.services.dispatch import predict_workload
 from app.services.measurements.design import design
-from app.services.pages.fields import example
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.graph_form import check_graph

@@ -1,0 +1,53 @@
+"""GET /measured: stored measurements and retrainings, as in GET /measurements and GET /jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from app.api.deps import DatabaseDep, HolderDep
+from app.api.jobs import list_jobs
+from app.api.measurements import MeasurementQuery, list_measurements
+from app.dashboard.routes.shell import page
+from app.errors import BadInput, FieldError, GpucastError
+from app.wire.near_names import near_names
+
+router = APIRouter(include_in_schema=False)
+
+FILTERS = ("gpu", "kind", "name", "software", "source")
+ROWS = 50
+
+
+@router.get("/measured")
+def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response:
+    """A page of measurements, filtered, and the latest jobs."""
+    parameters = {name: value for name, value in request.query_params.items() if value}
+    jobs = list_jobs(database).items
+    shown: dict[str, Any] = {
+        "typed": {name: parameters.get(name, "") for name in FILTERS},
+        "jobs": jobs,
+        "pairs": list(parameters.items()),
+    }
+    try:
+        found = list_measurements(_query({"limit": str(ROWS)} | parameters), database, holder)
+    except GpucastError as error:
+        complaints = {str(item.loc[0]): [item.msg] for item in error.errors} or {"gpu": [error.detail]}
+        return page(request, "measured.html", status=error.status, error=error, complaints=complaints, **shown)
+    return page(request, "measured.html", found=found, **shown)
+
+
+def _query(parameters: dict[str, str]) -> MeasurementQuery:
+    try:
+        return MeasurementQuery.model_validate(parameters)
+    except ValidationError as error:
+        wrong = [FieldError((str(item["loc"][0]),), _said(item["msg"], item["input"])) for item in error.errors()]
+        raise BadInput(wrong[0].msg, errors=wrong) from None
+
+
+def _said(message: str, given: Any) -> str:
+    near = near_names(str(given), re.findall(r"'(\w+)'", message))
+    return f"{message}, got {str(given)[:60]!r}" + (f": did you mean {' or '.join(near)}?" if near else "")

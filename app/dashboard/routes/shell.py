@@ -1,0 +1,158 @@
+"""Shared by all pages: templates, headers, state in the address, errors at the controls."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import msgspec
+from fastapi import Depends, Request
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from app import __version__
+from app.dashboard import format_figures
+from app.dashboard.address import Address, curl
+from app.dashboard.charts.drawing import Drawing, as_svg
+from app.dashboard.mends import mends
+from app.errors import GpucastError
+
+WEB = Path(__file__).resolve().parents[1] / "web"
+STATIC = "/static"
+# Level of gzip: higher ones take longer for a few bytes less.
+_COMPRESSION = 6
+# Pages run only our scripts and send no request to another host.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'self';"
+        " frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+# The views in the order of the navigation; `True`: the view keeps the workload in its address.
+VIEWS = (
+    ("/", "Compare", True),
+    ("/detail", "One GPU", True),
+    ("/scaling", "Scaling", True),
+    ("/serving", "Serving", True),
+    ("/accuracy", "Accuracy", False),
+    ("/measured", "Measurements", False),
+    ("/catalogue", "GPUs", False),
+    ("/docs", "API", False),
+)
+
+
+class _Assets(StaticFiles):
+    """Scripts and styles, which a browser revalidates at each visit."""
+
+    def file_response(self, *args: Any, **more: Any) -> Response:
+        response = super().file_response(*args, **more)
+        response.headers.update(HEADERS)
+        return response
+
+
+def assets() -> ASGIApp:
+    """Return the files under STATIC, compressed, as an ASGI application."""
+    return GZipMiddleware(_Assets(directory=WEB / "static"), compresslevel=_COMPRESSION)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(WEB / "templates"),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        name: getattr(format_figures, name)
+        for name in (
+            "amount",
+            "data_size",
+            "decimals",
+            "number",
+            "percent",
+            "plain",
+            "short",
+            "spread",
+            "time",
+            "workload_line",
+        )
+    }
+    environment.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
+    return environment
+
+
+def _query(pairs: Sequence[tuple[str, str]], **changed: str) -> str:
+    """Return a query string of these pairs, with `changed` ones replaced."""
+    kept = [(name, value) for name, value in pairs if name not in changed]
+    return "?" + urlencode([*kept, *((name, value) for name, value in changed.items() if value)])
+
+
+_ENVIRONMENT = _environment()
+
+
+def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
+    """Return a page; `shown` are the variables of its template."""
+    shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
+    body = _ENVIRONMENT.get_template(template).render(shown).encode()
+    headers = {**HEADERS, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body, headers["Content-Encoding"] = gzip.compress(body, _COMPRESSION, mtime=0), "gzip"
+    return HTMLResponse(body, status, headers)
+
+
+def refused(request: Request, template: str, address: Address, error: GpucastError, **shown: Any) -> HTMLResponse:
+    """Return a page with an error beside the controls of its address, and links that mend it."""
+    shown = {"complaints": address.complaints(error), "mends": mends(address, error)} | shown
+    return page(request, template, status=error.status, error=error, **shown)
+
+
+def missing(request: Request) -> HTMLResponse:
+    """Return the page of an address that has none, status 404."""
+    return page(request, "missing.html", status=404)
+
+
+def as_json(answer: Any) -> Response:
+    """Return the API's answer behind a page."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def command(request: Request, path: str, body: Mapping[str, Any]) -> str:
+    """Return the curl command behind a page."""
+    return curl(str(request.base_url).rstrip("/"), path, body)
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether the address requests the API's answer instead of the page."""
+    return request.query_params.get("format") == "json"
+
+
+def wants_svg(request: Request) -> bool:
+    """Return whether the address requests a chart of the answer instead of the page."""
+    return request.query_params.get("format") == "svg"
+
+
+def wants_answer(request: Request) -> bool:
+    """Return whether the address requests anything but the page, so that errors are those of the API."""
+    return wants_json(request) or wants_svg(request)
+
+
+def as_picture(drawing: Drawing) -> Response:
+    """Return a chart as an SVG file, which runs and loads nothing."""
+    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'"}
+    return Response(as_svg(drawing), media_type="image/svg+xml", headers=headers)
+
+
+def _address(request: Request) -> Address:
+    return Address.of(request.query_params.multi_items())
+
+
+AddressDep = Annotated[Address, Depends(_address)]

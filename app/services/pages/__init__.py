@@ -1,1 +1,0 @@
-"""What the pages of the dashboard show: query strings to API requests, API answers to tables and charts."""
