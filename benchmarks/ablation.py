@@ -32,8 +32,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.engine.curated import load_seed_specs
-from app.evaluation.operator_cells import read_cells
-from app.evaluation.operators import NO_EVIDENCE, family_of, operators_of
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.predictor import Auto
@@ -53,6 +51,8 @@ from app.training.operator_folds import (
     operator_folds,
 )
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
+from evaluation.operator_cells import read_cells
+from evaluation.operators import NO_EVIDENCE, family_of, operators_of
 
 HELD_OUT, LARGEST = 0.2, 0.125
 FEW = 32

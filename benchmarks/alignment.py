@@ -14,8 +14,8 @@ from collections import defaultdict
 import numpy as np
 
 from app.config import SHIPPED_MODELS
-from app.evaluation.scorecard.score import shipped_snapshot
 from benchmarks.own_rows import own_rows, predicted_ms
+from evaluation.scorecard.score import shipped_snapshot
 
 SIZES = {"linear": ("m", "n", "k"), "bmm": ("b", "m", "n", "k")}
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from app.config import SEED_MEASUREMENTS, SHIPPED_MODELS
-from app.evaluation.scorecard.case import Case, Part
-from app.evaluation.scorecard.score import predicted, shipped_snapshot
 from benchmarks.repeats import measured_rows
+from evaluation.scorecard.case import Case, Part
+from evaluation.scorecard.score import predicted, shipped_snapshot
 
 GPU, ALIKE = "h200-sxm-141gb", 0.05
 FOLDERS = ("host-bound", "another-host")

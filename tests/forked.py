@@ -156,8 +156,8 @@ def _serve() -> NoReturn:
     from app.cli import COMMANDS
     from app.engine import long_tail
 
-    for name in ("main", "worker", *(f"cli.{module}" for _, module, _ in COMMANDS)):
-        import_module(f"app.{name}")
+    for name in ("app.main", "app.worker", *(name if "." in name else f"app.cli.{name}" for _, name, _ in COMMANDS)):
+        import_module(name)
     snapshot = shipped_snapshot()  # held, so that commands find its versions in use
     warm(snapshot)
     long_tail.warm()

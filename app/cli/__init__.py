@@ -18,7 +18,8 @@ from app import __version__
 from app.cli.shell_hints import in_shell, options_for, with_value
 from app.errors import GpucastError
 
-# (name, module of this package, one line of help). The module's `command` is a function or a Typer application.
+# (name, module of this package or with its path of another, one line of help). The module's `command` is a function or
+# a Typer application.
 COMMANDS = (
     ("serve", "serve", "Start the whole service: database, API and worker."),
     ("worker", "worker", "Run queued retraining jobs."),
@@ -40,7 +41,7 @@ COMMANDS = (
     ("measure", "measure", "Measure this machine's GPU or CPU, to a file."),
     ("train", "train", "Train the predictors that ship with the code."),
     ("trace", "trace", "Write the JSON graph of a PyTorch model."),
-    ("evaluate", "evaluate", "Reproduce papers' tables and evaluate our own accuracy."),
+    ("evaluate", "evaluation.commands", "Reproduce papers' tables and evaluate our own accuracy."),
     ("keys", "keys", "Create, list, rotate and revoke API keys."),
     ("doctor", "doctor", "Check what a service needs on this machine."),
     ("migrate", "migrate", "Migrate the database to a schema version, or check it."),
@@ -69,7 +70,7 @@ def build(called: str | None) -> typer.Typer:
         if name != called:
             app.command(name, help=line)(_unused)
             continue
-        command = import_module(f"app.cli.{module}").command
+        command = import_module(module if "." in module else f"app.cli.{module}").command
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, help=line)
         else:
@@ -103,6 +104,8 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "app":
             raise
+        if missing.name.partition(".")[0] == "evaluation":
+            sys.exit(f"gpucast {called} needs the folder evaluation/ of the repository, which this installation lacks")
         target = "measure" if called == "measure" else "install"
         sys.exit(f"gpucast {called} needs {missing.name}: `make {target}`, or pip install {missing.name}")
 

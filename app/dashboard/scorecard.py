@@ -8,7 +8,7 @@ from typing import Any
 
 from app.config import CHECKOUT
 
-_RECORD = CHECKOUT / "evaluation" / "scorecard.json"
+_RECORD = CHECKOUT / "evaluation" / "records" / "scorecard.json"
 
 
 @cache

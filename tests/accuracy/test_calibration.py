@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.evaluate import command
 from app.config import CHECKOUT
 from app.errors import BadInput
-from app.evaluation.calibration import evaluate_calibration
-from app.evaluation.operator_files import NEUSIGHT_FILE
+from evaluation.calibration import evaluate_calibration
+from evaluation.commands import command
+from evaluation.operator_files import NEUSIGHT_FILE
 
 pytestmark = pytest.mark.slow
 

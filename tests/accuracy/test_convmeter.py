@@ -12,10 +12,10 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
-from app.evaluation.convnets_by_operators import convmeter_cells
-from app.evaluation.measured_networks import FOLDER, read_networks
 from app.services.measurements.importers.timm import FILE
+from evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
+from evaluation.convnets_by_operators import convmeter_cells
+from evaluation.measured_networks import FOLDER, read_networks
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from app.evaluation.models import Result, Study, evaluate_models, read_study
-from app.evaluation.ranking import calibration, orders
-from app.evaluation.ranking_report import mean_tau
+from evaluation.models import Result, Study, evaluate_models, read_study
+from evaluation.ranking import calibration, orders
+from evaluation.ranking_report import mean_tau
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

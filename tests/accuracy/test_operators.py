@@ -13,8 +13,8 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
-from app.evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
-from app.evaluation.operators import evaluate_operators
+from evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
+from evaluation.operators import evaluate_operators
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

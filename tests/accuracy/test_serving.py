@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from app.evaluation.convnets_by_operators import shipped_engine
-from app.evaluation.serving.outcomes import Outcome
-from app.evaluation.serving.read_ml_energy import ML_ENERGY
-from app.evaluation.serving.read_others import ARRIVALS
-from app.evaluation.serving.read_points import INFERENCEX, OTHERS
-from app.evaluation.serving.report import energy, errors, lines, macro, order, overloads
-from app.evaluation.serving.study import evaluate_serving
-from app.evaluation.serving_steps import POINTS
+from evaluation.convnets_by_operators import shipped_engine
+from evaluation.serving.outcomes import Outcome
+from evaluation.serving.read_ml_energy import ML_ENERGY
+from evaluation.serving.read_others import ARRIVALS
+from evaluation.serving.read_points import INFERENCEX, OTHERS
+from evaluation.serving.report import energy, errors, lines, macro, order, overloads
+from evaluation.serving.study import evaluate_serving
+from evaluation.serving_steps import POINTS
 
 pytestmark = pytest.mark.slow
 

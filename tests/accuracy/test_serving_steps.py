@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.config import CHECKOUT
-from app.evaluation.convnets_by_operators import shipped_engine
-from app.evaluation.serving_steps import POINTS, Line, evaluate_serving_steps, lines, summary
+from evaluation.convnets_by_operators import shipped_engine
+from evaluation.serving_steps import POINTS, Line, evaluate_serving_steps, lines, summary
 
 pytestmark = pytest.mark.slow
 

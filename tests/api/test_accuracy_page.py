@@ -7,8 +7,8 @@ import json
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT
-from app.evaluation.scorecard.report import BEGIN, PAGE, RECORD
-from app.evaluation.scorecard.sources import SOURCES
+from evaluation.scorecard.report import BEGIN, PAGE, RECORD
+from evaluation.scorecard.sources import SOURCES
 
 
 def test_the_page_shows_the_recorded_cells_worst_first(client: TestClient) -> None:

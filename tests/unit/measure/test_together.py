@@ -15,13 +15,13 @@ pytest.importorskip("torch")
 
 from app.cli.measure import command
 from app.errors import BadInput
-from app.evaluation.own_networks import read_own
 from app.measure.data_parallel import Peers
 from app.measure.device import Device
 from app.measure.models_suite import CONVNETS, point, points
 from app.measure.output import Output
 from app.measure.point import Point
 from app.measure.runner import Runner
+from evaluation.own_networks import read_own
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
 from app.services.measurements.importers.host_drift import LAST_ROWS, host_drift
 from app.services.measurements.importers.neusight import read
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Numbers, Words
+from evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

@@ -12,7 +12,6 @@ import pytest
 
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
-from app.evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.importers.host_bound import host_bound
@@ -22,6 +21,7 @@ from app.services.measurements.listing import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
 from tests.forked import run_command
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

@@ -1,0 +1,155 @@
+"""Rank correlation of GPUs by predicted and by measured time of each model, with every GPU left out in turn.
+
+A GPU is predicted from operators of the other GPUs only (evaluation.models_left_out): of NVIDIA's those of
+NeuSight's training GPUs in its training dimensions, of AMD's all. L4 and A100 80GB are never trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from app.services.compare.likelihood import probability_faster
+from app.tables.operator_runs import OperatorRuns
+from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
+from app.wire.prediction_form import Interval
+from evaluation.models import Study
+from evaluation.models_left_out import predictions_left_out
+from evaluation.neusight_models import AMD
+
+Result = dict[str, Any]
+
+COVERAGE = 0.8
+# Least number of GPUs of an order.
+LEAST_GPUS = 4
+_BINS = 5
+_MODEL = ("model", "mode", "sequence", "batch")
+
+
+class Ranked(NamedTuple):
+    """Prediction of one run, as by POST /predict, and its measured time."""
+
+    gpu: str
+    latency_ms: float
+    interval_ms: Interval
+    measured_ms: float
+
+
+class Order(NamedTuple):
+    """A model measured on several GPUs, sorted by measured time."""
+
+    model: str
+    mode: str
+    sequence: int
+    batch: int
+    gpus: tuple[Ranked, ...]
+
+    @property
+    def tau(self) -> float:
+        """Return Kendall's tau of the predicted and the measured order."""
+        return float(kendalltau([each.latency_ms for each in self.gpus], [each.measured_ms for each in self.gpus])[0])
+
+
+class Bin(NamedTuple):
+    """Calibration bin: pairs of GPUs whose predicted order has a probability from `low` to `high`.
+
+    stated  mean probability of the predicted order
+    right   share of pairs whose predicted order is the measured one
+    """
+
+    low: float
+    high: float
+    pairs: int
+    stated: float
+    right: float
+
+
+def evaluate_ranking(study: Study, *, most: int, progress: Callable[[str], None]) -> list[Order]:
+    """Return the order of every model measured on LEAST_GPUS or more.
+
+    `most`: largest number of training rows per operator and GPU.
+    """
+    names = _names(study)
+    cells = predictions_left_out(study, _training_rows(study), names, progress, most=most)
+    return orders([*cells])
+
+
+def orders(cells: Sequence[Result]) -> list[Order]:
+    """Return the orders of single-device results by model, batch and mode, with LEAST_GPUS or more GPUs each."""
+    by_model: dict[tuple[Any, ...], list[Ranked]] = {}
+    for cell in cells:
+        if cell["option"]:
+            continue
+        interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
+        ranked = Ranked(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
+        by_model.setdefault(tuple(cell[name] for name in _MODEL), []).append(ranked)
+    return [
+        Order(model, mode, sequence, batch, tuple(sorted(ranked, key=lambda each: each.measured_ms)))
+        for (model, mode, sequence, batch), ranked in sorted(by_model.items())
+        if len(ranked) >= LEAST_GPUS
+    ]
+
+
+def calibration(every: Sequence[Order]) -> list[Bin]:
+    """Return the calibration bins: probability of the predicted order, from a half to one in _BINS equal steps."""
+    stated, right = map(np.array, zip(*(pair for order in every for pair in _pairs(order)), strict=True))
+    bin_of = np.minimum((2.0 * _BINS * (stated - 0.5)).astype(int), _BINS - 1)
+    return [
+        Bin(
+            0.5 + k / (2 * _BINS),
+            0.5 + (k + 1) / (2 * _BINS),
+            int(mine.sum()),
+            float(stated[mine].mean()),
+            float(right[mine].mean()),
+        )
+        for k in range(_BINS)
+        if (mine := bin_of == k).any()
+    ]
+
+
+def correlation(every: Sequence[Order]) -> float:
+    """Return the correlation of the errors of two GPUs on one model, in units of the half interval on their side."""
+    products, squares = list[float](), list[float]()
+    for order in every:
+        errors = [_error(ranked) for ranked in order.gpus]
+        products += [a * b for a, b in combinations(errors, 2)]
+        squares += [error**2 for error in errors]
+    return float(np.mean(products) / np.mean(squares))
+
+
+def _error(ranked: Ranked) -> float:
+    """Return the log error in units of the half interval on its side."""
+    error = log(ranked.measured_ms / ranked.latency_ms)
+    end = ranked.interval_ms.high if error > 0 else ranked.interval_ms.low
+    return error / abs(log(end / ranked.latency_ms))
+
+
+def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
+    """Return for every pair of GPUs the probability of the predicted order, and whether it is the measured one."""
+    for faster, slower in combinations(order.gpus, 2):
+        probability = probability_faster(faster, slower)
+        yield max(probability, 1.0 - probability), probability > 0.5
+
+
+def _names(study: Study) -> list[str]:
+    """Return the ids of GPUs with a model that is measured on LEAST_GPUS or more."""
+    gpus_of: dict[tuple[Any, ...], list[str]] = {}
+    for run in study.runs:
+        if not run.option:
+            gpus_of.setdefault(tuple(getattr(run, name) for name in _MODEL), []).append(run.gpu)
+    return sorted({gpu for gpus in gpus_of.values() if len(gpus) >= LEAST_GPUS for gpu in gpus})
+
+
+def _training_rows(study: Study) -> list[OperatorRuns]:
+    """Return the rows to train on, of all GPUs."""
+    amd, nvidia = ([study.gpus.ids.index(name) for name in names] for names in (AMD, NEUSIGHT_TRAINING))
+    train = []
+    for cell in study.operators:
+        gpu = cell.runs.rows.gpu
+        train.append(cell.runs.take(np.flatnonzero(np.isin(gpu, amd) | ((cell.split == TRAIN) & np.isin(gpu, nvidia)))))
+    return train

@@ -1,0 +1,141 @@
+"""The ML.ENERGY leaderboard: LLMs at a fixed number of running requests, and image and video models, on H100."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluation.scorecard.case import Case, Goal, Part, Row, Source
+from evaluation.scorecard.networks import config_of
+
+_GPU = "h100-sxm5-80gb"
+# Names without what does not change a step.
+_SAME = {
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3-8B",
+    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Llama-3.1-70B",
+    "meta-llama/Llama-3.3-70B-Instruct": "meta-llama/Llama-3.1-70B",
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama/Llama-3.1-405B",
+    **{
+        f"Qwen/Qwen3-235B-A22B-{kind}-2507{suffix}": "Qwen/Qwen3-235B-A22B"
+        for kind in ("Instruct", "Thinking")
+        for suffix in ("", "-FP8")
+    },
+    **{f"Qwen/Qwen3-30B-A3B-{kind}-2507": "Qwen/Qwen3-30B-A3B" for kind in ("Instruct", "Thinking")},
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen/Qwen3-30B-A3B",
+}
+# Forward passes of a denoising step, and samples of each per image, of the pipelines of Diffusers: one of one where
+# guidance is distilled, two of one in Wan; all others have the prompt and the empty one in a batch.
+_GUIDANCE = {
+    "black-forest-labs/FLUX.1-dev": (1, 1),
+    "tencent/HunyuanVideo": (1, 1),
+    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": (2, 1),
+    "Wan-AI/Wan2.1-T2V-14B-Diffusers": (2, 1),
+}
+# Tokens of a prompt, by the task: 100 of a user with what came before (each turn of a conversation is a request that
+# holds the turns before it: half a turn on average, of 100 and 600 tokens), graduate questions, code around a gap.
+_PROMPT_TOKENS = {"lm-arena-chat": 450, "gpqa": 250, "sourcegraph-fim": 1000}
+# Tokens that a running request has generated, over those of a mean answer: E[n^2] / (2 E[n]^2), as long answers run for
+# longer. Of two services' recorded chats (azure_2023_conv, mooncake_conversation) 0.80 and 0.77; were all alike, 0.5.
+_GENERATED = 0.78
+
+
+def cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Yield a case per row: the median time between tokens, or the time of a batch of images or videos."""
+    for row in rows:
+        name, task = str(row["model_id"]), str(row["task_file"])
+        model = name.partition("/")[2]
+        if row["median_itl_ms"] is None:
+            yield from _diffusion_cases(row, name, model)
+            continue
+        which = f"{task} {row['num_gpus']} GPUs tp{row['tensor_parallel']:g} ep{row['expert_parallel'] or 1:g}"
+        config, reason = config_of(_SAME.get(name, name)), ""
+        if task not in _PROMPT_TOKENS:
+            reason = "tokens of images and videos are not given"
+        elif config is None:
+            reason = f"no configuration of {model} is at hand"
+        parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
+        which = f"{which} batch {row['avg_batch_size']:.0f}"
+        yield Case(_GPU, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
+        each = tuple(_token(part.workload, _PROMPT_TOKENS[task], float(row["avg_output_len"])) for part in parts)
+        energy = tuple(part for pair in each for part in pair)
+        yield Case(
+            _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
+        )
+
+
+def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
+    """Yield the time of a batch of images or videos, and the energy of one."""
+    task, which = str(row["task_file"]), f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
+    one = task.removeprefix("text-to-")
+    reason = "the sequence of a diffusion transformer cannot be split" if int(row["num_gpus"]) > 1 else ""
+    parts = () if reason else _pipeline(row, name, one)
+    yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), parts, reason)
+    each = tuple(Part(part.times / float(row["batch_size"]), part.workload) for part in parts)
+    joules = float(row[f"energy_per_{one}_joules"])
+    yield Case(_GPU, model, f"energy of {one}s", which, joules, each, reason, unit="J")
+
+
+def _pipeline(row: Row, name: str, one: str) -> tuple[Part, ...]:
+    """Return the steps of the denoiser, the encoders of the prompts once, and of images the autoencoder once."""
+    (passes, samples), images = _GUIDANCE.get(name, (1, 2)), int(row["batch_size"])
+    workload: dict[str, Any] = {
+        "kind": "model",
+        "name": name,
+        "batch": samples * images,
+        "image_size": int(row["image_height"] or row["video_height"]),
+        "image_width": int(row["image_width"] or row["video_width"]),
+        "frames": int(row["num_frames"] or 1),
+        "dtype": "bf16",
+        "software": "pytorch",
+    }
+    steps, prompts = float(row["inference_steps"]) * passes, workload | {"part": "text_encoders", "batch": images}
+    decoded = (Part(1.0, workload | {"part": "autoencoder", "batch": images}),) if one == "image" else ()
+    return Part(steps, workload), Part(float(samples * passes), prompts), *decoded
+
+
+def _token(step: Mapping[str, Any], prompt_tokens: int, output_tokens: float) -> tuple[Part, Part]:
+    """Return the share of a token in a decode step, and in the prefill of its prompt."""
+    replicas = int(step["parallelism"]["attention_data"])
+    prompt = dict(step) | {"mode": "prefill", "batch": replicas, "sequence": prompt_tokens}
+    return Part(1.0 / step["batch"], step), Part(1.0 / (replicas * output_tokens), prompt)
+
+
+def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mapping[str, Any]:
+    devices, expert = int(row["num_gpus"]), int(row["expert_parallel"] or 1)
+    tensor = int(row["tensor_parallel"])
+    replicas = devices // tensor
+    batch = max(round(float(row["avg_batch_size"]) / replicas), 1) * replicas
+    dtype = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "w4a16_mxfp4"}[row["weight_precision"]]
+    if dtype == "fp8" and expert > 1:
+        dtype = "fp8_block"
+    return {
+        "kind": "model",
+        "config": config,
+        "mode": "decode",
+        "batch": batch,
+        "sequence": round(prompt_tokens + _GENERATED * float(row["avg_output_len"])),
+        "dtype": dtype,
+        "kv_dtype": "bf16",
+        "software": "vllm-0.11",
+        "parallelism": {"tensor": devices, "attention_data": replicas, "expert": expert},
+    }
+
+
+SOURCE = Source(
+    name="ml_energy",
+    title="LLMs, images and videos on H100, ml-energy/leaderboard@0cd52da, no licence (evaluation only)",
+    assumptions=(
+        "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
+        " at the mean batch and the mean context: a prompt and 0.78 of a mean answer, as in recorded chats",
+        "prompts of 450 tokens (lm-arena-chat, whose requests hold the turns before), 250 (gpqa) and 1,000"
+        " (sourcegraph-fim)",
+        "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
+        "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
+        "images and videos take the steps of the denoiser and the text encoders once per prompt, images the autoencoder"
+        " once, in eager PyTorch with fused attention; the autoencoders of videos are left out; guidance takes a second"
+        " sample, or a second pass (Wan), but where it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as"
+        " the pipelines do by default",
+    ),
+    goals=(Goal("time", 15.0), Goal("text-to-image", 25.0), Goal("text-to-video", 25.0), Goal("energy", 20.0)),
+    cases=cases,
+)
