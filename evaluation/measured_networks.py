@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
+from app.formats import timm
+from app.formats.table_columns import read_table
 from app.services.measurements.check_operators import check_operators
-from app.services.measurements.importers import timm
-from app.services.measurements.importers.table_columns import read_table
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog

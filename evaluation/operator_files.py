@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
+from app.formats import aiconfigurator, llmservingsim, native, neusight
+from app.formats.base import Part
 from app.ops import OP_CODE
 from app.services.measurements.check_operators import check_operators
-from app.services.measurements.importers import aiconfigurator, llmservingsim, native, neusight
-from app.services.measurements.importers.base import Part
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog

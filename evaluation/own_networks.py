@@ -15,9 +15,9 @@ from app.config import SEED_DATA
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
+from app.formats.bodies import read_measurements
 from app.graphs.convnets import FAMILIES
 from app.services.measurements.check_upload import check, raise_errors
-from app.services.measurements.measurement_bodies import read_measurements
 from app.services.measurements.stored_networks import NetworkTime, network_block, network_times
 from app.store.operator_blocks import identities
 from app.tables.catalog import Catalog

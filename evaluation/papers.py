@@ -9,10 +9,10 @@ from typing import Any
 
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput, NotFound
+from app.formats import native
+from app.formats.cuda_kernels import CLEAN_FILE, IMPORTER
 from app.predictors import PREDICTORS
 from app.services.measurements.check_upload import check
-from app.services.measurements.importers import native
-from app.services.measurements.importers.cuda_kernels import CLEAN_FILE, IMPORTER
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
 from app.training import clean_kernels

@@ -28,11 +28,11 @@ from app.config import Settings
 from app.engine.payloads import load_payload
 from app.engine.shipped import shipped_versions, write_list
 from app.errors import BadInput, GpucastError
+from app.formats.base import PartsImporter
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
 from app.services.learning.training_data import load_training_data
 from app.services.measurements.import_parts import import_parts
-from app.services.measurements.importers.base import PartsImporter
 from app.services.measurements.imports import find_importer
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions

@@ -10,11 +10,11 @@ import typer
 from app.cli.serving_deployment import deployment_options
 from app.config import Settings
 from app.errors import BadInput
-from app.services.measurements.importers import FORMS
+from app.formats import FORMS
 
 if TYPE_CHECKING:
+    from app.formats.base import Importer, PartsImporter
     from app.services.measurements.import_parts import PartsReport
-    from app.services.measurements.importers.base import Importer, PartsImporter
     from app.services.measurements.imports import ImportReport
 
 _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
@@ -76,8 +76,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     ] = None,
 ) -> None:
     """Import measurements, and report which rows are skipped and why."""
-    from app.services.measurements.importers.profiles import ProfileImporter, ProfileOptions
-    from app.services.measurements.importers.serving_results import ServingImporter
+    from app.formats.profiles import ProfileImporter, ProfileOptions
+    from app.formats.serving_results import ServingImporter
     from app.services.measurements.imports import find_importer
 
     importer = find_importer(form)
@@ -104,8 +104,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
 def _import(importer: Importer | PartsImporter, path: Path, dry_run: bool) -> None:
     """Import a path, and print the report."""
     from app.bootstrap.runtime import open_runtime
+    from app.formats.base import PartsImporter
     from app.services.measurements.import_parts import import_parts
-    from app.services.measurements.importers.base import PartsImporter
     from app.services.measurements.imports import import_folder
 
     print(f"reading {path} as {importer.name} ...", flush=True)

@@ -15,11 +15,11 @@ from app import __version__
 from app.errors import BadInput
 
 if TYPE_CHECKING:
+    from app.formats.base import Row
     from app.measure.connection import Connection
     from app.measure.serving.closed_loop import Measured
     from app.measure.serving.endpoint import Endpoint
     from app.measure.serving.results import Results
-    from app.services.measurements.importers.base import Row
 
 _S_PER_MINUTE = 60.0
 _LINE_EVERY_S = 5.0
@@ -168,9 +168,9 @@ def _report(results: Results) -> None:
 
 def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     """Return the measurements of a file, and why the others are left out. Raises BadInput that names an option."""
-    from app.services.measurements.importers.serving import own
-    from app.services.measurements.importers.serving.point import LeftOut
-    from app.services.measurements.importers.serving.rows import DeploymentOptions, to_row
+    from app.formats.serving import own
+    from app.formats.serving.point import LeftOut
+    from app.formats.serving.rows import DeploymentOptions, to_row
 
     rows, left_out = list[Any](), list[str]()
     for record in own.records(document):

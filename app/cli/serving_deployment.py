@@ -11,7 +11,7 @@ from app.cli.request_fields import put_fields, read_json
 from app.errors import BadInput
 
 if TYPE_CHECKING:
-    from app.services.measurements.importers.serving.rows import DeploymentOptions
+    from app.formats.serving.rows import DeploymentOptions
 
 
 def deployment_options(
@@ -25,7 +25,7 @@ def deployment_options(
     fields: Sequence[str] | None,
 ) -> DeploymentOptions:
     """Return the deployment. Raises BadInput for a --set without =, and a configuration that cannot be read."""
-    from app.services.measurements.importers.serving.rows import DeploymentOptions
+    from app.formats.serving.rows import DeploymentOptions
 
     nested: dict[str, Any] = {}
     put_fields(nested, fields or ())

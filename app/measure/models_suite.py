@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from app.errors import BadInput
+from app.graphs.builtin import find_config
 from app.graphs.convmeter_figures import figures
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
@@ -24,7 +25,6 @@ from app.graphs.run import Mode, Run
 from app.measure.device import Device
 from app.measure.network_phases import phases_of
 from app.measure.point import Point, Prepared
-from app.services.models.builtin import find_config
 
 SUITE = "models"
 # One of each family first; then the others.

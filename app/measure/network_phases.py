@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from app.graphs.builtin import find_config
 from app.graphs.convnets import is_convnet
 from app.measure.device import torch_dtypes
 from app.measure.point import Phases
 from app.measure.torch_convnets import convnet
 from app.measure.torch_transformers import transformer
-from app.services.models.builtin import find_config
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),

@@ -2,7 +2,7 @@
 
 Rows are flattened as POST /measurements takes them, with a column `outcome`: of one that is not `measured` there is no
 time. The schema's metadata holds, in JSON, the device as POST /gpus takes it (DEVICE of
-app.services.measurements.metadata); libraries, driver and clocks (FACTS); and the digest of every row's point (POINTS).
+app.formats.base); libraries, driver and clocks (FACTS); and the digest of every row's point (POINTS).
 A journal that a killed run left is taken up by the next one.
 """
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput
+from app.formats.base import DEVICE
 from app.measure.point import Point
 from app.measure.runner import BUSY, INTERRUPTED
-from app.services.measurements.metadata import DEVICE
 
 FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
 # Figures of a CPU that are the highest seen, as no data sheet tells them.

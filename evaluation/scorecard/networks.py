@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from app.config import SEED_DATA
-from app.services.models.builtin import find_config
+from app.graphs.builtin import find_config
 
 PATH = SEED_DATA / "scorecard" / "models.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from app.services.models.builtin import find_config
+from app.graphs.builtin import find_config
 from app.wire.serving_form import RequestTrace, ServingLoad, ServingParallelism, ServingWorkload
 from evaluation.serving.cases import Case, Measured
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.services.measurements.importers.timm import FILE
+from app.formats.timm import FILE
 from evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
 from evaluation.convnets_by_operators import convmeter_cells
 from evaluation.measured_networks import FOLDER, read_networks

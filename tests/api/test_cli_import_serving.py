@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from app.config import CHECKOUT, Settings
 from tests.forked import run_command
 
-DATA = CHECKOUT / "tests" / "unit" / "services" / "data" / "serving"
+DATA = CHECKOUT / "tests" / "unit" / "formats" / "data" / "serving"
 GPU = "h100-sxm5-80gb"
 DEPLOYMENT = ("--gpu", GPU, "--image", "vllm/vllm-openai:v0.19.0", "--tensor", "1", "--dtype", "bf16")
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from app.formats.native import IMPORTER
 from app.services.measurements.import_parts import import_parts
-from app.services.measurements.importers.native import IMPORTER
 from app.store.session import Database
 from tests.kernels_data import SAXPY
 

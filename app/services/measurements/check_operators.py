@@ -10,9 +10,10 @@ import numpy as np
 
 from app.engine.operator_blocks import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError
+from app.formats.operator_uploads import ROW_COLUMNS, to_measurement_error
 from app.predictors.roofline import hardware_limit
 from app.services.measurements.limits import find_breaches
-from app.services.measurements.measurement_columns import ROW_COLUMNS, read_measurement_columns
+from app.services.measurements.measurement_columns import read_measurement_columns
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.limit_breaches import Breach
 from app.store.operator_blocks import OperatorBlock
@@ -83,13 +84,6 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
             positions.append(sent.position[family.rows[possible[rows]]])
     found = (tuple(limits.errors), limits.wrong, limits.reasons, tuple(limits.breaches))
     return CheckedOperators(tuple(blocks), tuple(positions), *found)
-
-
-def to_measurement_error(error: FieldError, position: Ints) -> FieldError:
-    """Convert an error of a column, (name, row), to one of a measurement, (position, field)."""
-    name, *row = error.loc
-    field = (*str(name).split("."),) if name in ROW_COLUMNS else ("workload", name)
-    return FieldError((*(int(position[int(k)]) for k in row), *field), error.msg)
 
 
 def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[MeasurementColumns, list[Family]]:

@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from app.engine.catalogue import load_catalog
 from app.errors import BadInput, FieldError
+from app.formats.base import Part, PartsImporter
 from app.services.measurements.check_upload import Checked, check
-from app.services.measurements.importers.base import Part, PartsImporter
 from app.services.measurements.saving import count_new, save
 from app.store.session import Database
 from app.wire.measurements.upload import UploadPart

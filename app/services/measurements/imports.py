@@ -9,14 +9,14 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from app import formats
 from app.engine.catalogue import load_catalog
 from app.errors import BadInput, NotFound
-from app.services.measurements import importers
+from app.formats import FORMS
+from app.formats.base import Importer, PartsImporter, Skipped
+from app.formats.profiles import ProfileImporter
+from app.formats.serving_results import ServingImporter
 from app.services.measurements.check_upload import Checked, check
-from app.services.measurements.importers import FORMS
-from app.services.measurements.importers.base import Importer, PartsImporter, Skipped
-from app.services.measurements.importers.profiles import ProfileImporter
-from app.services.measurements.importers.serving_results import ServingImporter
 from app.services.measurements.saving import save
 from app.store import gpus as gpu_store
 from app.store.session import Database
@@ -48,7 +48,7 @@ def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter | Ser
     if name not in FORMS:
         raise NotFound(f"Unknown importer {name!r}{did_you_mean(name, FORMS)}; known: {', '.join(FORMS)}.")
     found: Importer | PartsImporter | ProfileImporter | ServingImporter = import_module(
-        f"{importers.__name__}.{FORMS[name][0]}"
+        f"{formats.__name__}.{FORMS[name][0]}"
     ).IMPORTER
     return found
 

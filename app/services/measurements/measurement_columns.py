@@ -14,7 +14,7 @@ import numpy as np
 
 from app.engine.operator_blocks import MeasurementColumns
 from app.errors import GpucastError
-from app.ops.base import Dim
+from app.formats.operator_uploads import FIGURES
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import NO_TIME
 from app.tables.arrays import Floats, Ints
@@ -25,19 +25,6 @@ from app.wire.operators.row_forms import Field
 
 # Before this year there were no programmable GPUs; an earlier date means an unset clock.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-_ABSENT = float("nan")
-# Figures besides the operator's own, in the request's units.
-_FIGURES = (
-    Dim("latency_ms", "time on the device, milliseconds", least=1e-6, whole=False, most=1e9),
-    Dim("latency_std_ms", "its spread, milliseconds", least=0.0, default=_ABSENT, whole=False, most=1e9),
-    Dim("runs", "how often it was run", default=_ABSENT, most=2.0**31 - 1),
-    Dim("clock_hz", "clock, Hz", default=_ABSENT, whole=False, most=1e12),
-    Dim("power_w", "power, W", least=0.0, default=_ABSENT, whole=False, most=1e6),
-)
-FIGURES = tuple(dim.name for dim in _FIGURES)
-WORDS = ("gpu", "software", "source", "measured_at", "kernel.name", "kernel.grid", "kernel.block")
-# Columns of a measurement besides its operator's; `software` is also one of the operator.
-ROW_COLUMNS = (*WORDS, *FIGURES)
 _LARGEST_EXTENT = 2**31 - 1
 
 
@@ -45,7 +32,7 @@ def read_measurement_columns(
     gpus: UploadGpus, columns: Mapping[str, Column], every: Ints, problems: Problems
 ) -> MeasurementColumns:
     """Return the columns of rows `every`, int [n], in SI units. GPUs that rows name are added to `gpus`."""
-    fields = [Field(dim.name, dim, dim.help) for dim in _FIGURES]
+    fields = [Field(dim.name, dim, dim.help) for dim in FIGURES]
     values = [figures("a measurement", field, columns.get(field.name), every, problems)[0] for field in fields]
     latency_ms, std_ms, runs, clock_hz, power_w = (np.broadcast_to(column, len(every)) for column in values)
     gpu = _text_numbers("gpu", columns, every, problems, lambda word: float(_gpu(gpus, word)), required=True)

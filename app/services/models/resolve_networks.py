@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from app.errors import BadInput, FieldError
+from app.graphs import builtin as builtin_models
 from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.formats import Formats, has_formats
@@ -19,7 +20,6 @@ from app.graphs.run import Run
 from app.ops.stacks import NO_WAIT, engine_host
 from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
-from app.services.models import builtin as builtin_models
 from app.services.models.networks import Network
 from app.services.models.run_options import attention_kernels, is_cudnn_attention, is_first_flash, to_run
 from app.tables.ops import WEIGHT_DTYPES

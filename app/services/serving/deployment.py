@@ -11,13 +11,13 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
+from app.graphs.builtin import find_config
 from app.graphs.formats import has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
 from app.ops.stacks import STACKS as STACK_NAMES
 from app.ops.stacks import is_eager, stack_name, stack_of
-from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths

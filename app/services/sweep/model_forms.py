@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from app.graphs.builtin import find_config
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.formats import has_formats
@@ -18,7 +19,6 @@ from app.graphs.transformers.architecture import Architecture
 from app.graphs.transformers.batched import split_sizes, with_sizes
 from app.graphs.transformers.lowering import write
 from app.graphs.transformers.splitting import check
-from app.services.models.builtin import find_config
 from app.services.models.networks import Network
 from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload

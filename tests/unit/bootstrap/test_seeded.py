@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
+from app.formats.native import IMPORTER
 from app.ops.stacks import is_eager
 from app.services.measurements.import_parts import import_parts
-from app.services.measurements.importers.native import IMPORTER
 from app.services.measurements.removal import remove
 from app.store import measurements
 from app.store.measurement_filters import Filters

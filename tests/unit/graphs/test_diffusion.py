@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from app.errors import BadInput
+from app.graphs.builtin import find_config, names
 from app.graphs.diffusion.lowering import tokens_of
 from app.graphs.importers.diffusers import is_diffusion, lower, read
 from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.kinds import kinds_of, work_of
-from app.services.models.builtin import find_config, names
 from app.tables.workload import Workload
 from tests.unit.transformers import config
 

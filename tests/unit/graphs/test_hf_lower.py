@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from app.config import SEED_DATA
+from app.graphs.builtin import find_config, names
 from app.graphs.importers.diffusers import is_diffusion
 from app.graphs.importers.hf import lower, read
 from app.graphs.operands import operands
@@ -15,7 +16,6 @@ from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.expert_gates import BY_GROUPS, GELU, PLAIN, SILU
 from app.ops.kinds import kinds_of
-from app.services.models.builtin import find_config, names
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 
+from app.graphs.builtin import find_config  # noqa: E402
 from app.graphs.convmeter_figures import figures  # noqa: E402
 from app.graphs.convnets import lower  # noqa: E402
 from app.graphs.importers import hf  # noqa: E402
@@ -20,7 +21,6 @@ from app.measure.models_suite import BLOCKS, CONVNETS, points  # noqa: E402
 from app.measure.point import Point  # noqa: E402
 from app.measure.torch_convnets import convnet  # noqa: E402
 from app.measure.torch_transformers import transformer  # noqa: E402
-from app.services.models.builtin import find_config  # noqa: E402
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 # One of each kind of layer and of joining them.

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput
+from app.formats.bodies import read_measurements
 from app.measure import output as output_module
 from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
@@ -22,7 +23,6 @@ from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner, flat
 from app.measure.timing import added_by_events_s
-from app.services.measurements.measurement_bodies import read_measurements
 from tests.busy_machine import least
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")

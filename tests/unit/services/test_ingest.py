@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput, FieldError
+from app.formats.bodies import read_measurements
 from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.ingest import ingest
-from app.services.measurements.measurement_bodies import read_measurements
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurements.row_columns import MAX_REPORTED

@@ -1,0 +1,173 @@
+"""Read measured operators from CSV and Parquet into columns, without a Python object per cell.
+
+Columns are fields of the measurement (`gpu`, `software`, `latency_ms`, `kernel.name`, `kernel.grid` as `64x64x1`, ...)
+and of the operator (`op`, `dtype`, `m`, ...; a leading `workload.` is allowed). An empty cell is an absent field.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from app.errors import BadInput, FieldError, Malformed
+from app.ops.base import Dim
+from app.tables.arrays import Ints
+from app.wire.decoding import summary
+from app.wire.measurements.parquet_rows import to_microseconds
+from app.wire.measurements.row_columns import MAX_REPORTED
+from app.wire.measurements.upload import OperatorColumns
+from app.wire.operators.batch_files import is_numbers, is_words, to_numbers, to_words
+from app.wire.operators.operator_columns import Column, Numbers, Problems
+from app.wire.operators.row_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
+
+_ABSENT = float("nan")
+# Figures besides the operator's own, in the request's units.
+FIGURES = (
+    Dim("latency_ms", "time on the device, milliseconds", least=1e-6, whole=False, most=1e9),
+    Dim("latency_std_ms", "its spread, milliseconds", least=0.0, default=_ABSENT, whole=False, most=1e9),
+    Dim("runs", "how often it was run", default=_ABSENT, most=2.0**31 - 1),
+    Dim("clock_hz", "clock, Hz", default=_ABSENT, whole=False, most=1e12),
+    Dim("power_w", "power, W", least=0.0, default=_ABSENT, whole=False, most=1e6),
+)
+WORDS = ("gpu", "software", "source", "measured_at", "kernel.name", "kernel.grid", "kernel.block")
+# Columns of a measurement besides its operator's; `software` is also one of the operator.
+ROW_COLUMNS = (*WORDS, *(figure.name for figure in FIGURES))
+OPERATOR_COLUMNS = tuple(dict.fromkeys((*ROW_COLUMNS, *COLUMN_NAMES)))
+_WORDS = {*WORDS, *WORD_FIELDS}
+_EXTENTS = ("kernel.grid", "kernel.block")
+_PREFIX = "workload."
+
+
+def strip_prefix(name: str) -> str:
+    """Return a column's name without a leading `workload.`."""
+    plain = name.strip().removeprefix(_PREFIX)
+    return name.strip() if plain in ROW_COLUMNS else plain
+
+
+def to_measurement_error(error: FieldError, position: Ints) -> FieldError:
+    """Convert an error of a column, (name, row), to one of a measurement, (position, field)."""
+    name, *row = error.loc
+    field = (*str(name).split("."),) if name in ROW_COLUMNS else ("workload", name)
+    return FieldError((*(int(position[int(k)]) for k in row), *field), error.msg)
+
+
+def csv_names(body: bytes) -> list[str]:
+    """Return the names in the header of a CSV body; empty if unreadable."""
+    first = body[: body.find(b"\n")] if b"\n" in body else body
+    try:
+        return next(csv.reader(io.StringIO(first.decode("utf-8-sig", "replace"))), [])
+    except csv.Error:
+        return []
+
+
+def read_parquet_columns(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Return the operators of a table; `position` is each row's place in the file, int [n].
+
+    Raises BadInput for columns of the wrong type.
+    """
+    problems = Problems((), most=MAX_REPORTED)
+    columns: dict[str, Column] = {}
+    for name, cells in zip(table.column_names, table.columns, strict=True):
+        if name in _EXTENTS or name == "measured_at":
+            columns[name] = to_words(_as_text(cells))
+        elif name in _WORDS and is_words(cells.type):
+            columns[name] = to_words(cells)
+        elif name not in _WORDS and is_numbers(cells.type, pair=name in PAIR_FIELDS):
+            columns[name] = to_numbers(name, cells)
+        else:
+            expected = "text" if name in _WORDS else "numbers"
+            problems.add(name, f"a column of {cells.type} where {expected} is expected")
+    problems.refuse()
+    return OperatorColumns(columns, position)
+
+
+def _refuse(problems: Problems, position: Ints) -> None:
+    """Raise BadInput if there are problems, with errors by row."""
+    if problems.errors:
+        errors = [to_measurement_error(error, position) for error in problems.errors]
+        raise BadInput(summary(errors), errors=errors)
+
+
+def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return lists as 64x64x1 and times in ISO 8601."""
+    if is_words(cells.type):
+        return cells
+    if pa.types.is_timestamp(cells.type):
+        cells = to_microseconds(cells)
+    return pa.chunked_array([[None if cell is None else _text(cell) for cell in cells.to_pylist()]], pa.string())
+
+
+def _text(cell: Any) -> str:
+    if isinstance(cell, datetime):
+        return cell.isoformat()
+    return "x".join(map(str, cell)) if isinstance(cell, list) else str(cell)
+
+
+def read_text_columns(table: pa.Table, position: Ints) -> OperatorColumns:
+    """Return the operators of a text table; `position` is each row's place in the file, int [n]."""
+    problems = Problems((), most=MAX_REPORTED)
+    columns: dict[str, Column] = {}
+    for name, cells in zip(table.column_names, table.columns, strict=True):
+        columns[name] = to_words(cells) if name in _WORDS else _parse_numbers(name, cells, problems)
+    _refuse(problems, position)
+    return OperatorColumns(columns, position)
+
+
+def text_table(body: bytes, names: Sequence[str]) -> pa.Table:
+    """Return the cells of a CSV body as stripped text, null where empty; `names` are its columns.
+
+    The body is UTF-8, comma separated, with a header line.
+    """
+    problems = Problems((), most=MAX_REPORTED)
+
+    def refuse(row: pa_csv.InvalidRow) -> str:
+        cells = f"{row.actual_columns} cells where the header names {row.expected_columns} columns"
+        # The header is line 1.
+        problems.add(names[min(row.actual_columns, len(names) - 1)], cells, np.array([(row.number or 2) - 2]))
+        return "skip"
+
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(body),
+            pa_csv.ReadOptions(use_threads=False, column_names=list(names), skip_rows=1),
+            pa_csv.ParseOptions(invalid_row_handler=refuse),
+            pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+    except pa.ArrowException as error:
+        raise Malformed(f"The CSV cannot be parsed: {str(error)[:200]}.") from error
+    _refuse(problems, np.arange(body.count(b"\n") + 1))
+    trimmed = [pc.utf8_trim_whitespace(cells) for cells in table.columns]
+    empty = pa.scalar(None, pa.string())
+    return pa.table([pc.if_else(pc.equal(cells, ""), empty, cells) for cells in trimmed], names=list(names))
+
+
+def _parse_numbers(name: str, cells: pa.ChunkedArray, problems: Problems) -> Numbers:
+    """Return the figures of text cells; a pair is written 3x5."""
+    absent = cells.is_null().to_numpy()
+    try:
+        return Numbers(cells.cast(pa.float64()).to_numpy(), absent, False)
+    except pa.ArrowException:
+        pass
+    pairs = np.full((len(cells), 2), np.nan)
+    for row, cell in enumerate(cells.to_pylist()):
+        parts = [] if cell is None else cell.split("x")
+        try:
+            if len(parts) > (2 if name in PAIR_FIELDS else 1) or "_" in (cell or ""):
+                raise ValueError(cell)
+            pairs[row] = [float(part) for part in parts] or np.nan
+        except ValueError:
+            problems.add(name, f"{cell[:40]!r} is not a number", np.array([row]))
+    return Numbers(pairs if name in PAIR_FIELDS else pairs[:, 0], absent, False)
