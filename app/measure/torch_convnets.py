@@ -1,4 +1,4 @@
-"""ConvNets in PyTorch, built from their graph descriptions (app/graphs/convnets): the same networks are predicted."""
+"""ConvNets in PyTorch, built from their tables (seed_data/convnets.json): the same networks are predicted."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from app.graphs.convnets import CONVNETS
-from app.graphs.convnets.net import Net, Tensor
+from app.graphs.convnets import build
+from app.graphs.convnets.layers import Net, Tensor
 
 
 class Layer(NamedTuple):
@@ -104,7 +104,7 @@ def convnet(name: str, side: int, *, training: bool) -> ConvNet:
     """Return a known network, or a block of one (`resnet50/Bottleneck4`), for images of `side` pixels."""
     network, _, block = name.partition("/")
     net = _Recorded(side, training=training)
-    CONVNETS[network](net)
+    build(network, net)
     if block:
         return ConvNet([next(layers for layers, b in _named(net) if b == block)])
     return ConvNet([layers for layers, _ in _named(net)])

@@ -1,17 +1,19 @@
 """Layers of ConvNets for one image: each method adds rows and returns its output tensor.
 
-Names and defaults are torchvision's. Images are square in every layer; a layer's output has side
-floor((side + 2 padding - kernel) / stride) + 1, or the ceiling for a pooling in `ceil` mode.
+Tables of networks (seed_data/convnets.json) call them by name. Names and defaults are torchvision's. Images are square
+in every layer; a layer's output has side floor((side + 2 padding - kernel) / stride) + 1, or the ceiling for a pooling
+in `ceil` mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.graphs.build import Builder
 
-Sides = int | tuple[int, int]
+# Side of a square window, or its height and width.
+Sides = int | Sequence[int]
 # Operator with which an activation is predicted: the same tensors read and written, about as many operations.
 _ACTIVATIONS = {
     "relu": "relu",
@@ -56,13 +58,13 @@ class Block(NamedTuple):
 class Net:
     """Rows of a network for one image of `side` pixels per side, in execution order and in named blocks.
 
-    `training` adds dropout, stochastic depth and auxiliary classifiers. `classes` is the width of the last layer.
+    `training` adds dropout, stochastic depth and auxiliary classifiers. `activation` is that of layers that name none.
     """
 
-    def __init__(self, side: int, *, training: bool, classes: int = 1000) -> None:
+    def __init__(self, side: int, *, training: bool) -> None:
         self.image = Tensor(None, 3, side)
         self.training = training
-        self.classes = classes
+        self.activation = "relu"
         self.blocks: list[Block] = []
         self.rows = Builder("fp32")
 
@@ -84,7 +86,7 @@ class Net:
         bias: bool = False,
     ) -> Tensor:
         """Add a convolution; the default padding keeps the side at stride 1."""
-        height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = ((height - 1) // 2, (width - 1) // 2) if padding is None else (padding, padding)
         side = _slid(x.side, height, stride, pads[0])
         return self.layer(
@@ -104,9 +106,10 @@ class Net:
         parameters = 2 * x.channels
         return self.layer("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
 
-    def act(self, x: Tensor, kind: str = "relu") -> Tensor:
-        """Add an activation."""
-        return self._elementwise(_ACTIVATIONS[kind], kind, x)
+    def act(self, x: Tensor, kind: str | None = None) -> Tensor:
+        """Add an activation, by default that of the network; none if it is called none."""
+        kind = kind or self.activation
+        return x if kind == "none" else self._elementwise(_ACTIVATIONS[kind], kind, x)
 
     def conv_norm(
         self,
@@ -115,19 +118,26 @@ class Net:
         kernel: Sides = 3,
         stride: int = 1,
         *,
-        act: str | None = "relu",
+        act: str | None = None,
         padding: int | None = None,
         groups: int = 1,
     ) -> Tensor:
-        """Add a convolution without bias, a batch norm, and an activation (None: no activation)."""
-        x = self.norm(self.conv(x, channels, kernel, stride, padding=padding, groups=groups))
-        return self.act(x, act) if act else x
+        """Add a convolution without bias, a batch norm, and an activation."""
+        return self.act(self.norm(self.conv(x, channels, kernel, stride, padding=padding, groups=groups)), act)
+
+    def project(self, x: Tensor, channels: int, kernel: int = 1, stride: int = 1) -> Tensor:
+        """Add a convolution and a batch norm without activation, as before a residual sum."""
+        return self.conv_norm(x, channels, kernel, stride, act="none")
+
+    def depthwise(self, x: Tensor, kernel: int = 3, stride: int = 1, *, act: str | None = None) -> Tensor:
+        """Add a convolution of each channel alone, a batch norm, and an activation."""
+        return self.conv_norm(x, x.channels, kernel, stride, groups=x.channels, act=act)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the sum of two tensors."""
         return self._elementwise("add", "add", x, y)
 
-    def excite(self, x: Tensor, squeezed: int, act: str = "relu", gate: str = "sigmoid") -> Tensor:
+    def excite(self, x: Tensor, squeezed: int, act: str | None = None, gate: str = "sigmoid") -> Tensor:
         """Add squeeze and excitation (Hu et al. 2018): each channel times a gate computed by two 1x1 convolutions."""
         gates = self.act(self.conv(self.mean(x), squeezed, 1, bias=True), act)
         gates = self.act(self.conv(gates, x.channels, 1, bias=True), gate)
@@ -168,6 +178,14 @@ class Net:
         channels, side = sum(part.channels for part in parts), parts[0].side
         return self.layer("copy", name, parts, (channels, side), b=1, h=channels * side * side)
 
+    def view(self, x: Tensor, channels: int) -> Tensor:
+        """Return the first channels of a tensor, which is not copied."""
+        return x._replace(channels=channels)
+
+    def copy(self, x: Tensor, name: str = "concat") -> Tensor:
+        """Add a copy: PyTorch copies even the concatenation of a single tensor, and strided views."""
+        return self.concat([x], name)
+
     def _pool(self, op: str, x: Tensor, size: int, kernel: int, stride: int, padding: int) -> Tensor:
         side = _slid(size, kernel, stride, padding)
         window = _window(size, (kernel, kernel), stride, (padding, padding))
@@ -198,15 +216,6 @@ class Net:
             **(dims if op == "linear" else {"b": 1} | dims),
         )
         return Tensor(row, channels, side)
-
-
-Constructor = Callable[[Net], None]
-
-
-def divisible(value: float, by: int = 8) -> int:
-    """Return the multiple of `by` nearest to `value`, at least 90 % of it: MobileNets' rounding of widths."""
-    rounded = max(by, int(value + by / 2) // by * by)
-    return rounded if rounded >= 0.9 * value else rounded + by
 
 
 def _slid(side: int, kernel: int, stride: int, padding: int) -> int:
