@@ -20,13 +20,13 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from app.bands.conformal import Intervals
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
 from app.engine.gpu_rows import Snapshot
 from app.ops import OP_CODE, OPS
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, ROWS_PER_TREE
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.services.operators.operator_tables import predict_rows
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

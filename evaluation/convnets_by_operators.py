@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from app.bands.conformal import Intervals
 from app.config import SHIPPED_MODELS
 from app.engine.curated import load_seed_specs
 from app.engine.engine import POOLED, Engine, Served
@@ -21,7 +22,6 @@ from app.errors import BadInput
 from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.services.models.networks import Network, prepare
 from app.services.models.steps import time_step
 from app.tables.catalog import Catalog

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.bands.conformal import Intervals
 from app.engine.curated import load_seed_specs
 from app.engine.engine import POOLED, Engine, Served
 from app.errors import BadInput
 from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.predictors.base import Predictor
-from app.predictors.intervals.conformal import Intervals
 from app.services.models.networks import Network, prepare
 from app.services.models.steps import time_step
 from app.tables.arrays import Floats

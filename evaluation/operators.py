@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app import __version__
+from app.bands.conformal import Intervals
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput, NotTrained
 from app.ops import OPS
@@ -19,7 +20,6 @@ from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.finish import finished
 from app.predictors.fitted_once import fitted_once
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from app.services.compare.likelihood import probability_faster
+from app.bands.log_normal import probability_of_order
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
 from app.wire.prediction_form import Interval
@@ -132,7 +132,8 @@ def _error(ranked: Ranked) -> float:
 def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
     """Return for every pair of GPUs the probability of the predicted order, and whether it is the measured one."""
     for faster, slower in combinations(order.gpus, 2):
-        probability = probability_faster(faster, slower)
+        known = ((ranked.latency_ms, ranked.interval_ms.band(ranked.latency_ms)) for ranked in (faster, slower))
+        probability = probability_of_order(*known)
         yield max(probability, 1.0 - probability), probability > 0.5
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.services.compare.likelihood import CORRELATION
+from app.bands.log_normal import CORRELATION
 from evaluation.ranking import Order, calibration, correlation
 
 GOAL = 0.9

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app import __version__
+from app.bands.conformal import Intervals
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.engine.measured_networks import MeasuredModels
 from app.engine.power_model import PowerModel
@@ -19,7 +20,6 @@ from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
 from app.predictors.finish import finished
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import by_link
 from app.predictors.roofline import Limit, hardware_limit
 from app.tables.arrays import Floats, Ints

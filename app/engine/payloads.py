@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from app.bands.positional import from_positional_groups_of_0_1_0
 from app.predictors import BY_NAME
-from app.predictors.intervals.positional import from_positional_groups_of_0_1_0
 from app.store import artifacts, shared_artifacts
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.training.schemas import differences, schema_of_0_1_0

@@ -18,10 +18,11 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
+from app.bands.conformal import residual_ends
+from app.bands.widths import POWER
 from app.engine.operator_blocks import operator_table
 from app.engine.power import ELSEWHERE, ESTIMATED, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.intervals.prior import width_at
 from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import measurements, operators, revision, stored_rows
@@ -40,8 +41,6 @@ LEAST_ROWS, MOST_ROWS = 16, 500
 # the clock model), what compute units add at their peak, and memory at its bandwidth, in all at most the board power.
 # Products of random operands draw the board power at two thirds of the peak (an H100 sustains some 650 TFLOP/s of 989).
 UNMEASURED = np.array([0.4, 0.9, 0.4])
-# Half-width in log space of the power of a GPU without measurements, at a coverage of 80 %; set by hand.
-_SPREAD = 0.25
 
 
 class Load(NamedTuple):
@@ -79,14 +78,14 @@ class PowerModel:
             return board
         if fit is not None:
             watts = float(busy @ fit.coefficients)
-            low, high = np.exp(np.quantile(fit.residuals, (0.5 - coverage / 2, 0.5 + coverage / 2)))
-            return Power(watts, watts * min(float(low), 1.0), watts * max(float(high), 1.0), MEASURED)
+            return Power(watts, *residual_ends(watts, fit.residuals, coverage), MEASURED)
         if board is None:
             return None
         source = ESTIMATED if coefficients is None else ELSEWHERE
         share = float(np.clip(busy @ (UNMEASURED if coefficients is None else coefficients), IDLE_SHARE, 1.0))
-        watts, apart = share * board.middle, float(np.exp(_SPREAD * width_at(coverage)))
-        return Power(watts, max(watts / apart, board.low), min(watts * apart, board.high), source)
+        watts = share * board.middle
+        low, high = POWER.ends(watts, coverage)
+        return Power(watts, max(float(low), board.low), min(float(high), board.high), source)
 
 
 class PoweredRows(NamedTuple):

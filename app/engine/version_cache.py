@@ -18,7 +18,7 @@ from app.runtime.cache_base import BESIDE, sources_digest, writable_base
 from app.store import artifacts, mapped_file
 
 # Folders of the code that reads an artefact, and of the classes that it becomes.
-_SOURCES = ("runtime", "tables", "ops", "predictors", "store", "training", "engine")
+_SOURCES = ("runtime", "tables", "ops", "bands", "predictors", "store", "training", "engine")
 
 
 def cached(ships: Shipped, build: Callable[[], Served]) -> Served:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection
 
+from app.bands.conformal import Intervals
 from app.config import Settings
 from app.engine.engine import Engine, Refusal, Served, untrained
 from app.engine.payloads import stored_payload
@@ -18,7 +19,6 @@ from app.engine.shipped import Shipped, shipped_versions
 from app.engine.trial import tried
 from app.engine.version_cache import cached
 from app.predictors import BY_NAME
-from app.predictors.intervals.conformal import Intervals
 from app.store import versions
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.versions import POOLED, Version

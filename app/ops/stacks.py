@@ -116,16 +116,14 @@ def is_first_engine(software: str | None) -> bool:
 
 
 class Assumption(NamedTuple):
-    """Assumption for a serving stack or version without measurements, and what it adds to an interval.
+    """Assumption for a serving stack or version without measurements.
 
     message  what is assumed
-    step     log-space half-width of 80 % that it adds to a step's interval
-    first    what it adds to the interval of a time to first token beside that
+    other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.widths.OTHER)
     """
 
     message: str
-    step: float
-    first: float
+    other: str
 
 
 # Versions of which operators or deployments were measured, by major and minor: aiconfigurator's and LLMServingSim's
@@ -136,9 +134,6 @@ _MEASURED = {
     "trtllm": ((1, 0), (1, 1), (1, 2), (1, 3)),
 }
 _VERSION = re.compile(r"[a-z-]*?-?v?(\d{1,4})\.(\d{1,4})")
-# Time per output token and to first token of InferenceX's loads differ by 11 and 15 % on average with another image,
-# 1.6 times which hold 80 %; with another stack 80 % of pairs differ by less than these.
-_OTHER_VERSION, _OTHER_STACK = (0.18, 0.24), (0.26, 0.77)
 
 
 def assumption_of(software: str | None) -> Assumption | None:
@@ -150,18 +145,13 @@ def assumption_of(software: str | None) -> Assumption | None:
     if np.isnan(code):
         if name.startswith(_GRAPHS):
             return None
-        return _assumption(f"software {software!r} is not known here: timed as vllm, in a wider interval", _OTHER_STACK)
+        return Assumption(f"software {software!r} is not known here: timed as vllm, in a wider interval", "stack")
     stack, found = STACKS[int(code)], _VERSION.match(name)
     if found is None or (int(found[1]), int(found[2])) in _MEASURED[stack]:
         return None
     known = ", ".join(f"{major}.{minor}" for major, minor in _MEASURED[stack])
     message = f"software {software!r}: no such version was measured ({stack} {known} were), so the interval is wider"
-    return _assumption(message, _OTHER_VERSION)
-
-
-def _assumption(message: str, widths: tuple[float, float]) -> Assumption:
-    step, first = widths
-    return Assumption(message, step, float(np.sqrt(first**2 - step**2)))
+    return Assumption(message, "version")
 
 
 def software_columns(software: str) -> tuple[float, float]:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.intervals.groups import NO_EVIDENCE
+from app.bands.conformal import ends_of
+from app.bands.groups import NO_EVIDENCE
 from app.predictors.roofline import Limit
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
@@ -55,6 +56,6 @@ def _fill(estimates: _Estimates, log_offsets: Floats, times: Floats, codes: Ints
         codes[1, q] = estimates.support[q] if answered[q] else EXTRAPOLATED
         codes[2, q] = estimates.group[q] if answered[q] else NO_EVIDENCE
         times[0, q] = latency
-        times[1, q] = max(latency * np.exp(stretch * log_offsets[0, codes[2, q]]), limit)
-        times[2, q] = latency * np.exp(stretch * log_offsets[1, codes[2, q]])
+        low, high = log_offsets[0, codes[2, q]], log_offsets[1, codes[2, q]]
+        times[1, q], times[2, q] = ends_of(latency, low, high, stretch, limit)
         times[3, q] = limit

@@ -11,10 +11,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from app.bands.groups import NO_EVIDENCE
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import NO_EVIDENCE
 from app.predictors.links import by_link
 from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints

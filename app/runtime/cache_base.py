@@ -11,6 +11,7 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+from app.coefficients import digest
 from app.runtime.syntax import syntax_digests
 
 APP = Path(__file__).parent.parent
@@ -37,8 +38,8 @@ def private_folder(folder: Path) -> Path:
 
 
 def sources_digest(folders: Iterable[str]) -> str:
-    """Return a digest of the syntax trees of all sources in folders of the application."""
+    """Return a digest of the syntax trees of all sources in folders of the application, and of its coefficients."""
     sources = (source for folder in folders for source in (APP / folder).rglob("*.py"))
     digests = syntax_digests(APP, sources, writable_base())
-    joined = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
-    return blake2b(joined.encode(), digest_size=8).hexdigest()
+    joined = "".join(f"{name} {of_file}\n" for name, of_file in sorted(digests.items()))
+    return blake2b(f"{joined}{digest()}".encode(), digest_size=8).hexdigest()

@@ -20,7 +20,7 @@ from app.runtime.lean_numba import caching
 from app.runtime.syntax import syntax_digest, syntax_digests
 
 # Folders whose functions and constants may be compiled into other functions.
-SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
+SOURCES = ("runtime", "tables", "ops", "bands", "predictors", "serving")
 
 
 def _cache_folder() -> Path:

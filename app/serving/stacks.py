@@ -104,17 +104,3 @@ HOST = {
     "sglang-latent": HostTimes(38e-6, 0.0, 79e-3, 14e-3, 0.0, 1.44),
     "trtllm": HostTimes(34e-6, 3.7e-6, 25e-3, 0.92e-3, 4.7e-6, 1.01, 77e-3),
 }
-
-
-class Widths(NamedTuple):
-    """What the host, the scheduler and a stack's version add to a step's own interval: log-space half-widths of 80 %.
-
-    token  of the time per output token; first: of the time to first token
-    """
-
-    token: float
-    first: float
-
-
-# So that 72 to 88 % of InferenceX's closed loops are within (gpucast evaluate serving).
-WIDTHS = {"vllm": Widths(0.04, 0.25), "sglang": Widths(0.15, 0.37), "trtllm": Widths(0.04, 0.28)}

@@ -22,7 +22,7 @@ class Estimate:
     latency_s  float64 [n], seconds; NaN if the predictor does not support the row
     bound      int [n], code into BOUNDS
     support    int [n], code into SUPPORTS
-    group      int [n], residual group: code into the NAMES of app.predictors.intervals.groups
+    group      int [n], residual group: code into the NAMES of app.bands.groups
     stretch    float64 [n], width of a row's interval relative to its group's, in log space; None: 1
     limit_s    float64 [n], hardware limit, if the predictor computes it and all its estimates respect it; else None
     """

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from app.bands.conformal import Intervals
 from app.errors import NotTrained
 from app.predictors import BY_NAME, capabilities
-from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns

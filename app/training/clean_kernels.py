@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.conformal import Intervals, interval_of
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.auto.kernels.kernel_costs import launch_floors
 from app.predictors.base import Predictor
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.launches.identity import launch_ids
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Floats, Ints
@@ -141,7 +141,7 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     inside = np.full(len(gpu), np.nan)
     if predictor.name in OURS and task.experiment != "1-launch":  # whose intervals are those of "1"
         offsets = _intervals(predictor, train, gpus).log_offsets(COVERAGE)[:, estimate.group]
-        low, high = np.maximum(predicted * np.exp(offsets[0]), limit), predicted * np.exp(offsets[1])
+        low, high = interval_of(predicted, offsets, limit)
         inside = ((low <= measured) & (measured <= high)).astype(np.float64)
     return _Answers(predicted, measured, gpu, inside)
 

@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.conformal import Intervals
 from app.predictors import BY_NAME
-from app.predictors.intervals.conformal import Intervals
 from app.tables.key_set import KeySet
 from app.tables.operator_runs import OperatorRuns
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.bands.conformal import Intervals
 from app.predictors.base import OperatorLearner
-from app.predictors.intervals.conformal import Intervals
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_start import Start

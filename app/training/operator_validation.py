@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.conformal import LEAST_RESIDUALS, Intervals
+from app.bands.groups import of_other_gpus
 from app.errors import NotTrained
 from app.predictors.fitted_once import fitted_once
-from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
-from app.predictors.intervals.groups import of_other_gpus
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from app.bands.groups import CODES
 from app.ops import OP_CODE
 from app.predictors import BY_NAME
-from app.predictors.intervals.groups import CODES
 from app.predictors.schema import Layout, Schema
 from app.tables.ops import DTYPES
 from app.training.operator_validation import SPLITS

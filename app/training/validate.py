@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.base import Predictor
-from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
@@ -26,7 +26,7 @@ class Residuals:
     row        int [n], row of the Measurements table
     gpu        int [n], its GPU
     kernel     int [n], its kernel's label
-    group      int [n], code into app.predictors.intervals.groups.GROUPS
+    group      int [n], code into app.bands.groups.GROUPS
     split      int [n], code into the `splits` asked for
     """
 

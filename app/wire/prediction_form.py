@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from app.bands.band import Band
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
 
 MAX_GPUS = 500
@@ -37,6 +38,20 @@ class Interval(Struct, frozen=True, gc=False):
     low: float
     high: float
     coverage: float
+
+    @classmethod
+    def of(cls, middle: float, band: Band[float], coverage: float) -> Interval:
+        """Return the interval of a band around `middle`."""
+        low, high = band.ends(middle, coverage)
+        return cls(float(low), float(high), coverage)
+
+    def band(self, middle: float) -> Band[float]:
+        """Return the band of this interval around `middle`."""
+        return Band.of(middle, self.low, self.high, self.coverage)
+
+    def scaled(self, factor: float) -> Interval:
+        """Return the interval of the figure times an exact number."""
+        return Interval(self.low * factor, self.high * factor, self.coverage)
 
 
 class AnsweredBy(Struct, frozen=True, gc=False):

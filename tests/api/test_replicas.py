@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.bands.conformal import Intervals
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.main import create_app
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.store import artifacts, jobs, measurements, shared_artifacts, versions
 from app.store.session import Database
 from tests.busy_machine import until

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from app.bands.conformal import Intervals
 from app.config import Settings
 from app.main import create_app
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.services.gpus import GPU_EXAMPLE
 from app.store import artifacts, gpus, versions
 from app.store.session import Database

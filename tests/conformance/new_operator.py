@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from app.api.openapi import _document
+from app.bands.conformal import Intervals
 from app.config import CHECKOUT, Settings
 from app.dashboard.fields import example
 from app.engine.curated import load_seed_specs
@@ -27,7 +28,6 @@ from app.ops import OPS
 from app.ops.reference import fields_table
 from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.services.dispatch import predict_workload
 from app.services.measurements.design import design
 from app.tables.catalog import Catalog

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.conformal import Intervals
+from app.bands.groups import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, operator_codes
 from app.engine.engine import Engine, Served
 from app.errors import NotTrained
 from app.predictors import OPERATOR_PREDICTORS
-from app.predictors.intervals.conformal import Intervals
-from app.predictors.intervals.groups import OPERATOR_GROUPS, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

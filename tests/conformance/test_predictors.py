@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.conformal import Intervals
+from app.bands.groups import GROUPS
 from app.engine.engine import Engine, Served
 from app.predictors import ALL, PREDICTORS
-from app.predictors.intervals.conformal import Intervals
-from app.predictors.intervals.groups import GROUPS
 from app.predictors.roofline import hardware_limit
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pytest
 
+from app.bands.groups import S_SEEN, operator_codes
 from app.engine.curated import load_seed_specs
 from app.errors import NotTrained
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import S_SEEN, operator_codes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns

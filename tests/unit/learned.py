@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from app.bands.groups import SITUATIONS
 from app.predictors.auto.operators.models.gaussian_process import Places
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.groups import SITUATIONS
 from app.predictors.physics.analytic_model import DRAM_S, TERMS
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.groups import S_MEASURED, SUPPORT_OF_GROUP, operator_codes
 from app.ops import OP_CODE
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Devices, Launches, devices_of
 from app.predictors.auto.kernels.kernel_costs import (
@@ -35,7 +36,6 @@ from app.predictors.auto.operators.learning import learn as learning
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.packed import Prepared
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import S_MEASURED, SUPPORT_OF_GROUP, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.predictors.shapes import check_shape
 from app.runtime.fields_only import fields_only

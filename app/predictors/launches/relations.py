@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.intervals.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.tables.arrays import Ints
 from app.tables.measurements import Evidence
 from app.tables.ops import OpTable

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.predictors.intervals.groups import NO_EVIDENCE, SUPPORT_OF_GROUP
+from app.bands.groups import NO_EVIDENCE, SUPPORT_OF_GROUP
 from app.predictors.launches.relations import best_group, relations
 from app.tables.arrays import Floats, Ints
 from app.tables.measurements import Evidence

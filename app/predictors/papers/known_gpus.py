@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.predictors.intervals.groups import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
+from app.bands.groups import S_SEEN, S_SIBLING, S_UNSEEN, S_UNSEEN_OUTSIDE, SITUATIONS
 from app.predictors.schema import Layout
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, SM_LIMITS, GpuTable

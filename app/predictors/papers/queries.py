@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.bands.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.ops import OP_CODE, OPS
 from app.ops.base import COMMON, Op
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of
-from app.predictors.intervals.groups import S_UNTRAINED, SUPPORT_OF_SITUATION, operator_codes
 from app.predictors.roofline import hardware_limit
 from app.predictors.schema import Layout
 from app.tables.arrays import Floats, Ints

@@ -10,12 +10,13 @@ from typing import Self
 import numpy as np
 from msgspec import structs
 
+from app.bands.band import Band
+from app.bands.log_normal import are_tied
 from app.engine.gpu_rows import Snapshot
 from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.services.compare.device_load import ComparableWorkload, device_load
 from app.services.compare.figures import to_compared
-from app.services.compare.likelihood import Figures, are_tied
 from app.services.compare.pareto import pareto
 from app.services.compare.request import Candidate, SingleWorkloadRequest, resolve_candidates, to_single_request
 from app.services.compare.splits import device_count, feasible_splits
@@ -174,7 +175,8 @@ def _ties(ordered: Sequence[Compared], rank_by: RankBy) -> dict[str, list[str]]:
         return {}
     columns = zip(*((figure, ends.low, ends.high) for _, figure, ends in known), strict=True)
     middle, low, high = (np.array(column, dtype=np.float64) for column in columns)
-    tied = are_tied(Figures(middle, low, high, known[0][2].coverage))
+    coverage = known[0][2].coverage
+    tied = are_tied(middle, Band.of(middle, low, high, coverage), coverage)
     return {row.gpu: [known[j][0].gpu for j in np.flatnonzero(tied[i])] for i, (row, _, _) in enumerate(known)}
 
 

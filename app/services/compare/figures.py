@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import date
-from math import exp, hypot, log
 from typing import NamedTuple
 
 from msgspec import UNSET
 
+from app.bands.band import Band
 from app.engine.power import Power
 from app.engine.prices import STALE_DAYS, age_days, describe_source
 from app.store.prices import Price
@@ -15,8 +15,6 @@ from app.wire.compare_form import Compared, Split
 from app.wire.prediction_form import Interval, Prediction
 
 _HOUR_S = 3600.0
-# Clip of an interval end in log space; e^30 is as good as unbounded.
-_WIDEST = 30.0
 
 
 class Rate(NamedTuple):
@@ -51,7 +49,7 @@ def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, 
         per_s,
         None if per_s is None else _inverse(per_s, prediction),
         None if cost is None else seconds * cost,
-        None if cost is None else Interval(time.low / 1e3 * cost, time.high / 1e3 * cost, time.coverage),
+        None if cost is None else time.scaled(cost / 1e3),
         None if watts is None else seconds * watts,
         None if power is None else _energy(prediction, power, devices),
         None if power is None else power.middle,
@@ -80,21 +78,11 @@ def _per_s(prediction: Prediction) -> float | None:
 def _inverse(per_s: float, prediction: Prediction) -> Interval:
     """Return the interval of the throughput, with the ends of the time inverted."""
     time = prediction.interval_ms
-    least = prediction.latency_ms * exp(-_WIDEST)
-    low, high = (per_s * prediction.latency_ms / max(end, least) for end in (time.high, time.low))
-    return Interval(low, high, time.coverage)
+    return Interval.of(per_s, time.band(prediction.latency_ms).inverse(), time.coverage)
 
 
 def _energy(prediction: Prediction, power: Power, devices: int) -> Interval:
-    """Return the energy's interval. Errors of time and power are independent: log deviations add in quadrature."""
+    """Return the energy's interval. Errors of time and power are independent."""
     time, middle = prediction.interval_ms, prediction.latency_ms / 1e3 * devices * power.middle
-    below = hypot(_log_ratio(time.low, prediction.latency_ms), _log_ratio(power.low, power.middle))
-    above = hypot(_log_ratio(prediction.latency_ms, time.high), _log_ratio(power.middle, power.high))
-    return Interval(middle * exp(-below), middle * exp(above), time.coverage)
-
-
-def _log_ratio(low: float, high: float) -> float:
-    """Return ln(high / low), at most _WIDEST."""
-    if high <= 0:
-        return 0.0
-    return min(log(high / low), _WIDEST) if low > 0 else _WIDEST
+    of_power = Band.of(power.middle, power.low, power.high, time.coverage)
+    return Interval.of(middle, time.band(prediction.latency_ms).widened(of_power), time.coverage)

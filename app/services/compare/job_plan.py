@@ -14,16 +14,16 @@ from math import ceil, inf
 import numpy as np
 from msgspec import convert, structs
 
+from app.bands.band import Band
+from app.bands.log_normal import probability_less, probability_within, quantile
 from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparison
-from app.services.compare.likelihood import Figures, probability_less
 from app.services.compare.request import to_single_request
 from app.services.compare.sensitivity import sensitivities
 from app.services.compare.served_plan import SERVED_GOALS, refuse_given
 from app.services.compare.splits import device_count
-from app.services.compare.time_distribution import probability_within, time_quantile_ms
 from app.services.graphs.graph_store import Graphs
 from app.wire.compare_form import Compared, CompareRequest
 from app.wire.job_plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
@@ -139,11 +139,12 @@ def _copies(option: Compared, goals: _Goals) -> Iterator[Choice]:
 def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
     allowed = goals.allowed_ms(option, copies)
     known = [ms for ms in allowed.values() if ms is not None]
-    probability = probability_within(option.latency_ms, option.interval_ms, min(known, default=inf))
+    band = option.interval_ms.band(option.latency_ms)
+    probability = probability_within(option.latency_ms, band, min(known, default=inf))
     unpriced = len(known) < len(allowed)
     meets = not unpriced and option.memory.fits and probability >= goals.request.probability
     rounds = ceil(goals.steps / copies)
-    limit_ms = time_quantile_ms(option.latency_ms, option.interval_ms, goals.request.limit_probability)
+    limit_ms = quantile(option.latency_ms, band, goals.request.limit_probability)
     seconds, devices = rounds / 1e3, option.devices * copies
     dollars = None if option.price_usd_per_hour is None else devices * option.price_usd_per_hour / _HOUR_S
     return Choice(
@@ -162,7 +163,7 @@ def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
         throughput_per_s=None if option.throughput_per_s is None else option.throughput_per_s * copies,
         throughput_interval_per_s=_scaled(option.throughput_interval_per_s, copies),
         cost_usd=None if dollars is None else seconds * option.latency_ms * dollars,
-        cost_interval_usd=None if dollars is None else _scaled(option.interval_ms, seconds * dollars),
+        cost_interval_usd=None if dollars is None else option.interval_ms.scaled(seconds * dollars),
         energy_j=None if option.energy_j is None else option.energy_j * rounds * copies,
         energy_interval_j=_scaled(option.energy_interval_j, rounds * copies),
         power_source=option.power_source,
@@ -176,7 +177,7 @@ def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
 
 
 def _scaled(interval: Interval | None, factor: float) -> Interval | None:
-    return None if interval is None else Interval(interval.low * factor, interval.high * factor, interval.coverage)
+    return None if interval is None else interval.scaled(factor)
 
 
 def _seconds(interval: Interval, factor: float) -> IntervalS:
@@ -194,7 +195,8 @@ def _missing(option: Compared, allowed_ms: dict[str, float | None]) -> list[str]
         elif option.latency_ms > most:
             messages.append(f"{goal}: the job takes {option.latency_ms / most:.3g} times too long")
         else:
-            probability = probability_within(option.latency_ms, option.interval_ms, most)
+            band = option.interval_ms.band(option.latency_ms)
+            probability = probability_within(option.latency_ms, band, most)
             messages.append(f"{goal}: met with a probability of {probability:.2g}")
     return messages
 
@@ -213,7 +215,7 @@ def _pairwise(choices: list[Choice]) -> list[Faster]:
         return []
     ends = [(choice.job_s, choice.job_interval_s.low, choice.job_interval_s.high) for choice in choices]
     middle, low, high = np.array(ends).T
-    likely = probability_less(Figures(middle, low, high, choices[0].job_interval_s.coverage))
+    likely = probability_less(middle, Band.of(middle, low, high, choices[0].job_interval_s.coverage))
     return [
         Faster(a.gpu, {b.gpu: float(likely[i, j]) for j, b in enumerate(choices) if j != i})
         for i, a in enumerate(choices)

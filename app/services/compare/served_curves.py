@@ -132,7 +132,7 @@ def _point(load: ServingLoad, answer: ServingPrediction, hourly: float | None, l
         ttft_ms=ttft,
         tpot_ms=tpot,
         ttft_at_ms=at,
-        ttft_at_interval_ms=_scaled(ttft.interval, at / ttft.mean),
+        ttft_at_interval_ms=ttft.interval.scaled(at / ttft.mean),
         cost_per_million_tokens=None if hourly is None else hourly / 3600.0 / tokens * 1e6,
         within_limits=limits.kept(ttft, tpot),
     )
@@ -141,7 +141,3 @@ def _point(load: ServingLoad, answer: ServingPrediction, hourly: float | None, l
 def _inverse(amount: float, time: Interval) -> Interval:
     """Return the interval of an amount over a time."""
     return Interval(amount / time.high, amount / time.low, time.coverage)
-
-
-def _scaled(interval: Interval, share: float) -> Interval:
-    return Interval(share * interval.low, share * interval.high, interval.coverage)

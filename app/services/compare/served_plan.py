@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
+from app.bands.log_normal import probability_within
 from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
 from app.errors import BadInput, FieldError
@@ -23,7 +24,6 @@ from app.services.compare.request import resolve_candidates
 from app.services.compare.served_options import cost_of, in_formats, split_of, with_engines
 from app.services.compare.served_search import Limits, Option, with_best_budget, with_capped_batch
 from app.services.compare.served_splits import Splits
-from app.services.compare.time_distribution import probability_within
 from app.services.serving.engines import shape_of
 from app.services.serving.figures import LoadFigures, Times
 from app.services.serving.load_figures import load_figures
@@ -32,7 +32,6 @@ from app.serving.engine_limits import most_sequences
 from app.serving.steady_state import closed_loop
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import PlanRequest
-from app.wire.prediction_form import Interval
 from app.wire.served_choice_form import ChosenSettings, ParetoPoint, ServedChoice, ServingPlanResponse
 from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
 
@@ -192,9 +191,7 @@ def _judged(served: ServedFigures, figures: LoadFigures, limits: Limits) -> tupl
         if time is None or shown is None:
             continue
         at = 1e3 * time.asked
-        around, share = shown.interval, at / shown.mean
-        ends = Interval(share * around.low, share * around.high, around.coverage)
-        probability = min(probability, probability_within(at, ends, limit))
+        probability = min(probability, probability_within(at, shown.interval.band(shown.mean), limit))
         if at > limit:
             missing.append(f"{name} is {at:.4g} at the {limits.percentile:g}th percentile, over {limit:g}")
     return probability, missing

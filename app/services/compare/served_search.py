@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.predictors.intervals.prior import normal_quantile
+from app.bands.log_normal import limit_of_estimate
+from app.bands.widths import LIMIT_MARGINS
 from app.services.compare.request import Candidate
 from app.services.compare.served_options import with_batch_limits
 from app.services.serving.deployment import Deployment
@@ -21,8 +22,6 @@ BUDGETS = (0.25, 0.5, 2.0, 4.0)
 _BISECTIONS, _LEAST_TOKENS = 24, 512
 # Share of the highest rate that engines get where their limits cannot be kept.
 _BORNE = 0.7
-# Log-space half-widths of the limits' margins before an answer's own intervals are known.
-_USUAL = {"ttft_ms": 0.3, "tpot_ms": 0.15, "e2e_ms": 0.15}
 # Sequences that a cap leaves beyond the mean ones.
 _SPARE = 1.05
 
@@ -36,8 +35,8 @@ class Limits(NamedTuple):
 
     def of_means(self) -> dict[str, float]:
         """Return what the means may take, so that the limits are kept in spite of the usual uncertainty."""
-        margin = normal_quantile(self.probability)
-        return {name: limit * float(np.exp(-margin * _USUAL[name])) for name, limit in self.ms.items()}
+        margins = LIMIT_MARGINS
+        return {name: limit_of_estimate(limit, margins[name], self.probability) for name, limit in self.ms.items()}
 
     def missed(self, figures: LoadFigures) -> bool:
         """Return whether the percentile of a time is over its limit, or the load saturates the engines."""

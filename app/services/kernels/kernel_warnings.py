@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from app.predictors.intervals.groups import NO_EVIDENCE, RELATED
+from app.bands.groups import NO_EVIDENCE, RELATED
 from app.predictors.launches.validity import none_below_limit
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuSpec, GpuTable

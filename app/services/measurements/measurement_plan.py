@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.band import COVERAGE, Band
+from app.bands.log_normal import mean_error
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import read_operators
 from app.engine.stored_operators import stored_operators
@@ -42,13 +43,10 @@ from app.wire.measurement_plan_form import (
 )
 from app.wire.prediction_form import AnsweredBy
 
-COVERAGE = 0.8
 # Rows considered per operator and dtype: of the workload by their time, and measured ones.
 _MOST_ASKED, _MOST_KNOWN = 128, 128
 # Slower rows are not worth their time; rows that need a larger fraction of the GPU's memory are not run.
 _LONGEST_S, _MEMORY = 0.1, 0.5
-# Mean absolute error of a normal distribution, per half-width of its interval of probability COVERAGE.
-_MEAN_ERROR = float(np.sqrt(2.0 / np.pi)) / NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
 _LEAST_SPREAD = 1e-6
 _TINY = np.finfo(np.float64).tiny
 _DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
@@ -180,7 +178,7 @@ def _cells(
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
         mine = mine[np.argsort(-share[mine], kind="stable")[:_MOST_ASKED]]
-        error = _MEAN_ERROR * 0.5 * np.log(answer.high_s[mine] / answer.low_s[mine])
+        error = mean_error(Band.of(answer.latency_s[mine], answer.low_s[mine], answer.high_s[mine]))
         cell = _cell(snapshot, database, rows, target, table.take(mine), mine, share[mine], error)
         if cell is not None:
             cells.append(cell)
@@ -261,8 +259,6 @@ def _error(cells: Sequence[_Cell]) -> float:
 
 def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:
     """Return the interval of rows whose own are scaled by `ratio` in log space; errors are fully correlated."""
-    low, high = (
-        float(runs @ (answer.latency_s * (end / np.maximum(answer.latency_s, _TINY)) ** ratio))
-        for end in (answer.low_s, answer.high_s)
-    )
+    band = Band.of(answer.latency_s, answer.low_s, answer.high_s).times(ratio)
+    low, high = (float(runs @ end) for end in band.ends(answer.latency_s, COVERAGE))
     return WorkloadInterval(1e3 * low, 1e3 * high, COVERAGE)

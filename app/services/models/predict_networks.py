@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from app.bands.groups import EXACT
+from app.bands.widths import OTHER
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
@@ -17,7 +19,6 @@ from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.stacks import Assumption, assumption_of, software_warnings
 from app.predictors import capabilities
-from app.predictors.intervals.groups import EXACT
 from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer
@@ -88,7 +89,7 @@ def predict_network(
     key = network_key(network, run, launched=launched)
     step = _with_measured(step_of(ready, run), engine, key, rows, targets, request)
     if (assumption := _assumption(workload, run)) is not None:
-        step = step.widened(assumption.step, request.coverage)
+        step = step.widened(OTHER[assumption.other].token.above, request.coverage)
     answer = NetworkAnswer(
         engine,
         rows,

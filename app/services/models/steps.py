@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.band import width_at
+from app.bands.group_widths import network_widths
 from app.engine.engine import Engine
 from app.graphs.allocator import allocating
 from app.graphs.batched import per_configuration, unique_rows
@@ -25,8 +27,6 @@ from app.graphs.step_interval import step_interval
 from app.graphs.stragglers import in_step
 from app.ops import OP_CODE
 from app.ops.stacks import EAGER_HOST_S, NO_WAIT
-from app.predictors.intervals.network_widths import network_widths
-from app.predictors.intervals.prior import width_at
 from app.services.models.networks import Prepared
 from app.services.models.quickest_kernels import quickest_kernels
 from app.services.operators.internode import predict_on

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from app.bands.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.auto.operators.explain import Explanation as Explained
 from app.predictors.auto.operators.explain import Member
 from app.predictors.base import explainer
-from app.predictors.intervals.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.links import gpu_id_of
 from app.services.operators.internode import OperatorQuery
 from app.tables.predictions import Predictions

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from app.bands.band import ends_of_sum
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.operator_rows import Distinct, read_operators
 from app.errors import MAX_ERRORS, BadInput, FieldError
@@ -132,7 +133,7 @@ def _prediction(
     spec = rows.spec(target)
     sums = [_sum(chain, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
     middle = sums[0].sum()
-    below, above = (float(np.sqrt(((end - sums[0]) ** 2).sum())) for end in sums[1:])
+    low, high = ends_of_sum(*sums)
     bound = np.bincount(answer.bound, weights=chain.runs * answer.latency_s).argmax()
     required = float(chain.work.working_set_bytes.max())
     unanswered = int((~answer.answered).sum())
@@ -152,7 +153,7 @@ def _prediction(
     return Prediction(
         spec.id,
         float(middle),
-        Interval(float(middle) - below, float(middle) + above, request.coverage),
+        Interval(low, high, request.coverage),
         BOUNDS[bound],  # type: ignore[arg-type]
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
         SUPPORTS[answer.support.max()],  # type: ignore[arg-type]

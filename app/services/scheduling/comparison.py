@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from app.bands.log_normal import probability_within, quantile
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
 from app.services.compare.request import read_compare
-from app.services.compare.time_distribution import probability_within, time_quantile_ms
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse
 
 Compare = Callable[[Snapshot, CompareRequest], CompareResponse]
@@ -77,7 +77,7 @@ class JobTime:
     def of(cls, row: Compared, job: Job) -> JobTime:
         """Return the job's time from the figures of one step: the error of a prediction is the same in every step."""
         steps_s, interval = job.steps / 1e3, row.interval_ms
-        limit_s = steps_s * time_quantile_ms(row.latency_ms, interval, 0.95)
+        limit_s = steps_s * quantile(row.latency_ms, interval.band(row.latency_ms), 0.95)
         cost = None if row.cost_usd is None else job.steps * row.cost_usd
         seconds = (steps_s * row.latency_ms, steps_s * interval.low, steps_s * interval.high)
         return cls(row.gpu, row.devices, *seconds, limit_s, cost, _missing(row, job))
@@ -94,7 +94,8 @@ def unfit(row: Compared) -> str:
 def _missing(row: Compared, job: Job) -> str:
     if reason := unfit(row):
         return reason
-    likely = probability_within(row.latency_ms, row.interval_ms, job.deadline_s / job.steps * 1e3)
+    allowed_ms = job.deadline_s / job.steps * 1e3
+    likely = probability_within(row.latency_ms, row.interval_ms.band(row.latency_ms), allowed_ms)
     if likely >= job.probability:
         return ""
     takes = job.steps * row.latency_ms / 1e3

@@ -13,11 +13,11 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from app.bands.log_normal import probability_within
 from app.engine.gpu_rows import Snapshot
 from app.engine.gpu_types import GPU_LABELS
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
-from app.services.compare.time_distribution import probability_within
 from app.services.scheduling.comparison import Compare, compare_each, unfit
 from app.wire.compare_form import Compared
 from app.wire.json_text import check_json_text
@@ -145,7 +145,7 @@ def _unnamed(node: _Metadata) -> str:
 def _unfit(row: Compared, allowed_ms: float, required: float) -> str:
     if reason := unfit(row):
         return reason
-    probability = probability_within(row.latency_ms, row.interval_ms, allowed_ms)
+    probability = probability_within(row.latency_ms, row.interval_ms.band(row.latency_ms), allowed_ms)
     if probability < required:
         return f"takes {row.latency_ms:.4g} ms, within {allowed_ms:.4g} ms with a probability of only {probability:.2g}"
     return ""

@@ -9,10 +9,11 @@ from weakref import ref
 
 from msgspec import structs
 
+from app.bands.band import Band
+from app.bands.log_normal import standard_deviation
 from app.engine.engine import Engine as Predictors
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput
-from app.predictors.intervals.prior import normal_quantile
 from app.services.graphs.graph_store import SizedCache
 from app.services.serving.deployment import refused, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_factor
@@ -27,29 +28,15 @@ from app.wire.serving_form import ServedTime, ServingLoad, ServingRequest
 _OBJECTIVE, _QUANTILE = "mean", 0.5
 
 
-class Ends(NamedTuple):
-    """An interval relative to its middle, and its coverage."""
-
-    low: float
-    high: float
-    coverage: float
-
-    @classmethod
-    def of(cls, time: ServedTime | None) -> Ends:
-        """Return the interval of a time; of none the time itself."""
-        if time is None:
-            return cls(1.0, 1.0, 0.8)
-        return cls(time.interval.low / time.mean, time.interval.high / time.mean, time.interval.coverage)
-
-
 @dataclass(frozen=True, slots=True)
 class NextRequests:
-    """An engine of a deployment, whose requests take as long as its state says; intervals are those of its steps."""
+    """An engine of a deployment, whose requests take as long as its state says; bands are those of its steps."""
 
     engine: Engine
     output: float
-    ttft: Ends
-    tpot: Ends
+    ttft: Band[float]
+    tpot: Band[float]
+    coverage: float
 
     @classmethod
     def of(cls, snapshot: Snapshot, request: ServingRequest, *, max_rows: int) -> NextRequests:
@@ -74,7 +61,8 @@ class NextRequests:
         if not rows.is_uncatalogued(target):
             engine = with_factor(engine, known_of(snapshot.engine, workload, spec, target, request.predictor).factor)
         served = answer.serving
-        return cls(engine, float(workload.output_tokens), Ends.of(served.ttft_ms), Ends.of(served.tpot_ms))
+        bands = _band(served.ttft_ms), _band(served.tpot_ms)
+        return cls(engine, float(workload.output_tokens), *bands, request.coverage)
 
     def times(self, state: EngineState) -> NextRequestTimes:
         """Return the times of a request in this state."""
@@ -92,10 +80,10 @@ class NextRequests:
         return NextRequestTimes(
             ttft_ms=1e3 * ttft_s,
             tpot_ms=1e3 * tpot_s,
-            ttft_uncertainty=_deviation(1e3 * ttft_s, self.ttft),
-            tpot_uncertainty=_deviation(1e3 * tpot_s, self.tpot),
-            ttft_prediction_bounds=[1e3 * ttft_s * self.ttft.low, 1e3 * ttft_s * self.ttft.high],
-            tpot_prediction_bounds=[1e3 * tpot_s * self.tpot.low, 1e3 * tpot_s * self.tpot.high],
+            ttft_uncertainty=float(standard_deviation(1e3 * ttft_s, self.ttft)),
+            tpot_uncertainty=float(standard_deviation(1e3 * tpot_s, self.tpot)),
+            ttft_prediction_bounds=list(map(float, self.ttft.ends(1e3 * ttft_s, self.coverage))),
+            tpot_prediction_bounds=list(map(float, self.tpot.ends(1e3 * tpot_s, self.coverage))),
             predicted_at=datetime.now(UTC),
             model_type=MODEL_TYPE,
             objective_type=_OBJECTIVE,
@@ -138,6 +126,6 @@ def status() -> PredictorStatus:
     return PredictorStatus(model_type=MODEL_TYPE, objective_type=_OBJECTIVE, quantile=_QUANTILE, models_exist=exist)
 
 
-def _deviation(middle: float, ends: Ends) -> float:
-    """Return the standard deviation of a normal time with this interval."""
-    return middle * (ends.high - ends.low) / 2.0 / normal_quantile(0.5 + 0.5 * ends.coverage)
+def _band(time: ServedTime | None) -> Band[float]:
+    """Return the band of a time; no width of none."""
+    return Band(0.0, 0.0) if time is None else time.interval.band(time.mean)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import hypot
 from typing import TypeAlias
 
 from msgspec import structs
 
+from app.bands.widths import OTHER_FIRST, SERVED_FIRST, SERVED_TOKEN, SHIFTED_LOAD, Served
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.serving_hosts import host_name
 from app.errors import BadInput, FieldError
@@ -22,11 +22,10 @@ from app.services.serving.deployment import Deployment, model_workload, resolve_
 from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
 from app.services.serving.figures import LoadFigures, measured_figures
 from app.services.serving.load_figures import load_figures, sequence_limit
-from app.services.serving.served_points import SHIFTED_WIDTH, Known, known_of
-from app.services.serving.served_times import measured_ends, milliseconds, narrower, spread, step_ends, whole
+from app.services.serving.served_points import Known, known_of
+from app.services.serving.served_times import milliseconds, served_time, whole_time
 from app.services.serving.simulated import check_predicted
 from app.services.serving.step_tables import TableQuery
-from app.serving.stacks import WIDTHS
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
@@ -139,6 +138,15 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
     return BadInput(f"The model cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
 
 
+def _bands(deployment: Deployment, decode: Prediction, prefill: Prediction) -> Served:
+    """Return the bands of a load's times: those of its steps, and what the stack's host and scheduler add."""
+    stack = deployment.stack_name
+    token = decode.interval_ms.band(decode.latency_ms).widened(SERVED_TOKEN[stack])
+    first = prefill.interval_ms.band(prefill.latency_ms).widened(SERVED_FIRST[stack])
+    assumption = assumption_of(deployment.workload.software)
+    return Served(token, first if assumption is None else first.widened(OTHER_FIRST[assumption.other]))
+
+
 class _Answer:
     """Renders the figures of a deployment."""
 
@@ -162,18 +170,15 @@ class _Answer:
         shape = shape_of(deployment)
         decode = self._step(gpu, deployment, "decode", figures.decoding, shape.context)
         prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
-        added, assumption = WIDTHS[deployment.stack_name], assumption_of(deployment.workload.software)
-        first = added.first if assumption is None else hypot(added.first, assumption.first)
-        widths = step_ends(decode, added.token), step_ends(prefill, first)
+        bands = _bands(deployment, decode, prefill)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
-            token, first = known.widths
-            coverage = self._request.coverage
-            widths = measured_ends(token, coverage), measured_ends(first, coverage)
+            bands = known.bands
         elif known.factor != 1.0:
-            widths = narrower(widths[0], measured_ends(SHIFTED_WIDTH, self._request.coverage)), widths[1]
-        tpot, ttft = (spread(times, ends) for times, ends in zip((figures.tpot, figures.ttft), widths, strict=True))
-        e2e = whole(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
+            bands = bands._replace(token=bands.token.narrower(SHIFTED_LOAD))
+        coverage = self._request.coverage
+        tpot, ttft = served_time(figures.tpot, bands.token, coverage), served_time(figures.ttft, bands.first, coverage)
+        e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         return ServingPrediction(
             gpu=spec.id,
             latency_ms=None if e2e is None else e2e.mean,

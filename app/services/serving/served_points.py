@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from app.bands.widths import MEASURED_LOAD, OTHER, Served
 from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.graphs.builtin import canonical_name
@@ -28,24 +29,20 @@ from app.wire.serving_form import ServingWorkload
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
 NEAREST, _SHRINK = 4, 0.5
-# Log-space half-widths of 80 %: TPOT and TTFT of a load that was measured with the same version, and with another; TPOT
-# of other loads of its deployment. Configurations that InferenceX ran twice differ by 3.7 and 8.0 % on average, with
-# another image by 11 and 15 %; 1.6 times the mean difference holds 80 % of normal ones.
-EXACT_WIDTHS, OTHER_VERSION_WIDTHS, SHIFTED_WIDTH = (0.06, 0.15), (0.18, 0.24), 0.10
 _shifts: SizedCache[float] = SizedCache(100_000)
 
 
 class Known(NamedTuple):
-    """What measured loads say of an asked one.
+    """Measured loads of a deployment.
 
-    exact   the means of the same load, if it was measured
-    widths  of `exact`, log-space half-widths of 80 %: TPOT, TTFT
+    exact   the means of the requested load, if it was measured
+    bands   those of `exact`
     factor  by which times per output token deviate on the deployment; 1 without measured loads
     """
 
     exact: ServedPoint | None = None
     factor: float = 1.0
-    widths: tuple[float, float] = EXACT_WIDTHS
+    bands: Served = MEASURED_LOAD
 
 
 def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
@@ -71,7 +68,7 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
     if alike:
         of_version = [point for point in alike if point.workload.get("software") == form["software"]]
         means = np.mean([point[1:] for point in of_version or alike], axis=0).tolist()
-        return Known(ServedPoint(form, *means), widths=EXACT_WIDTHS if of_version else OTHER_VERSION_WIDTHS)
+        return Known(ServedPoint(form, *means), bands=MEASURED_LOAD if of_version else OTHER["version"])
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
     shifts = [_shift(engine, point, spec, target, predictor) for point in nearest]
     return Known(None, float(np.exp(shrunk(shifts))))

@@ -10,12 +10,12 @@ import numpy as np
 import psutil
 import pytest
 
+from app.bands.conformal import Intervals
 from app.engine.correction_process import CorrectionProcess
 from app.engine.corrections import Failure, FitHere, Trial
 from app.engine.engine import Served
 from app.engine.unlearned import Group
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.store.artifacts import ArtifactRefused
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.tables.gpus import GpuTable

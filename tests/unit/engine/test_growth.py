@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from app.bands.conformal import Intervals
+from app.bands.groups import CODES, NAMES
 from app.config import CHECKOUT, SHIPPED_MODELS
 from app.engine.shipped import shipped_versions
-from app.predictors.intervals.conformal import Intervals
-from app.predictors.intervals.groups import CODES, NAMES
 
 COVERAGES = (0.5, 0.8, 0.99)
 # Of every shipped predictor, the offsets of every group by its name, and the group's code.
@@ -24,8 +24,8 @@ import sys
 from pathlib import Path
 
 from app.engine.shipped import shipped_versions
-from app.predictors.intervals.conformal import Intervals
-from app.predictors.intervals.groups import NAMES
+from app.bands.conformal import Intervals
+from app.bands.groups import NAMES
 
 found = {}
 for name, shipped in shipped_versions(Path(sys.argv[1])).items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.bands.groups import S_UNTRAINED, situations_of
 from app.engine.curated import load_seed_specs
 from app.ops import OP_CODE, OPS
 from app.ops.alignment import alignment_of, misaligned_clocks
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.training_samples import usual_rows
-from app.predictors.intervals.groups import S_UNTRAINED, situations_of
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.predictors.auto.kernels.transfer import FLOOR_S
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable

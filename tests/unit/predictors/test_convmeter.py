@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.groups import S_SEEN, S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, PASSES, STEP, UPDATE
-from app.predictors.intervals.groups import S_SEEN, S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
 from app.predictors.papers.convmeter.equations import PAPER, least_squares, relative_non_negative, terms
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.tables.gpus import GpuTable

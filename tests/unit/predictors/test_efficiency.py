@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.predictors.intervals.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE
+from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE
 from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
 from app.tables.gpus import GpuTable
 from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, MEASURED, MEMORY, Estimate

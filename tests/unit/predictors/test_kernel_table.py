@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.groups import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
 from app.ops.figures import Products
-from app.predictors.intervals.groups import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
 from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser
 from app.predictors.papers.pm2lat.memory_kernels import fit_line
 from app.predictors.papers.pm2lat.predictor import KernelTable

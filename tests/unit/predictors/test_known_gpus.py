@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.predictors.intervals.groups import SITUATIONS, SUPPORT_OF_SITUATION
+from app.bands.groups import SITUATIONS, SUPPORT_OF_SITUATION
 from app.predictors.papers.known_gpus import KnownGpus
 from app.tables.gpus import GpuTable
 from app.tables.predictions import EXTRAPOLATED

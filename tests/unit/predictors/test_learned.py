@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from joblib import parallel_config
 
+from app.bands.groups import SITUATIONS
 from app.ops import OP_CODE
 from app.ops.attention_module_work import DSA, MLA, MSA
 from app.ops.collective import CUSTOM
@@ -21,7 +22,6 @@ from app.predictors.auto.operators.models import training_samples
 from app.predictors.auto.operators.models.training_samples import samples, with_isolated_rows
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
-from app.predictors.intervals.groups import SITUATIONS
 from app.predictors.physics.analytic_model import (
     ANY_TILE,
     COMPUTE_S,

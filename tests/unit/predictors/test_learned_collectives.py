@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.groups import SITUATIONS
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.queries import Trace
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.groups import SITUATIONS
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements, stacked
 from app.tables.operator_runs import OperatorRuns

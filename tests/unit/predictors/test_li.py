@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.intervals.groups import S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
+from app.bands.groups import S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
 from app.predictors.papers.li import Li, fit_line, rate_on_bandwidth
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.bands.conformal import Intervals
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.graphs.internode_collectives import in_racks, within_nodes
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
 from app.services.operators.explanations import explanations

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.conformal import Intervals
 from app.ops.kinds import kinds_of
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
@@ -14,7 +15,6 @@ from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_O
 from app.predictors.auto.operators.models.training_samples import fill_all, samples
 from app.predictors.auto.predictor import Auto
 from app.predictors.finish import finished
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.physics.analytic_model import (
     ANY_TILE,
     TERMS,

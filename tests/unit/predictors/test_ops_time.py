@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.bands.group_widths import PRIOR_HALF_WIDTH
 from app.engine.curated import load_seed_specs
 from app.ops import OPS
 from app.ops.figures import Products
@@ -12,7 +13,6 @@ from app.ops.kinds import kinds_of
 from app.ops.stacks import STACKS
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
-from app.predictors.intervals.prior import PRIOR_HALF_WIDTH
 from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.priors import HOP_S, IN_TURN_SHARE

@@ -12,9 +12,9 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
 
+from app.bands.groups import NO_EVIDENCE, OTHER_GPU, RELATED
 from app.errors import NotTrained
 from app.predictors.flat.regressors import Affine
-from app.predictors.intervals.groups import NO_EVIDENCE, OTHER_GPU, RELATED
 from app.predictors.papers.cross_gpu_kernels.pairs import gpu_features, one_row_per_gpu, ordered_pairs, pair_features
 from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
 from app.predictors.papers.cross_gpu_kernels.regressors import MAX_PAIRS, REGRESSORS, Linear, PairRegressor

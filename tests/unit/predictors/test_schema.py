@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.bands.groups import CODES
 from app.ops import OPS
 from app.predictors import BY_NAME
 from app.predictors.auto.operators.models.feature_names import RELATIVE, shape_feature_names
 from app.predictors.auto.operators.models.features import RELATIVE_FEATURES, SHAPE_FEATURES
-from app.predictors.intervals.groups import CODES
 from app.predictors.schema import Layout, Schema
 
 AXES = {"features": ("m", "n", "k"), "terms": ("flops", "bytes")}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.conformal import Intervals
 from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.engine.versions import Stores, shipped_or_untrained
@@ -19,7 +20,6 @@ from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.predictor import Auto
 from app.predictors.finish import finished
-from app.predictors.intervals.conformal import Intervals
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

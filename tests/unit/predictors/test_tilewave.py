@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bands.groups import S_SEEN, S_UNTRAINED, operator_codes
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
-from app.predictors.intervals.groups import S_SEEN, S_UNTRAINED, operator_codes
 from app.predictors.papers.neusight.equations import Decomposed, decompose, devices_of, kernels_of
 from app.predictors.papers.neusight.fitting import evenly
 from app.predictors.papers.neusight.measured_tiles import Tiles, tile_of_kernel, tiles_of_grids

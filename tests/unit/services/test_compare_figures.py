@@ -6,13 +6,11 @@ from math import exp, log, nan, sqrt
 import numpy as np
 import pytest
 from msgspec import structs
-from scipy.stats import norm
 
 from app.engine.curated import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
 from app.services.compare.figures import Rate, to_compared
-from app.services.compare.likelihood import Figures, are_tied, probability_faster, probability_less
 from app.services.compare.pareto import pareto
 from app.store.prices import Price
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
@@ -56,32 +54,6 @@ def test_zero_time_has_no_throughput() -> None:
 def test_an_owned_gpu_costs_nothing() -> None:
     found = to_compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
     assert found.cost_usd == 0.0 and found.throughput_per_usd is None
-
-
-def test_equal_times_have_a_probability_of_one_half() -> None:
-    assert probability_faster(prediction(1.0, 0.5, 2.0), prediction(1.0, 0.9, 1.1)) == pytest.approx(0.5)
-
-
-def test_the_facing_half_intervals_set_the_probability() -> None:
-    # ln 2 apart; A may be a tenth longer, B a fifth shorter at 80 %, so z = 1.2816.
-    a, b = prediction(1.0, 0.1, 1.1), prediction(2.0, 1.6, 9.0)
-    z = norm.ppf(0.9)
-    by_hand = norm.cdf(log(2.0) / (sqrt(log(1.1) ** 2 + log(2.0 / 1.6) ** 2) / z))
-    assert probability_faster(a, b) == pytest.approx(by_hand)
-    assert probability_faster(b, a) == pytest.approx(1.0 - by_hand)
-
-
-def test_exact_figures_are_tied_only_if_equal() -> None:
-    exact = np.array([1.0, 2.0, 2.0])
-    found = are_tied(Figures(exact, exact, exact, 0.8))
-    assert found.tolist() == [[False, False, False], [False, False, True], [False, True, False]]
-
-
-@pytest.mark.parametrize("coverage", [5e-324, 0.8, 1.0 - 2.0**-53])
-def test_any_coverage_gives_probabilities(coverage: float) -> None:
-    ends = np.array([0.0, 1.0, 1e-300]), np.array([0.0, 0.5, 0.0]), np.array([0.0, 2.0, 1e300])
-    found = probability_less(Figures(*ends, coverage))
-    assert np.all((found >= 0) & (found <= 1)) and np.allclose(found + found.T, 1.0)
 
 
 def test_the_pareto_set() -> None:

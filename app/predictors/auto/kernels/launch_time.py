@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import Devices, Launches, unit_times
 from app.predictors.auto.kernels.transfer import (
@@ -19,7 +20,6 @@ from app.predictors.auto.kernels.transfer import (
     traffic_probability,
     work_s,
 )
-from app.predictors.intervals.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.predictors.launches.relations import RELATION
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints

@@ -33,7 +33,7 @@ assert len(MECHANISM_PRIOR) == len(MECHANISMS)
 LEAST_PRIOR = 1e-4
 # Least share of the measured time that counts as work, whatever the launch floor.
 LEAST_WORK = 0.02
-# Log-space standard deviation of a source's answer by its relation (app.predictors.intervals.groups.GROUPS, the weakest
+# Log-space standard deviation of a source's answer by its relation (app.bands.groups.GROUPS, the weakest
 # unused), and per unit of log distance in lane operations.
 SPREAD = np.array([0.03, 0.10, 0.20, 0.25, 0.60, 1.0])
 SPREAD_PER_LOG_SIZE = 0.3

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.groups import S_MEASURED, SITUATIONS, situations_of
 from app.ops.kinds import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
 from app.predictors.auto.operators.queries import MEMBERS, Trace
-from app.predictors.intervals.groups import S_MEASURED, SITUATIONS, situations_of
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
-from app.predictors.auto.operators.models.packed import GpuModels, Packed
-from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
-from app.predictors.auto.operators.models.sibling_transfer import dram_scale
-from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
-from app.predictors.auto.operators.models.trend import add_trend
-from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Queries, Trace
-from app.predictors.intervals.groups import (
+from app.bands.groups import (
     S_CALIBRATED,
     S_SEEN,
     S_SEEN_OUTSIDE,
@@ -21,6 +14,13 @@ from app.predictors.intervals.groups import (
     S_UNTRAINED,
     operator_codes,
 )
+from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
+from app.predictors.auto.operators.models.packed import GpuModels, Packed
+from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
+from app.predictors.auto.operators.models.sibling_transfer import dram_scale
+from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
+from app.predictors.auto.operators.models.trend import add_trend
+from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Queries, Trace
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,

@@ -14,6 +14,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bands.groups import (
+    S_CALIBRATED,
+    S_SEEN,
+    S_UNTRAINED,
+    SUPPORT_OF_SITUATION,
+)
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
@@ -34,12 +40,6 @@ from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Mo
 from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Trace
-from app.predictors.intervals.groups import (
-    S_CALIBRATED,
-    S_SEEN,
-    S_UNTRAINED,
-    SUPPORT_OF_SITUATION,
-)
 from app.predictors.links import by_link
 from app.predictors.physics.analytic_model import ANY_TILE, LIMIT, TERMS, devices_of
 from app.predictors.physics.operator_features import operator_features, products_of

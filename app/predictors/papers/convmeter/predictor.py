@@ -17,10 +17,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from app.bands.groups import S_UNTRAINED
 from app.errors import NotTrained
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, PASSES, STEP, UPDATE
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.convmeter.equations import NON_NEGATIVE, PLAIN, TERMS, Method, terms
 from app.predictors.papers.known_gpus import LAYOUT, KnownGpus
 from app.predictors.papers.queries import Cell, estimate, of_each_gpu

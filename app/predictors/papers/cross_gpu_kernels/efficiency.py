@@ -14,9 +14,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from app.bands.groups import OTHER_GPU_AND_SIZE
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import OTHER_GPU_AND_SIZE
 from app.predictors.launches.occupancy import paper_occupancy
 from app.predictors.launches.strongest_evidence import Sources
 from app.predictors.roofline import GpuArrays, gpu_arrays

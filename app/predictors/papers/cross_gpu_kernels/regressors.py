@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from app.bands.groups import RELATED
 from app.errors import NotTrained
 from app.predictors.base import Capabilities
 from app.predictors.flat.regressors import FlatModel, flat_model
-from app.predictors.intervals.groups import RELATED
 from app.predictors.launches.strongest_evidence import Sources
 from app.predictors.papers.cross_gpu_kernels.pairs import (
     MS_PER_S,

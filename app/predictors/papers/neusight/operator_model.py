@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from app.bands.groups import S_SEEN
 from app.ops.base import Op
 from app.ops.tiles import CANDIDATES
-from app.predictors.intervals.groups import S_SEEN
 from app.predictors.papers.known_gpus import KnownGpus
 from app.predictors.papers.neusight.equations import (
     PRODUCTS,

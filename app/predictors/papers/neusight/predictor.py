@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from app.bands.groups import S_UNTRAINED
 from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors.base import Capabilities
-from app.predictors.intervals.groups import S_UNTRAINED
 from app.predictors.papers.known_gpus import LAYOUT
 from app.predictors.papers.neusight.equations import ELEMENTWISE, INPUTS, SIZES, Devices, family_of
 from app.predictors.papers.neusight.fitting import LEAST_ROWS, learn

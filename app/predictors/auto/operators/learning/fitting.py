@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.groups import S_UNSEEN
 from app.ops import OPS
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
@@ -33,7 +34,6 @@ from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
 from app.predictors.auto.operators.models.trend import NO_TREND, Axes, without_parts
 from app.predictors.fitted_once import once
-from app.predictors.intervals.groups import S_UNSEEN
 from app.predictors.operator_digests import feature_digests
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fitted_factors

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from app.bands.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
 from app.predictors.auto.operators.models.trend import NO_TREND, Trend
 from app.predictors.auto.operators.models.validity import check_model_parts
-from app.predictors.intervals.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL
 from app.predictors.shapes import check_shape

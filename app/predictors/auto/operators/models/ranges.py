@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.bands.groups import S_CALIBRATED
 from app.predictors.auto.operators.models.features import EAGER, LIBRARY
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
-from app.predictors.intervals.groups import S_CALIBRATED
 from app.predictors.priors import IS_COLLECTIVE
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.predictors.intervals.groups import S_SIBLING
+from app.bands.groups import S_SIBLING
 from app.predictors.physics.physics_fit import DRAM
 from app.predictors.priors import BY_KIND, IN_TURN_SHARE, IS_COLLECTIVE
 from app.runtime.compiled import compiled_per_row

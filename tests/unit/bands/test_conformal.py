@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from app.ops import OPS
-from app.predictors.intervals.conformal import LEAST_RESIDUALS, Intervals
-from app.predictors.intervals.groups import (
+from app.bands.band import width_at
+from app.bands.conformal import LEAST_RESIDUALS, Intervals
+from app.bands.group_widths import PRIOR_HALF_WIDTH
+from app.bands.groups import (
     CODES,
     GROUPS,
     NO_EVIDENCE,
@@ -16,7 +17,7 @@ from app.predictors.intervals.groups import (
     of_siblings,
     operator_codes,
 )
-from app.predictors.intervals.prior import PRIOR_HALF_WIDTH, width_at
+from app.ops import OPS
 from app.predictors.launches.relations import best_group
 from tests.unit.kernels import index
 

@@ -13,22 +13,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.predictors.intervals.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings, of_siblings
-from app.predictors.intervals.prior import prior_offsets, width_at
+from app.bands.band import width_at
+from app.bands.group_widths import prior_offsets
+from app.bands.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings, of_siblings
+from app.coefficients import Coefficients
+from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 
 # Least held-out residuals of a group; fewer do not show a tail of ten percent.
 LEAST_RESIDUALS = 10
 # Most held-out GPUs whose residuals are taken as symmetric: they do not show the sign of the error on another GPU.
 FEW_GPUS = 3
-# Part of that widening which siblings get: H100 and H200 from one another, and both A100s, each by the residuals of its
-# sibling alone, are then within 80 % intervals for 81 % of rows (without 78, with all of it 88).
-SIBLINGS_PART = 0.25
+# Part of that widening which siblings get.
+SIBLINGS_PART = Coefficients("bands").number("siblings_part")
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Residual quantiles per group, by its code (app.predictors.intervals.groups).
+    """Residual quantiles per group, by its code (app.bands.groups).
 
     residuals  group -> sorted float64 array of log(measured / predicted); a group without one has its prior width
     units      how many of them are independent, per group
@@ -117,3 +119,20 @@ class Intervals:
                 scale = width_at(max(coverage, most)) / width_at(most)
                 offsets[:, code] = scale * min(either[m - 1 - rank], 0.0), scale * max(either[rank], 0.0)
         return offsets
+
+
+@compiled
+def ends_of(latency: float, low_offset: float, high_offset: float, stretch: float, limit: float) -> tuple[float, float]:
+    """Return the ends of a time's interval from offsets in log space; the lower one is at least the hardware limit."""
+    return max(latency * np.exp(stretch * low_offset), limit), latency * np.exp(stretch * high_offset)
+
+
+def interval_of(latency: Floats, log_offsets: Floats, limit: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of n times' intervals from offsets in log space, float64 [2, n]; at least the hardware limit."""
+    return np.maximum(latency * np.exp(log_offsets[0]), limit), latency * np.exp(log_offsets[1])
+
+
+def residual_ends(middle: float, residuals: Floats, coverage: float) -> tuple[float, float]:
+    """Return the ends of an interval from log residuals of its own figure; the middle lies inside."""
+    low, high = np.exp(np.quantile(residuals, (0.5 - coverage / 2, 0.5 + coverage / 2)))
+    return middle * min(float(low), 1.0), middle * max(float(high), 1.0)

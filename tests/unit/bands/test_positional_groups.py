@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.predictors.intervals.conformal import Intervals
-from app.predictors.intervals.positional import from_positional_groups_of_0_1_0, group_name
+from app.bands.conformal import Intervals
+from app.bands.positional import from_positional_groups_of_0_1_0, group_name
 
 
 @pytest.mark.parametrize(

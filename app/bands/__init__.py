@@ -1,0 +1,1 @@
+"""Intervals: their widths, how these combine, and conformal quantiles per group of evidence."""

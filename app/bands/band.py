@@ -1,0 +1,119 @@
+"""Width of an interval: how to make, widen, combine and scale one. Nothing outside this package does so.
+
+A band holds the half-widths of an interval in log space at COVERAGE, below and above its middle. At any other coverage
+both are in proportion to the normal quantile, so an interval grows with its coverage everywhere, and by one rule. What
+was measured as quantiles (app.bands.conformal) has ends per coverage instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from app.tables.arrays import Floats
+
+# The coverage that half-widths are given at.
+COVERAGE = 0.8
+# A coverage next to 1 rounds to it, which has no quantile; one next to 0 has a quantile of 0.
+_LEAST_TAIL, _LEAST_WIDTH = 2.0**-53, 1e-12
+# Clip of a half-width: e^30 is as good as unbounded.
+_WIDEST = 30.0
+_TINY = float(np.finfo(np.float64).tiny)
+
+Width = TypeVar("Width", float, Floats)
+
+
+def normal_quantile(probability: float) -> float:
+    """Return the standard normal quantile; probabilities next to 0 and 1 are clipped to those with a finite one."""
+    return NormalDist().inv_cdf(min(max(probability, _LEAST_TAIL), 1.0 - _LEAST_TAIL))
+
+
+# Half-width at COVERAGE of a normal error with a standard deviation of 1.
+_DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
+
+
+def width_at(coverage: float) -> float:
+    """Return the width of an interval at `coverage` over that at COVERAGE."""
+    return normal_quantile(0.5 + coverage / 2.0) / _DEVIATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Band(Generic[Width]):
+    """Half-widths of an interval in log space at COVERAGE: numbers, or float64 arrays of one shape.
+
+    below, above  ln(middle / low) and ln(high / middle), at least 0
+    """
+
+    below: Width
+    above: Width
+
+    @classmethod
+    def of(cls, middle: Width, low: Width, high: Width, coverage: float = COVERAGE) -> Band[Width]:
+        """Return the band of an interval from `low` to `high` at `coverage`."""
+        scale = max(width_at(coverage), _LEAST_WIDTH)
+        return cls(_log_ratio(middle, low) / scale, _log_ratio(high, middle) / scale)
+
+    @classmethod
+    def symmetric(cls, half_width: Width) -> Band[Width]:
+        """Return the band of this half-width on both sides."""
+        return cls(half_width, half_width)
+
+    def ends(self, middle: Width, coverage: float) -> tuple[Width, Width]:
+        """Return the lower and upper end of the interval around `middle` at `coverage`."""
+        scale = width_at(coverage)
+        return middle * np.exp(-scale * self.below), middle * np.exp(scale * self.above)
+
+    def widened(self, other: Band[Width]) -> Band[Width]:
+        """Return the band of the product of two figures whose errors are independent."""
+        return Band(np.hypot(self.below, other.below), np.hypot(self.above, other.above))
+
+    def times(self, part: Width | float) -> Band[Width]:
+        """Return the band with this part of its half-widths."""
+        return Band(part * self.below, part * self.above)
+
+    def narrower(self, other: Band[Width]) -> Band[Width]:
+        """Return what two intervals around one middle have in common."""
+        return Band(np.minimum(self.below, other.below), np.minimum(self.above, other.above))
+
+    def inverse(self) -> Band[Width]:
+        """Return the band of the inverse of the figure."""
+        return Band(self.above, self.below)
+
+    def deviations(self) -> Band[Width]:
+        """Return the standard deviations in log space, below and above, of a figure with this band."""
+        return Band(self.below / _DEVIATIONS, self.above / _DEVIATIONS)
+
+
+def sum_correlated(parts: Sequence[tuple[Width, Band[Width]]]) -> Band[Width]:
+    """Return the band of a sum of figures whose errors are fully correlated; each part is its middle and its band."""
+    ends = [band.ends(middle, COVERAGE) for middle, band in parts]
+    return Band.of(_sum([middle for middle, _ in parts]), *(_sum(list(side)) for side in zip(*ends, strict=True)))
+
+
+def ends_of_sum(middle: Floats, low: Floats, high: Floats) -> tuple[float, float]:
+    """Return the ends of the sum of independent figures from their own ends, float64 [n] each, at one coverage.
+
+    Deviations add up in squares. For intervals whose widths are measured per coverage; others are bands.
+    """
+    below, above = (float(np.sqrt(((end - middle) ** 2).sum())) for end in (low, high))
+    total = float(middle.sum())
+    return total - below, total + above
+
+
+def _log_ratio(high: Width, low: Width) -> Width:
+    """Return ln(high / low), clipped to 0 and _WIDEST."""
+    ratio = np.log(np.maximum(high, _TINY)) - np.log(np.maximum(low, _TINY))
+    within: Width = np.clip(ratio, 0.0, _WIDEST)
+    return within
+
+
+def _sum(figures: Sequence[Width]) -> Width:
+    """Return the sum of numbers or arrays, in order."""
+    total = figures[0]
+    for figure in figures[1:]:
+        total = total + figure
+    return total

@@ -1,0 +1,77 @@
+"""Fitted and chosen constants by name, from seed_data/coefficients: a file a room, with value, unit and source each.
+
+Code reads a constant once, at import, as a plain number. `set_on` names the data sets that were in view when a constant
+was chosen: what is compared with these is in-sample.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).parent.parent / "seed_data" / "coefficients"
+
+
+class Coefficient(NamedTuple):
+    """One entry of a file.
+
+    value    a number, an array of numbers, or numbers by name
+    unit     of the value; "1" for a ratio, "ln" for a half-width in log space
+    source   what it stands on: the data, the paper or the data sheet
+    set_on   data sets in view when it was chosen, by the names of the docs
+    command  the command that fits it again; None without one
+    """
+
+    value: Any
+    unit: str
+    source: str
+    set_on: tuple[str, ...]
+    command: str | None
+
+
+@cache
+def room(name: str) -> Mapping[str, Coefficient]:
+    """Return the coefficients of a room by name. Raises FileNotFoundError for none."""
+    content = json.loads((FOLDER / f"{name}.json").read_bytes())
+    return {key: Coefficient(**{**entry, "set_on": tuple(entry["set_on"])}) for key, entry in content.items()}
+
+
+def rooms() -> list[str]:
+    """Return the names of all rooms, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+class Coefficients:
+    """Values of one room, typed by how they are read. KeyError for a name that it lacks."""
+
+    def __init__(self, name: str) -> None:
+        self._room = room(name)
+
+    def number(self, name: str) -> float:
+        """Return a number."""
+        return float(self._room[name].value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return an array of numbers."""
+        return tuple(map(float, self._room[name].value))
+
+    def by_name(self, name: str) -> dict[str, float]:
+        """Return numbers by name."""
+        return {key: float(value) for key, value in self._room[name].value.items()}
+
+
+def set_on(names: Iterable[str] | None = None) -> frozenset[str]:
+    """Return the data sets in view when the coefficients of these rooms were chosen; of all without names."""
+    every = rooms() if names is None else names
+    return frozenset(data for name in every for entry in room(name).values() for data in entry.set_on)
+
+
+@cache
+def digest() -> str:
+    """Return a digest of all values: compiled code holds them as constants."""
+    values = {name: {key: entry.value for key, entry in room(name).items()} for name in rooms()}
+    return blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()

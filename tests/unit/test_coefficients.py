@@ -1,0 +1,36 @@
+"""Coefficients: every entry says what it stands on, and each is read by the code."""
+
+import json
+
+import pytest
+
+from app import coefficients
+from app.config import CHECKOUT
+
+FIELDS = {"value", "unit", "source", "set_on", "command"}
+
+
+def test_every_coefficient_has_a_value_a_unit_and_a_source() -> None:
+    for name in coefficients.rooms():
+        content = json.loads((coefficients.FOLDER / f"{name}.json").read_bytes())
+        for key, entry in content.items():
+            assert entry.keys() == FIELDS, (name, key)
+            assert entry["unit"] and entry["source"] and len(set(entry["set_on"])) == len(entry["set_on"]), (name, key)
+
+
+def test_the_code_reads_every_coefficient() -> None:
+    code = "\n".join(path.read_text("utf-8") for path in (CHECKOUT / "app").rglob("*.py"))
+    unread = [
+        f"{name}.{key}" for name in coefficients.rooms() for key in coefficients.room(name) if f'"{key}"' not in code
+    ]
+    assert not unread
+
+
+def test_data_sets_in_view_are_known_by_room() -> None:
+    assert "inferencex_2026_06" in coefficients.set_on(["bands"])
+    assert coefficients.set_on(["bands"]) <= coefficients.set_on()
+
+
+def test_a_missing_coefficient_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        coefficients.Coefficients("bands").number("absent")
