@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
-from app.formats import timm
-from app.formats.table_columns import read_table
+from app.formats import operator_tables
+from app.formats.operator_tables import read_table
 from app.services.measurements.check_operators import check_operators
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
@@ -25,7 +25,7 @@ from app.tables.operator_runs import OperatorRuns
 from app.wire.measurements.upload import OperatorColumns
 
 Names = NDArray[np.str_]
-FOLDER = "vision_models"
+FOLDER, FILE = "vision_models", "vision_models.parquet"
 _RUN = ("device", "framework", "layout", "compile_mode", "phase")
 _NAMES = ("model", "family")
 _SIZE = "img_size"
@@ -54,11 +54,11 @@ class NetworkRuns(NamedTuple):
 def read_networks(folder: Path) -> list[NetworkRuns]:
     """Return timm's ConvNets in `folder`, a table per dtype, read and checked as by `gpucast import timm`."""
     if not (folder / FOLDER).is_dir():
-        raise NotFound(f"{folder} has no {FOLDER}. Pass --data the folder that holds {FOLDER}/{timm.FILE}.")
+        raise NotFound(f"{folder} has no {FOLDER}. Pass --data the folder that holds {FOLDER}/{FILE}.")
     specs = load_seed_specs()
     gpus = UploadGpus(Catalog(specs))
-    columns = _columns(folder / FOLDER / timm.FILE)
-    blocks = [block for part in timm.read(folder / FOLDER) for block in _blocks(part.sent, gpus)]
+    columns = _columns(folder / FOLDER / FILE)
+    blocks = [block for part in operator_tables.read("timm", folder / FOLDER) for block in _blocks(part.sent, gpus)]
     name, family, batch_of, size = columns
     return [
         NetworkRuns(runs, name[row], family[row], batch_of[row], size[row])

@@ -6,6 +6,7 @@ The readers and checks are those of `gpucast import`, so the rows are those that
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
-from app.formats import aiconfigurator, llmservingsim, native, neusight
+from app.formats import aiconfigurator, native, operator_tables
 from app.formats.base import Part
 from app.ops import OP_CODE
 from app.services.measurements.check_operators import check_operators
@@ -29,12 +30,12 @@ from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Words
 
 NEUSIGHT = "neusight"
-NEUSIGHT_FILE = f"{NEUSIGHT}/{neusight.FILE}"
+NEUSIGHT_FILE = f"{NEUSIGHT}/operators_fp32.parquet"
 # Folder -> its reader.
 _READERS: Mapping[str, Callable[[Path], Iterator[Part]]] = {
-    NEUSIGHT: neusight.read,
+    NEUSIGHT: partial(operator_tables.read, NEUSIGHT),
     "serving_operators": aiconfigurator.read,
-    "whole_models": llmservingsim.read,
+    "whole_models": partial(operator_tables.read, "llmservingsim"),
 }
 DATA_SETS = tuple(_READERS)
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.

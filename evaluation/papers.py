@@ -10,7 +10,7 @@ from typing import Any
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput, NotFound
 from app.formats import native
-from app.formats.cuda_kernels import CLEAN_FILE, IMPORTER
+from app.formats.cuda_kernels import CLEAN_FILE, read
 from app.predictors import PREDICTORS
 from app.services.measurements.check_upload import check
 from app.tables.catalog import Catalog
@@ -66,7 +66,7 @@ def clean_experiments(
     `own` are files of `gpucast measure` with kernels of further GPUs. Raises NotFound if no row is valid, and BadInput
     for a file without kernels.
     """
-    imported = IMPORTER.read(folder)
+    imported = read(folder)
     own_rows = [row for path in own for row in _own_kernels(path, imported.rows)]
     checked = check(_catalog(imported.figures), Objects.of([*imported.rows, *own_rows]))
     if checked.measured is None:

@@ -53,12 +53,12 @@ def _sha256(path: Path) -> str:
 
 def _bring_in(database: Database, path: Path) -> bool:
     # Imported here because a start that has nothing to import should not load the importers.
-    from app.formats.native import IMPORTER  # noqa: PLC0415
+    from app.formats.native import IMPORTERS  # noqa: PLC0415
     from app.services.measurements.import_parts import import_parts  # noqa: PLC0415
 
     began = time.monotonic()
     try:
-        report = import_parts(database, IMPORTER, path)
+        report = import_parts(database, IMPORTERS["measurements"], path)
     except (BadInput, NotFound) as error:
         LOG.error("%s was not imported: %s", path.name, error.detail)
         return False

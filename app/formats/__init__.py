@@ -1,12 +1,14 @@
-"""Importers of measurement formats, third-party and our own. Registered in FORMS."""
+"""Measurement formats, third-party and our own: files to rows in the API's terms. Registered in FORMS."""
 
-# Name -> module of this package, whose IMPORTER is loaded on demand, and one line of help.
+from __future__ import annotations
+
+# Name -> module of this package, whose IMPORTERS are loaded on demand, and one line of help.
 FORMS = {
     "cuda-kernels": ("cuda_kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form"),
-    "neusight": ("neusight", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
+    "neusight": ("operator_tables", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
     "aiconfigurator": ("aiconfigurator", "aiconfigurator's operators of serving stacks: its checkout, or gemm.parquet"),
-    "llmservingsim": ("llmservingsim", "LLMServingSim's operators of vLLM, llmservingsim_ops_*.parquet"),
-    "timm": ("timm", "timm's step times of ConvNets, vision_models.parquet"),
+    "llmservingsim": ("operator_tables", "LLMServingSim's operators of vLLM, llmservingsim_ops_*.parquet"),
+    "timm": ("operator_tables", "timm's step times of ConvNets, vision_models.parquet"),
     "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
     "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
     "serving": (

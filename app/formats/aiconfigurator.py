@@ -1,14 +1,16 @@
-"""Read aiconfigurator's measurements of operators, by operator or by serving stack (aiconfigurator_tables).
+"""Read aiconfigurator's measurements of operators, by operator or by serving stack, or its own folder.
 
 Latencies are milliseconds of device time in CUDA graphs. Of several stacks' products those that the host bounds are
-left out (host_bound); of one stack alone they cannot be told. The software is the framework with its version, with
-suffix -eager for a stack's collectives that the host launched.
+left out (doubtful_times); of one stack alone they cannot be told. The software is the framework with its version, with
+suffix -eager for a stack's collectives that the host launched. Tables by serving stack name the operation in `op_name`
+and count collectives' elements instead of bytes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,240 +18,147 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import NotFound
-from app.formats.aiconfigurator_exchange import EXCHANGE
-from app.formats.aiconfigurator_modules import MODULES
-from app.formats.aiconfigurator_tables import BY_OPERATOR, BY_STACK, DTYPES, EAGER, Table
-from app.formats.aiconfigurator_upstream import joined_tables, left_out, upstream_files
+from app.formats.aiconfigurator_folder import FACTS, RequiredColumns, joined_tables, left_out, upstream_files
 from app.formats.base import Part, PartsImporter
-from app.formats.host_bound import host_bound
-from app.formats.table_columns import (
-    constant_column,
-    join_text,
-    number_column,
-    read_table,
-    text_column,
-)
-from app.formats.unsteady import unsteady
+from app.formats.formulas import Columns
+from app.formats.operator_tables import Format, join_text, parts_of, read_file, read_format
 from app.ops.attention_libraries import HYBRIDS
 from app.ops.expert_gates import GATES, ROUTERS
 from app.tables.arrays import Bools, Floats, Ints
-from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.operator_columns import Column, Numbers, Words
+from app.wire.measurements.upload import Objects
 
 SOURCE = "aiconfigurator"
-_STACK = ("gpu", "framework", "framework_version")
-_SEVERAL = {**MODULES, **EXCHANGE}
-# Layers of the data that its columns do not tell from others: hidden, intermediate, experts -> gate and router.
-# Nemotron 3 (squared ReLU), Gemma 4 26B-A4B, MiniMax-M3 (clamped and shifted), Kimi K3 (SiTU), DeepSeek-V3.
-_LAYERS = {
-    (2688, 1856, 128): ("none", "plain"),
-    (1024, 2688, 512): ("none", "plain"),
-    (2048, 5120, 512): ("none", "plain"),
-    (2816, 704, 128): ("gelu", "plain"),
-    (6144, 3072, 128): ("other", "plain"),
-    (3584, 3072, 896): ("other", "plain"),
-    (7168, 2048, 256): ("silu", "grouped"),
-}
-# Starts of framework, kernel and GPU of the rows that SGLang measured for hybrid models, by their kind.
-_OF_HYBRIDS = tuple(
-    (HYBRIDS.index(kind), f"sglang-{library}-{gpu}")
-    for kind, library in (("gdn", "triton"), ("mamba2", "flashinfer"))
-    for gpu in ("b200", "b300", "gb200", "gb300")
-)
+_BY_STACK, _BY_OPERATOR = SOURCE, "aiconfigurator_operators"
+_EAGER = "_eager"
 _WIDE = 192.0
-FILES = tuple(dict.fromkeys((*BY_OPERATOR, *BY_STACK, *_SEVERAL)))
-_LEFT_OUT = "number formats that the operator lacks"
-_HOST_BOUND = "bound by the host, not by the device"
-_UNSTEADY = "times that fall as often as they grow with the sizes"
+# Share of a stack's sizes that need a difference between dynamic and static quantisation; negative ones are left out.
+_MEASURED = 0.5
 
 
 def read(folder: Path) -> Iterator[Part]:
-    """Yield a part per operator of each table found, and name the tables that are left out."""
+    """Yield a part per operator of each table, and name the tables that are left out."""
+    by_stack, by_operator = read_format(_BY_STACK), read_format(_BY_OPERATOR)
     if files := upstream_files(folder):
-        yield from _upstream(files)
+        notes = left_out(files)
+        columns = {file: by_stack.columns_of(file) for file in by_stack.tables}
+        yield from _with_notes(_upstream(files, by_stack, columns), notes)
         return
-    present = sorted(path.name for path in folder.glob("*.parquet"))
-    names = [name for name in FILES if name in present]
-    if not names:
-        raise NotFound(
-            f"{folder} has none of {', '.join(FILES)}, and no <gpu>/<framework>/<version>/<table>_perf files."
-        )
-    notes = _notes([name for name in present if name not in names])
-    for name in names:
-        by_stack = "op_name" in pq.read_schema(folder / name).names
-        meanings = _meanings(name, by_stack=by_stack)
-        for meaning in meanings:
-            last = name == names[-1] and meaning is meanings[-1]
-            words, numbers = _named(meaning)
-            table = read_table(folder / name, words, numbers, unused=meaning.unused)
-            yield _part(name, table, meaning, notes if last else (), by_stack=by_stack)
+    present = [file for file in by_stack.tables if (folder / file).is_file()]
+    if not present:
+        files_known = ", ".join(by_stack.tables)
+        raise NotFound(f"{folder} has none of {files_known}, and no <gpu>/<framework>/<version>/<table>_perf files.")
+    others = sorted(path.name for path in folder.glob("*.parquet") if path.name not in present)
+    parts = (part for file in present for part in _tables(folder / file, by_stack, by_operator))
+    yield from _with_notes(parts, others)
 
 
-def _upstream(files: Sequence[Path]) -> Iterator[Part]:
-    """Yield the parts of aiconfigurator's own folder."""
-    notes = _notes(left_out(files))
-    wanted = {name: _named(*_meanings(name, by_stack=True)) for name in dict.fromkeys((*BY_STACK, *_SEVERAL))}
-    for found in joined_tables(files, wanted):
-        for k, meaning in enumerate(_meanings(found.name, by_stack=True)):
-            part = _part(found.name, found.table, meaning, notes, by_stack=True)
-            if k == 0:
-                part.skipped.update(found.skipped)
-                part.ignored.update(found.ignored)
-            yield part
-            notes = ()
+def _tables(path: Path, by_stack: Format, by_operator: Format) -> Iterator[Part]:
+    stacks = "op_name" in pq.read_schema(path).names or path.name not in by_operator.tables
+    form = by_stack if stacks else by_operator
+    yield from parts_of(form, path.name, _prepared(path.name, read_file(form, path)))
 
 
-def _notes(left: Sequence[str]) -> tuple[str, ...]:
-    return (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
+def _upstream(files: Sequence[Path], form: Format, columns: Mapping[str, RequiredColumns]) -> Iterator[Part]:
+    """Yield the parts of aiconfigurator's own folder; what a table leaves out counts in its first part."""
+    for joined in joined_tables(files, columns):
+        skipped, ignored = joined.skipped, joined.ignored
+        for part in parts_of(form, joined.name, _prepared(joined.name, joined.table)):
+            yield replace(part, skipped=part.skipped + skipped, ignored=part.ignored + ignored)
+            skipped, ignored = Counter(), Counter()
+        if skipped or ignored:
+            yield Part(joined.name, Objects.of(()), None, skipped, ignored)
 
 
-def _meanings(name: str, *, by_stack: bool) -> tuple[Table, ...]:
-    """Return what a file's rows are: one operator, or several."""
-    return _SEVERAL.get(name) or ((BY_STACK if by_stack else BY_OPERATOR)[name],)
+def _with_notes(parts: Iterator[Part], left: Sequence[str]) -> Iterator[Part]:
+    """Yield the parts, the first with a note of the tables that are left out."""
+    notes = (f"not read, as no operator stands for their rows: {', '.join(left)}",) if left else ()
+    for part in parts:
+        yield replace(part, notes=notes)
+        notes = ()
 
 
-def _named(*meanings: Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of text, and of numbers, that a table must have."""
-    words, numbers = list(_STACK), list[str]()
-    for one in meanings:
-        words += (one.dtype, one.kernel, *one.labels, *(column for column, _ in one.words.values()))
-        numbers += (*one.numbers.values(), *one.inputs, one.shares, one.time)
-    return tuple(dict.fromkeys(filter(None, words))), tuple(dict.fromkeys(filter(None, numbers)))
+def _prepared(file: str, table: pa.Table) -> pa.Table:
+    """Return the table with columns that no formula gives."""
+    prepare = _PREPARED.get(file)
+    return table if prepare is None else prepare(Columns(file, table, {}))
 
 
-def _part(file: str, table: pa.Table, meaning: Table, notes: tuple[str, ...], *, by_stack: bool) -> Part:
-    skipped: Counter[str] = Counter()
-    if meaning.rows is not None:
-        table = table.filter(pa.array(meaning.rows(table)))
-    for why, known in meaning.known.items():
-        table = _without(table, ~known(table), why, skipped)
-    table = _without(table, ~_known_format(table, meaning), _LEFT_OUT, skipped)
-    if by_stack and meaning.floors:
-        table = _without(table, _host_bound(table, meaning), _HOST_BOUND, skipped)
-    if by_stack and meaning.sizes:
-        table = _without(table, _unsteady(table, meaning), _UNSTEADY, skipped)
-    sent = OperatorColumns(_columns(table, meaning), np.arange(table.num_rows))
-    return Part(file, sent, None, skipped, notes=notes)
+def _words(table: pa.Table, name: str, words: Sequence[str], codes: Ints) -> pa.Table:
+    """Return the table with a column of text; code -1 is a missing cell."""
+    cells = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(words, pa.string()))
+    at = table.column_names.index(name) if name in table.column_names else -1
+    return table.append_column(name, cells) if at < 0 else table.set_column(at, name, cells)
 
 
-def _columns(table: pa.Table, meaning: Table) -> dict[str, Column]:
-    latency = _latency_ms(table, meaning)
-    columns: dict[str, Column] = {
-        "gpu": text_column(table, "gpu"),
-        "software": join_text(_framework(table, meaning), text_column(table, "framework_version")),
-        "source": constant_column(SOURCE),
-        "dtype": text_column(table, meaning.dtype, DTYPES)
-        if meaning.dtype
-        else constant_column(meaning.constant_dtype),
-        "latency_ms": latency,
-        "kernel.name": text_column(table, meaning.kernel),
-    }
-    if meaning.op is not None:
-        columns["op"] = constant_column(meaning.op)
-    columns |= {ours: number_column(table, column) for ours, column in meaning.numbers.items()}
-    columns |= {ours: text_column(table, *spelled) for ours, spelled in meaning.words.items()}
-    columns |= {ours: Numbers(values, np.isnan(values), False) for ours, values in meaning.derived(table).items()}
-    if meaning.op == "moe":
-        columns |= _gates_and_routers(table)
-    if meaning.op in ("attention_prefill", "attention_decode") and "head_dim" in table.column_names:
-        columns["hybrid"] = _hybrids(table, meaning)
-    if meaning.custom:
-        columns["implementation"] = constant_column("custom")
-    return columns
-
-
-def _known_format(table: pa.Table, meaning: Table) -> Bools:
-    if not meaning.formats:
-        return np.ones(table.num_rows, dtype=np.bool_)
-    words = text_column(table, meaning.dtype, DTYPES)
-    known = [word in meaning.formats for word in words.words]
-    return np.array(known)[words.codes]
-
-
-def _latency_ms(table: pa.Table, meaning: Table) -> Numbers:
-    """Return the time of each row's operator, milliseconds."""
-    latency = number_column(table, meaning.time)
-    values = latency.values * (meaning.unit_s / 1e-3)
-    if meaning.added_ms is not None:
-        values = values + meaning.added_ms(table)
-    if meaning.shares:
-        values = values / number_column(table, meaning.shares).values
-    return latency._replace(values=values)
-
-
-def _host_bound(table: pa.Table, meaning: Table) -> Bools:
-    gpu, kernel = text_column(table, "gpu"), text_column(table, meaning.floors[0])
-    for name in meaning.floors[1:]:
-        kernel = join_text(kernel, text_column(table, name))
-    return host_bound(gpu.codes, kernel.codes, number_column(table, meaning.time).values, *_sizes(table, meaning))
-
-
-def _unsteady(table: pa.Table, meaning: Table) -> Bools:
-    """Return the rows of kernels whose times do not grow with their sizes, bool [n]."""
-    told = {"gpu", "framework", "op_name", meaning.kernel}
-    kernel = _codes(table, [name for name in table.column_names if name in told])
-    return unsteady(kernel, *_sizes(table, meaning), number_column(table, meaning.time).values)
-
-
-def _sizes(table: pa.Table, meaning: Table) -> tuple[Ints, Floats]:
-    """Return a code of what else tells rows of equal sizes apart, int [n], and the sizes, float64 [sizes, n]."""
-    alike = _codes(table, [name for name in table.column_names if name not in (*meaning.sizes, meaning.time)])
-    return alike, np.array([number_column(table, name).values for name in meaning.sizes])
-
-
-def _codes(table: pa.Table, names: Sequence[str]) -> Ints:
-    """Return a code of each row by the values of columns, int [n]."""
-    code = np.zeros(table.num_rows, dtype=np.intp)
-    for name in names:
-        kind = table.schema.field(name).type
-        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        own = number_column(table, name).values if numbers else text_column(table, name).codes
-        known, own = np.unique(own, return_inverse=True)
-        code = np.unique(code * len(known) + own, return_inverse=True)[1]
-    return code
-
-
-def _without(table: pa.Table, rows: Bools, why: str, skipped: Counter[str]) -> pa.Table:
-    """Return the table without `rows`, which `skipped` counts."""
-    if not rows.any():
-        return table
-    skipped[why] += int(rows.sum())
-    return table.filter(pa.array(~rows))
-
-
-def _framework(table: pa.Table, meaning: Table) -> Words:
-    """Return the software without its version: a collective library's own name, -eager where the host launched it."""
-    framework, kernel = text_column(table, "framework"), text_column(table, meaning.kernel)
-    if meaning.op is None and meaning.kernel == "kernel_source":
-        return kernel._replace(words=tuple(word.lower() for word in kernel.words))
-    if meaning.op is not None and not meaning.custom:
-        return framework
-    eager = np.array([word.endswith(EAGER) for word in (*kernel.words, "")])[kernel.codes]
+def _mark_eager(columns: Columns) -> pa.Table:
+    """Return the table with the framework marked where the host launched a stack's own collective."""
+    kernel = "impl" if "impl" in columns.table.column_names else "kernel_source"
+    framework, eager = columns.text("framework"), columns.where(kernel, lambda word: word.endswith(_EAGER))
+    words = (*framework.words, *(f"{word}-eager" for word in framework.words))
     codes = np.where(eager, framework.codes + len(framework.words), framework.codes)
-    return framework._replace(words=(*framework.words, *(f"{word}-eager" for word in framework.words)), codes=codes)
+    return _words(columns.table, "framework", words, codes)
 
 
-def _gates_and_routers(table: pa.Table) -> dict[str, Column]:
-    """`gate` and `router` of every row, by the sizes of its layer."""
-    sizes = np.stack([number_column(table, name).values for name in ("hidden_size", "inter_size", "num_experts")])
-    gates, routers = np.zeros(table.num_rows, dtype=np.intp), np.zeros(table.num_rows, dtype=np.intp)
-    for layer, (gate, router) in _LAYERS.items():
-        rows = (sizes == np.array(layer)[:, None]).all(axis=0)
-        gates[rows], routers[rows] = GATES.index(gate), ROUTERS.index(router)
-    return {"gate": Words(GATES, gates, False), "router": Words(ROUTERS, routers, False)}
+def _add_gates_and_routers(columns: Columns) -> pa.Table:
+    """Return the table with `gate` and `router` of every row, by the sizes of its layer."""
+    sizes = np.stack([columns.numbers(name).values for name in ("hidden_size", "inter_size", "num_experts")])
+    gates, routers = np.zeros(len(columns), dtype=np.intp), np.zeros(len(columns), dtype=np.intp)
+    for layer in FACTS.layers:
+        rows = (sizes == np.array(layer.sizes)[:, None]).all(axis=0)
+        gates[rows], routers[rows] = GATES.index(layer.gate), ROUTERS.index(layer.router)
+    return _words(_words(columns.table, "gate", GATES, gates), "router", ROUTERS, routers)
 
 
-def _hybrids(table: pa.Table, meaning: Table) -> Words:
-    """`hybrid` of every row: SGLang's libraries for such models on Blackwell, where its rows have its usual one too.
+def _add_hybrids(columns: Columns) -> pa.Table:
+    """Return the table with `hybrid`: SGLang's libraries for such models on Blackwell, beside its usual one.
 
     Heads of 192 elements run by Triton in every model.
     """
-    told = join_text(
-        join_text(text_column(table, "framework"), text_column(table, meaning.kernel)), text_column(table, "gpu")
-    )
-    kinds = [next((kind for kind, start in _OF_HYBRIDS if word.startswith(start)), -1) for word in told.words]
-    wide = number_column(table, "head_dim").values == _WIDE
-    return Words(HYBRIDS, np.where(wide, -1, np.array(kinds, dtype=np.intp)[told.codes]), False)
+    ran = join_text(join_text(columns.text("framework"), columns.text("kernel_source")), columns.text("gpu"))
+    starts = [
+        (HYBRIDS.index(kind), f"sglang-{library}-{gpu}")
+        for kind, library in FACTS.hybrids.libraries.items()
+        for gpu in FACTS.hybrids.gpus
+    ]
+    kinds = [next((kind for kind, start in starts if word.startswith(start)), -1) for word in ran.words]
+    wide = columns.numbers("head_dim").values == _WIDE
+    return _words(columns.table, "hybrid", HYBRIDS, np.where(wide, -1, np.array(kinds, dtype=np.intp)[ran.codes]))
 
 
-IMPORTER = PartsImporter(SOURCE, read)
+def _add_static_times(columns: Columns) -> pa.Table:
+    """Return the table with the time of the same quantisation with a known scale, and whether a stack runs its kernels.
+
+    `compute_scale` is the time beyond that of a known scale. SGLang's static quantisation was measured as a chain of
+    PyTorch's operators, which its dynamic kernel beats, so that the difference was cut off at zero, and left out:
+    neither is known.
+    """
+    codes = [columns.text(name).codes.astype(np.float64) for name in ("gpu", "framework", "framework_version")]
+    cases = np.stack([*codes, columns.numbers("m").values, columns.numbers("k").values])
+    static, dynamic = (columns.where("op_name", name.__eq__) for name in ("scale_matrix", "compute_scale"))
+    static_ms = _static_ms(cases, static, columns.numbers("latency_ms").values)
+    _, stack = np.unique(cases[:3], axis=1, return_inverse=True)
+    share = np.bincount(stack.ravel(), dynamic) / np.maximum(np.bincount(stack.ravel(), ~dynamic), 1.0)
+    known = (share[stack.ravel()] >= _MEASURED) & (~dynamic | np.isfinite(static_ms))
+    table = columns.table.append_column("static_ms", pa.array(static_ms))
+    return table.append_column("own_kernels", pa.array(known.astype(np.float64)))
+
+
+def _static_ms(cases: Floats, static: Bools, latency_ms: Floats) -> Floats:
+    """Return the time of each row's case with a known scale, float64 [n]; NaN where it was not measured."""
+    _, case = np.unique(cases, axis=1, return_inverse=True)
+    times = np.full(case.max(initial=-1) + 1, np.nan)
+    times[case.ravel()[static]] = latency_ms[static]
+    static_ms: Floats = times[case.ravel()]
+    return static_ms
+
+
+# File -> what adds its `prepared` columns, or marks its frameworks.
+_PREPARED: dict[str, Callable[[Columns], pa.Table]] = {
+    **dict.fromkeys(
+        ("attention_prefill.parquet", "attention_decode.parquet", "attention_encoder.parquet"), _add_hybrids
+    ),
+    **dict.fromkeys(("all_reduce_custom.parquet", "collective.parquet"), _mark_eager),
+    "moe.parquet": _add_gates_and_routers,
+    "quantize.parquet": _add_static_times,
+}
+IMPORTERS = {SOURCE: PartsImporter(SOURCE, read)}

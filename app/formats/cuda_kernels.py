@@ -190,4 +190,4 @@ def read(folder: Path) -> Imported:
     )
 
 
-IMPORTER = Importer("cuda-kernels", read)
+IMPORTERS = {"cuda-kernels": Importer("cuda-kernels", read)}

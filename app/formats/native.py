@@ -29,4 +29,4 @@ def read(path: Path) -> Iterator[Part]:
             yield Part(file.name, sent, None, device=upload.device)
 
 
-IMPORTER = PartsImporter("measurements", read)
+IMPORTERS = {"measurements": PartsImporter("measurements", read)}

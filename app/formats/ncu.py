@@ -152,4 +152,4 @@ def _unknown_work(launch: Launch, times: Times) -> str | None:
     return f"{' and '.join(missing)} were not counted, and no work file has them" if missing else None
 
 
-IMPORTER = ProfileImporter("ncu", read)
+IMPORTERS = {"ncu": ProfileImporter("ncu", read)}

@@ -165,4 +165,4 @@ _REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], LaunchTimes]]] =
     _SUMS: ({"Total Time", "Instances", "Name"}, _sums),
 }
 
-IMPORTER = ProfileImporter("nsys", read)
+IMPORTERS = {"nsys": ProfileImporter("nsys", read)}

@@ -46,4 +46,4 @@ def read(paths: Sequence[Path], options: DeploymentOptions) -> Imported:
     return Imported(tuple(rows), tuple(where), {}, tuple(skipped), tuple(notes))
 
 
-IMPORTER = ServingImporter("serving")
+IMPORTERS = {"serving": ServingImporter("serving")}

@@ -12,10 +12,9 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from app.formats.timm import FILE
 from evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
 from evaluation.convnets_by_operators import convmeter_cells
-from evaluation.measured_networks import FOLDER, read_networks
+from evaluation.measured_networks import FILE, FOLDER, read_networks
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from app.formats.native import IMPORTER
+from app.formats.native import IMPORTERS
 from app.services.measurements.import_parts import import_parts
 from app.store.session import Database
 from tests.kernels_data import SAXPY
@@ -88,7 +88,7 @@ def test_all_kinds_in_one_file_in_every_format(client: TestClient, database: Dat
     assert found[50.0]["workload"] == GPT2 | {"config": TINY}
     (tmp_path / "all.parquet").write_bytes(parquet(ROWS))
     (tmp_path / "failed.csv").write_bytes(text(ROWS[2:3]))
-    report = import_parts(database, IMPORTER, tmp_path)
+    report = import_parts(database, IMPORTERS["measurements"], tmp_path)
     assert (report.received, report.inserted, report.unchanged) == (8, 0, 5)
     assert report.skipped == {"not measured: out_of_memory": 2, "not measured: failed": 1}
     assert report.ignored == {"peak_memory_bytes": 1, "throttle_reason": 1}

@@ -47,10 +47,9 @@ def find_importer(name: str) -> Importer | PartsImporter | ProfileImporter | Ser
     """Return the registered importer. Raises NotFound that lists them."""
     if name not in FORMS:
         raise NotFound(f"Unknown importer {name!r}{did_you_mean(name, FORMS)}; known: {', '.join(FORMS)}.")
-    found: Importer | PartsImporter | ProfileImporter | ServingImporter = import_module(
-        f"{formats.__name__}.{FORMS[name][0]}"
-    ).IMPORTER
-    return found
+    module = import_module(f"{formats.__name__}.{FORMS[name][0]}")
+    importer: Importer | PartsImporter | ProfileImporter | ServingImporter = module.IMPORTERS[name]
+    return importer
 
 
 def import_folder(database: Database, importer: Importer, folder: Path, *, dry_run: bool = False) -> ImportReport:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
-from app.formats.native import IMPORTER
+from app.formats.native import IMPORTERS
 from app.ops.stacks import is_eager
 from app.services.measurements.import_parts import import_parts
 from app.services.measurements.removal import remove
@@ -65,7 +65,7 @@ def test_each_shipped_file_is_imported_once(
 
 def test_shipped_measurements_are_valid(database: Database) -> None:
     for path in sorted(SEED_MEASUREMENTS.rglob("*.parquet")):
-        report = import_parts(database, IMPORTER, path, dry_run=True)
+        report = import_parts(database, IMPORTERS["measurements"], path, dry_run=True)
         assert report.inserted > 0
         assert [reason for reason in report.skipped if not reason.startswith("not measured")] == []
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.formats.host_drift import LAST_ROWS, host_drift
-from app.formats.neusight import read
+from app.formats.doubtful_times import LAST_ROWS, host_drift
+from app.formats.operator_tables import read
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Numbers, Words
 from evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
@@ -42,7 +42,7 @@ def test_only_neusights_convolutions_lose_their_drift() -> None:
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
     raw = pq.read_table(DATA / NEUSIGHT_FILE, columns=["latency_ms"])["latency_ms"].to_numpy()
-    for part in read(DATA / NEUSIGHT):
+    for part in read("neusight", DATA / NEUSIGHT):
         assert isinstance(part.sent, OperatorColumns)
         op, latency = part.sent.columns["op"], part.sent.columns["latency_ms"]
         assert isinstance(latency, Numbers)

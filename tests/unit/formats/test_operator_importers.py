@@ -13,8 +13,7 @@ import pytest
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
 from app.formats.base import PartsImporter
-from app.formats.host_bound import host_bound
-from app.formats.unsteady import unsteady
+from app.formats.doubtful_times import host_bound, unsteady
 from app.services.measurements.import_parts import PartsReport, import_parts
 from app.services.measurements.imports import find_importer
 from app.services.measurements.listing import page

@@ -14,7 +14,7 @@ from app.errors import BadInput, NotFound
 from app.formats.serving.files import read_files, reader_of
 from app.formats.serving.point import BenchmarkPoint, LeftOut, lengths_of, load_of
 from app.formats.serving.rows import DeploymentOptions, to_row
-from app.formats.serving_results import IMPORTER
+from app.formats.serving_results import IMPORTERS
 from app.services.measurements.imports import import_folder
 from app.store import measurements
 from app.store.session import Database
@@ -187,7 +187,7 @@ def test_files_of_no_known_format_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"result\.json: line 2 is not JSON"):
         read_files([written(tmp_path, "{}\n{")])
     with pytest.raises(BadInput, match="each is left out"):
-        IMPORTER.with_options([written(tmp_path, {})], LLAMA).read(tmp_path)
+        IMPORTERS["serving"].with_options([written(tmp_path, {})], LLAMA).read(tmp_path)
     (tmp_path / "result.json").unlink()
     with pytest.raises(NotFound, match="holds no results"):
         read_files([tmp_path])
@@ -225,7 +225,7 @@ def test_a_folder_is_stored_once_and_with_its_image(database: Database) -> None:
         gpu="h100-sxm5-80gb", model="llama-3-8b", tensor=1, image="vllm/vllm-openai:v0.19.0", fields={"load": {}}
     )
     paths = [DATA / "vllm.json", DATA / "benchmarks.json"]
-    importer = IMPORTER.with_options(paths, options)
+    importer = IMPORTERS["serving"].with_options(paths, options)
     tried = import_folder(database, importer, paths[0], dry_run=True)
     assert (tried.received, tried.inserted, len(tried.skipped)) == (4, 2, 2)
     first, again = import_folder(database, importer, paths[0]), import_folder(database, importer, paths[0])
@@ -241,13 +241,13 @@ def test_a_folder_is_stored_once_and_with_its_image(database: Database) -> None:
 
 
 def test_results_that_lack_something_leave_others_be() -> None:
-    imported = IMPORTER.with_options([DATA], DeploymentOptions()).read(DATA)
+    imported = IMPORTERS["serving"].with_options([DATA], DeploymentOptions()).read(DATA)
     assert imported.where == ("agg_bmk.json:1",)
     reasons = {skip.where: skip.reason for skip in imported.skipped}
     assert reasons["sglang.jsonl:1"] == "the GPU is unknown: add --gpu NAME"
-    given = IMPORTER.with_options([DATA], LLAMA).read(DATA)
+    given = IMPORTERS["serving"].with_options([DATA], LLAMA).read(DATA)
     assert len(given.rows) == 8
-    lacking = IMPORTER.with_options([DATA / "sglang.jsonl"], DeploymentOptions())
+    lacking = IMPORTERS["serving"].with_options([DATA / "sglang.jsonl"], DeploymentOptions())
     with pytest.raises(BadInput, match="each is left out") as caught:
         lacking.read(DATA)
     assert "the GPU is unknown: add --gpu NAME" in {error.msg for error in caught.value.errors}
@@ -255,7 +255,7 @@ def test_results_that_lack_something_leave_others_be() -> None:
 
 def test_rows_that_cannot_be_asked_for_are_named(database: Database) -> None:
     options = DeploymentOptions(gpu="h100-sxm5-80gb", software="vllm-0.19.0", model="llama-3-8b", tensor=3)
-    importer = IMPORTER.with_options([DATA / "vllm.json"], options)
+    importer = IMPORTERS["serving"].with_options([DATA / "vllm.json"], options)
     with pytest.raises(BadInput, match="None of the 1 rows") as caught:
         import_folder(database, importer, DATA)
     assert caught.value.errors[0].loc == (0, "workload", "parallelism", "tensor")
