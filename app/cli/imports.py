@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Import measurements, and report which rows are skipped and why."""
     from app.formats.profiles import ProfileImporter, ProfileOptions
-    from app.formats.serving_results import ServingImporter
+    from app.formats.serving.files import ServingImporter
     from app.services.measurements.imports import find_importer
 
     importer = find_importer(form)

@@ -168,14 +168,14 @@ def _report(results: Results) -> None:
 
 def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     """Return the measurements of a file, and why the others are left out. Raises BadInput that names an option."""
-    from app.formats.serving import own
     from app.formats.serving.point import LeftOut
     from app.formats.serving.rows import DeploymentOptions, to_row
+    from app.formats.serving.tools import OWN
 
     rows, left_out = list[Any](), list[str]()
-    for record in own.records(document):
+    for record in OWN.records(document):
         try:
-            rows.append(to_row(own.read(record), own.READER.tool, DeploymentOptions()))
+            rows.append(to_row(OWN.read(record), OWN.tool, DeploymentOptions()))
         except LeftOut as reason:
             left_out.append(f"{record.get('concurrency')} in flight: {reason}")
     return rows, left_out

@@ -12,7 +12,7 @@ FORMS = {
     "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
     "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
     "serving": (
-        "serving_results",
+        "serving.files",
         "results of `vllm bench serve`, SGLang's bench_serving, genai-perf, aiperf, guidellm, inference-perf,"
         " InferenceX and `gpucast measure --serving`, JSON files",
     ),

@@ -1,1 +1,1 @@
-"""Results that benchmarks of LLM serving write: a reader per tool, and measurements from what they read."""
+"""Results that benchmarks of LLM serving write: points from their files, and measurements from points."""

@@ -1,39 +1,24 @@
-"""Read files of benchmark results, whose format is found from their content."""
+"""Import files of benchmark results, whose format is found from their content: measurements of kind `serving`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.errors import BadInput, NotFound
-from app.formats.base import Skipped
-from app.formats.serving import (
-    genai_perf,
-    guidellm,
-    inference_perf,
-    inferencex,
-    own,
-    sglang,
-    vllm,
-)
-from app.formats.serving.point import BenchmarkPoint, LeftOut, Reader
+from app.errors import BadInput, FieldError, NotFound
+from app.formats.base import Imported, Importer, Row, Skipped
+from app.formats.serving.point import BenchmarkPoint, LeftOut
+from app.formats.serving.reader import Reader
+from app.formats.serving.rows import DeploymentOptions, describe, to_row
+from app.formats.serving.tools import READERS
 
-# In order of trial: the formats of the first have names that no other has.
-READERS: tuple[Reader, ...] = (
-    own.READER,
-    guidellm.READER,
-    inference_perf.READER,
-    genai_perf.READER,
-    inferencex.READER,
-    sglang.READER,
-    vllm.READER,
-)
 _SUFFIXES = (".json", ".jsonl")
 
 
-class Found(NamedTuple):
+class PlacedPoint(NamedTuple):
     """A point, the tool that measured it, and its place: the file, and the number of the record if it has several."""
 
     where: str
@@ -41,17 +26,20 @@ class Found(NamedTuple):
     point: BenchmarkPoint
 
 
-def read_files(paths: Sequence[Path]) -> tuple[list[Found], list[Skipped]]:
+def read_files(paths: Sequence[Path]) -> tuple[list[PlacedPoint], list[Skipped]]:
     """Return the points of files and of folders with all below them, and the results that are left out.
 
     Raises NotFound for a folder without such files, BadInput for a file that is not JSON.
     """
-    found, skipped = list[Found](), list[Skipped]()
+    points, skipped = list[PlacedPoint](), list[Skipped]()
     for path in paths:
         for file in _files(path):
-            for one in _points(file, file.relative_to(path).as_posix() if path.is_dir() else file.name):
-                (found if isinstance(one, Found) else skipped).append(one)  # type: ignore[arg-type]
-    return found, skipped
+            for entry in _points(file, file.relative_to(path).as_posix() if path.is_dir() else file.name):
+                if isinstance(entry, PlacedPoint):
+                    points.append(entry)
+                else:
+                    skipped.append(entry)
+    return points, skipped
 
 
 def _files(path: Path) -> list[Path]:
@@ -63,7 +51,7 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _points(file: Path, name: str) -> Iterator[Found | Skipped]:
+def _points(file: Path, name: str) -> Iterator[PlacedPoint | Skipped]:
     """Yield the points of a file; what is of no known format is one entry, however many records it has."""
     documents = _documents(file)
     known = [(document, reader) for document in documents if (reader := reader_of(document)) is not None]
@@ -75,7 +63,7 @@ def _points(file: Path, name: str) -> Iterator[Found | Skipped]:
     for number, (record, reader) in enumerate(records, 1):
         where = name if len(records) == 1 else f"{name}:{number}"
         try:
-            yield Found(where, reader.tool, reader.read(record))
+            yield PlacedPoint(where, reader.tool, reader.read(record))
         except LeftOut as reason:
             yield Skipped(where, str(reason))
     if len(known) < len(documents):
@@ -113,3 +101,40 @@ def _lines(file: Path, content: str) -> list[Any]:
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{file}: line {number} is not JSON: {str(error)[:100]}.") from error
     return documents
+
+
+@dataclass(frozen=True, slots=True)
+class ServingImporter:
+    """Importer of benchmark results: like Importer, for files of a deployment that the user describes."""
+
+    name: str
+
+    def with_options(self, paths: Sequence[Path], options: DeploymentOptions) -> Importer:
+        """Return the importer of these files and folders."""
+        return Importer(self.name, lambda _: read(paths, options))
+
+
+def read(paths: Sequence[Path], options: DeploymentOptions) -> Imported:
+    """Return the measurements of files and folders.
+
+    A result of which neither its file nor the options say enough is left out with the option that it needs. Raises
+    BadInput if each one is left out.
+    """
+    points, skipped = read_files(paths)
+    rows, places, notes = list[Row](), list[str](), list[str]()
+    for where, tool, point in points:
+        try:
+            rows.append(to_row(point, tool, options))
+        except BadInput as error:
+            skipped.append(Skipped(where, error.detail))
+            continue
+        places.append(where)
+        notes.append(f"{where}, {tool}: {describe(point)}")
+    if not rows:
+        first = {skip.reason: skip.where for skip in reversed(skipped)}
+        reasons = [FieldError((place,), reason) for reason, place in reversed(first.items())]
+        raise BadInput("No result can be stored: each is left out.", errors=reasons)
+    return Imported(tuple(rows), tuple(places), {}, tuple(skipped), tuple(notes))
+
+
+IMPORTERS = {"serving": ServingImporter("serving")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import isfinite
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 Record = Mapping[str, Any]
 # A dtype that only says four bits: which format, the model's `quantization_config` or the user tells.
 FP4 = "fp4"
-# Largest share of failed requests: with more of them the rest ran under another load than the one asked for.
+# Largest share of failed requests: with more of them the rest ran under another load than the one of the settings.
 _MOST_FAILED = 0.01
 # Largest relative deviation of the mean from that of uniform lengths between the shortest and the longest.
 _UNIFORM = 0.05
@@ -56,29 +56,17 @@ class BenchmarkPoint:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Reader(NamedTuple):
-    """A format: its tool, whether a JSON object is of it, the records of the object, and the point of a record.
-
-    `read` raises LeftOut.
-    """
-
-    tool: str
-    matches: Callable[[Record], bool]
-    read: Callable[[Record], BenchmarkPoint]
-    records: Callable[[Record], Sequence[Record]] = lambda document: [document]
-
-
-def find(record: Record, *path: str) -> Any:
-    """Return the value under nested names; None if any is absent."""
+def find(record: Record, path: str) -> Any:
+    """Return the value under nested names, joined by points; None if any is absent."""
     value: Any = record
-    for name in path:
+    for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
 
 
-def figure(record: Record, *path: str) -> float | None:
+def figure(record: Record, path: str) -> float | None:
     """Return the finite number under nested names; None if there is none."""
-    value = find(record, *path)
+    value = find(record, path)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -88,18 +76,19 @@ def figure(record: Record, *path: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def positive(record: Record, *path: str) -> float:
+def positive(record: Record, path: str) -> float:
     """Return the positive number under nested names. Raises LeftOut that names them."""
-    number = figure(record, *path)
+    number = figure(record, path)
     if number is None or number <= 0.0:
-        state = "is missing" if find(record, *path) is None else f"is {str(find(record, *path))[:50]!r}"
-        raise LeftOut(f"{'.'.join(path)} {state}: a positive number is needed")
+        value = find(record, path)
+        state = "is missing" if value is None else f"is {str(value)[:50]!r}"
+        raise LeftOut(f"{path} {state}: a positive number is needed")
     return number
 
 
-def text(record: Record, *path: str) -> str | None:
+def text(record: Record, path: str) -> str | None:
     """Return the text under nested names; None if there is none."""
-    value = find(record, *path)
+    value = find(record, path)
     return value if isinstance(value, str) and value else None
 
 
@@ -128,11 +117,6 @@ def load_of(requests: int, concurrency: float | None, rate_per_s: float | None) 
     return {"concurrency": concurrency}
 
 
-def end_to_end_s(ttft_s: float, tpot_s: float, mean_output_tokens: float) -> float:
-    """Return the mean time of requests whose file does not have it, seconds: exact for outputs of one length."""
-    return ttft_s + tpot_s * max(mean_output_tokens - 1.0, 0.0)
-
-
 def _length(value: Any) -> float:
     return figure({"length": value}, "length") or 0.0
 
@@ -142,7 +126,7 @@ class Lengths(NamedTuple):
 
     prompt: float
     output: float
-    spread: float | None
+    spread: float | None = None
 
 
 def lengths_of(prompts: Iterable[Any], outputs: Iterable[Any]) -> Lengths:
@@ -154,7 +138,7 @@ def lengths_of(prompts: Iterable[Any], outputs: Iterable[Any]) -> Lengths:
     spreads = [1.0 - min(lengths) / max(lengths) for lengths in both]
     spread = max(spreads)
     expected = [max(lengths) * (1.0 - spread / 2.0) for lengths in both]
-    if all(abs(mean / wanted - 1.0) <= _UNIFORM for mean, wanted in zip(means, expected, strict=True)):
+    if all(abs(mean / middle - 1.0) <= _UNIFORM for mean, middle in zip(means, expected, strict=True)):
         return Lengths(max(both[0]), max(both[1]), round(spread, 2))
     return Lengths(means[0], means[1], None)
 

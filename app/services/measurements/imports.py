@@ -15,7 +15,7 @@ from app.errors import BadInput, NotFound
 from app.formats import FORMS
 from app.formats.base import Importer, PartsImporter, Skipped
 from app.formats.profiles import ProfileImporter
-from app.formats.serving_results import ServingImporter
+from app.formats.serving.files import ServingImporter
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.saving import save
 from app.store import gpus as gpu_store

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput, NotFound
-from app.formats.serving.files import read_files, reader_of
+from app.formats.serving.files import IMPORTERS, read_files, reader_of
 from app.formats.serving.point import BenchmarkPoint, LeftOut, lengths_of, load_of
 from app.formats.serving.rows import DeploymentOptions, to_row
-from app.formats.serving_results import IMPORTERS
 from app.services.measurements.imports import import_folder
 from app.store import measurements
 from app.store.session import Database
