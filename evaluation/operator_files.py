@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
-from app.formats import aiconfigurator, native, operator_tables
+from app.formats import aiconfigurator, operator_tables
 from app.formats.base import Part
+from app.formats.own import read as read_own
 from app.ops import OP_CODE
 from app.services.measurements.check_operators import check_operators
 from app.services.measurements.upload_gpus import UploadGpus
@@ -95,7 +96,7 @@ def _all_parts(
     for part in _parts(folder, ops, names):
         yield part, NO_SPLIT
     for path in own:
-        for part in native.read(path):
+        for part in read_own(path):
             if isinstance(part.sent, OperatorColumns) and _has(part, ops):
                 yield part, OWN
 

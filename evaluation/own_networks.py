@@ -15,7 +15,7 @@ from app.config import SEED_DATA
 from app.engine.curated import load_seed_specs
 from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
 from app.errors import NotFound
-from app.formats.bodies import read_measurements
+from app.formats.own import read_measurements
 from app.graphs.convnets import FAMILIES
 from app.services.measurements.check_upload import check, raise_errors
 from app.services.measurements.stored_networks import NetworkTime, network_block, network_times

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput, NotFound
-from app.formats import native
+from app.formats import own
 from app.formats.cuda_kernels import CLEAN_FILE, read
 from app.predictors import PREDICTORS
 from app.services.measurements.check_upload import check
@@ -80,7 +80,7 @@ def clean_experiments(
 def _own_kernels(path: Path, paper: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the launches in a file of `gpucast measure` that the paper has too, with the paper's counts."""
     counts = {_launch(row["workload"]): row["workload"] for row in paper}
-    objects = [row for part in native.read(path) if isinstance(part.sent, Objects) for row in part.sent.rows]
+    objects = [row for part in own.read(path) if isinstance(part.sent, Objects) for row in part.sent.rows]
     rows = [
         {**row, "workload": counts[launch] | {name: of for name, of in row["workload"].items() if name in _OF_COMPILER}}
         for row in objects

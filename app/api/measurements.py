@@ -17,11 +17,10 @@ from app.api.openapi import BINARY, ref
 from app.engine.gpu_rows import Snapshot
 from app.engine.snapshot import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
-from app.formats.bodies import READERS, read_measurements
+from app.formats.own import READERS, read_measurements
 from app.services.gpus import find
 from app.services.measurements.ingest import Report, ingest
-from app.services.measurements.listing import page
-from app.services.measurements.removal import remove
+from app.services.measurements.stored import page, remove
 from app.store import doubtful
 from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Filters, Page

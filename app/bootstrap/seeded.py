@@ -53,8 +53,8 @@ def _sha256(path: Path) -> str:
 
 def _bring_in(database: Database, path: Path) -> bool:
     # Imported here because a start that has nothing to import should not load the importers.
-    from app.formats.native import IMPORTERS  # noqa: PLC0415
-    from app.services.measurements.import_parts import import_parts  # noqa: PLC0415
+    from app.formats.own import IMPORTERS  # noqa: PLC0415
+    from app.services.measurements.importing import import_parts  # noqa: PLC0415
 
     began = time.monotonic()
     try:

@@ -32,8 +32,7 @@ from app.formats.base import PartsImporter
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
 from app.services.learning.training_data import load_training_data
-from app.services.measurements.import_parts import import_parts
-from app.services.measurements.imports import find_importer
+from app.services.measurements.importing import find_importer, import_parts
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.postgres import VOLATILE, EmbeddedPostgres

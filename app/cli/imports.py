@@ -14,8 +14,7 @@ from app.formats import FORMS
 
 if TYPE_CHECKING:
     from app.formats.base import Importer, PartsImporter
-    from app.services.measurements.import_parts import PartsReport
-    from app.services.measurements.imports import ImportReport
+    from app.services.measurements.importing import ImportReport, PartsReport
 
 _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
 
@@ -78,7 +77,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter per option
     """Import measurements, and report which rows are skipped and why."""
     from app.formats.profiles import ProfileImporter, ProfileOptions
     from app.formats.serving.files import ServingImporter
-    from app.services.measurements.imports import find_importer
+    from app.services.measurements.importing import find_importer
 
     importer = find_importer(form)
     served = {"model": model, "dtype": dtype, "tensor": tensor, "image": image, "fields": fields}
@@ -105,8 +104,7 @@ def _import(importer: Importer | PartsImporter, path: Path, dry_run: bool) -> No
     """Import a path, and print the report."""
     from app.bootstrap.runtime import open_runtime
     from app.formats.base import PartsImporter
-    from app.services.measurements.import_parts import import_parts
-    from app.services.measurements.imports import import_folder
+    from app.services.measurements.importing import import_folder, import_parts
 
     print(f"reading {path} as {importer.name} ...", flush=True)
     with open_runtime(Settings.from_env()) as runtime:

@@ -30,7 +30,7 @@ def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
     """Delete the measurements that match all given options, after showing their number and asking."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
-    from app.services.measurements.removal import remove
+    from app.services.measurements.stored import remove
     from app.store.measurement_filters import Filters
 
     with open_runtime(Settings.from_env()) as runtime:

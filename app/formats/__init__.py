@@ -9,12 +9,12 @@ FORMS = {
     "aiconfigurator": ("aiconfigurator", "aiconfigurator's operators of serving stacks: its checkout, or gemm.parquet"),
     "llmservingsim": ("operator_tables", "LLMServingSim's operators of vLLM, llmservingsim_ops_*.parquet"),
     "timm": ("operator_tables", "timm's step times of ConvNets, vision_models.parquet"),
-    "nsys": ("nsys", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
-    "ncu": ("ncu", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
+    "nsys": ("profilers", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
+    "ncu": ("profilers", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),
     "serving": (
         "serving.files",
         "results of `vllm bench serve`, SGLang's bench_serving, genai-perf, aiperf, guidellm, inference-perf,"
         " InferenceX and `gpucast measure --serving`, JSON files",
     ),
-    "measurements": ("native", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
+    "measurements": ("own", "gpucast's own form, a .json, .csv or .parquet file or a folder of them"),
 }

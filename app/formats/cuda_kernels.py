@@ -1,36 +1,35 @@
 """Read measurements in the format of the cross-GPU kernels paper's authors: runs_*_final.csv and gpu_metrics.json.
 
 If the folder has `cuda_kernels.parquet`, its cleaned rows are used instead: the same rows with true sizes, one byte
-count
-for all GPUs, and each GPU's own registers and lane operations. Nothing is derived from a kernel's name.
+count for all GPUs, and each GPU's own registers and lane operations. Nothing is derived from a kernel's name.
 """
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.errors import BadInput, NotFound
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.config import SEED_DATA
+from app.errors import BadInput, FieldError, Malformed, NotFound
 from app.formats.base import Imported, Importer, Row, Skipped
-from app.formats.cuda_kernel_files import read_clean, read_figures, read_runs
 
 GPU_FILE, CLEAN_FILE, RUNS = "gpu_metrics.json", "cuda_kernels.parquet", "runs_*_final.csv"
 SOFTWARE = "cuda"
 SOURCE_CLEAN, SOURCE_CSV = "cross-gpu-kernels/clean", "cross-gpu-kernels/csv"
 _ELEMENT_BYTES = 4
-
-_FLAGS = {
-    "launch_failed": "never launched: its time is that of a refused launch",
-    "size_label_wrong": "ran at the default size, not at the labelled one: repeats another row",
-    "mixed_iters": "mean of runs with different iteration counts",
-}
+_MAX_ERRORS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
+class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Meaning of a value of the column `mem_pattern`.
 
     `atomic_addresses` is the number of addresses that share the atomics, 0 without atomics; `repeats` is whether every
@@ -45,34 +44,132 @@ class _Pattern:
     bank_conflict_ways: int = 0
 
 
-_STREAM, _STRIDE_8, _GATHER = _Pattern("coalesced"), _Pattern("strided", stride_elements=8), _Pattern("random")
-_BINS = _Pattern("coalesced", atomic_addresses=256)
-_PATTERNS = {
-    "coalesced": _STREAM,
-    "shared_reduction": _STREAM,
-    "stencil_3x3": _STREAM,
-    "stencil_7x7": _STREAM,
-    "transpose_tiled": _STREAM,
-    "mm_tiled": _STREAM,
-    "matmul_tiled": _STREAM,
-    "mm_naive": _Pattern("broadcast"),
-    "matmul_naive": _Pattern("broadcast"),
-    "transpose_naive": _Pattern("strided"),
-    "stride_8": _STRIDE_8,
-    "strided_8": _STRIDE_8,
-    "random_gather": _GATHER,
-    "random_gather_scatter": _GATHER,
-    "divergent": _Pattern("coalesced", divergence=1.0),
-    "atomics_256bins": _BINS,
-    "atomics_global_256": _BINS,
-    "atomics_hotspot": _Pattern("broadcast", atomic_addresses=1, repeats=True),
-    "smem_bank_conflict": _Pattern("coalesced", bank_conflict_ways=32),
-}
+class CleanRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Columns of the cleaned rows, the authors' columns that they replace, and why flagged rows are left out."""
+
+    columns: tuple[str, ...]
+    replaced: dict[str, str]
+    flags: dict[str, str]
+
+
+class Meanings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Columns of the CSV files; `unused` ones are labels, data-sheet values and derived figures.
+
+    rates     measured rate of gpu_metrics.json, G/s -> field of a GPU's specification
+    patterns  value of `mem_pattern` -> its meaning
+    """
+
+    text: tuple[str, ...]
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    unused: tuple[str, ...]
+    rates: dict[str, str]
+    clean: CleanRows
+    patterns: dict[str, Pattern]
+
+
+_MEANINGS = msgspec.json.decode((SEED_DATA / "formats" / "cuda_kernels.json").read_bytes(), type=Meanings)
+
+
+def _header(file: str, names: Sequence[str]) -> None:
+    known = {*_MEANINGS.required, *_MEANINGS.optional, *_MEANINGS.unused}
+    errors = [FieldError((file, name), "unknown column") for name in names if name not in known]
+    errors += [FieldError((file, name), "this column is missing") for name in _MEANINGS.required if name not in names]
+    if errors:
+        raise BadInput(
+            f"{file}: columns {', '.join(str(e.loc[1]) for e in errors)} are unknown or missing.", errors=errors
+        )
+
+
+def _cell(name: str, text: str) -> Any:
+    if name in _MEANINGS.text:
+        return text
+    value = float(text) if text else 0.0
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(text)
+    return int(value) if value.is_integer() else value
+
+
+def _read_runs(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of one CSV: text, or int or float, 0 for empty cells. Raises BadInput for unknown patterns."""
+    try:
+        return _read_lines(path)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise Malformed(f"{path.name} cannot be parsed as CSV: {error}") from error
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    errors: list[FieldError] = []
+    with path.open(encoding="utf-8-sig", newline="") as handle:
+        reader = csv.reader(handle, strict=True)
+        names = next(reader, [])
+        _header(path.name, names)
+        used_columns = [(k, name) for k, name in enumerate(names) if name not in _MEANINGS.unused]
+        for cells in reader:
+            if len(cells) != len(names):
+                msg = f"{len(cells)} cells where the header names {len(names)} columns"
+                errors.append(FieldError((path.name, reader.line_num), msg))
+                continue
+            row = _read_line(path.name, reader.line_num, used_columns, cells, errors)
+            if row["mem_pattern"] not in _MEANINGS.patterns:
+                msg = f"unknown pattern {row['mem_pattern']!r}; known are {', '.join(_MEANINGS.patterns)}"
+                errors.append(FieldError((path.name, reader.line_num, "mem_pattern"), msg))
+            rows.append(row)
+    if errors:
+        raise BadInput(f"{path.name}: {len(errors)} cells are wrong.", errors=errors[:_MAX_ERRORS])
+    return rows
+
+
+def _read_line(
+    file: str, line: int, used_columns: Sequence[tuple[int, str]], cells: Sequence[str], errors: list[FieldError]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"line": line}
+    for k, name in used_columns:
+        try:
+            row[name] = _cell(name, cells[k].strip())
+        except ValueError:
+            errors.append(FieldError((file, line, name), f"{cells[k][:40]!r} is not a number of at least 0"))
+    return row
+
+
+def _read_clean(path: Path) -> list[dict[str, Any]]:
+    """Return the cleaned rows; `csv_row` is the line in its GPU's CSV, counted from 0."""
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise Malformed(f"{path.name} is not a Parquet file: {str(error)[:200]}") from error
+    missing = [name for name in _MEANINGS.clean.columns if name not in table.column_names]
+    if missing:
+        raise BadInput(
+            f"{path.name} is missing the columns {', '.join(missing)}.",
+            errors=[FieldError((path.name, name), "this column is missing") for name in missing],
+        )
+    rows: list[dict[str, Any]] = table.select(list(_MEANINGS.clean.columns)).to_pylist()
+    return rows
+
+
+def _read_figures(path: Path) -> dict[str, dict[str, float]]:
+    """Return measured rates of every GPU by device name, FLOP/s and B/s."""
+    try:
+        gpus = json.loads(path.read_bytes())
+        if not isinstance(gpus, list):
+            raise TypeError("not a list")
+        return {gpu["device_name"]: _rates(gpu) for gpu in gpus}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Malformed(f"{path.name} is not a list of GPUs with a device_name each: {error!r}") from error
+
+
+def _rates(gpu: Mapping[str, Any]) -> dict[str, float]:
+    rates = {field: float(gpu[name]) * 1e9 for name, field in _MEANINGS.rates.items() if name in gpu}
+    if not all(math.isfinite(rate) and rate > 0 for rate in rates.values()):
+        raise ValueError(f"{gpu['device_name']} has a rate that is not a positive number")
+    return rates
 
 
 def _workload(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return a kernel workload in the API's form, without figures that do not apply."""
-    pattern = _PATTERNS[run["mem_pattern"]]
+    pattern = _MEANINGS.patterns[run["mem_pattern"]]
     iterations = run.get("iters", 0)
     atomics = 0
     if pattern.atomic_addresses:
@@ -119,24 +216,15 @@ def _cleaned(run: Mapping[str, Any], clean: Mapping[str, Any]) -> dict[str, Any]
     """Return an authors' row with the figures of its cleaned row."""
     flat = clean["dim_kind"] == "1d"
     size, edge = (clean["true_size"], 0) if flat else (0, clean["true_size"])
-    return {name: value for name, value in run.items() if name != "atomic_ops_count"} | {
-        "N": size,
-        "rows": edge,
-        "cols": edge,
-        "iters": clean["iters_effective"],
-        "regs": clean["regs_ptxas"],
-        "grid_blocks": clean["grid_blocks_true"],
-        "FLOPs": clean["flops"],
-        "BYTES": clean["dram_bytes"],
-        "working_set_bytes": clean["working_set_bytes"],
-        "lane_ops": clean["lane_ops"],
-    }
+    replaced = {name: clean[column] for name, column in _MEANINGS.clean.replaced.items()}
+    kept = {name: value for name, value in run.items() if name != "atomic_ops_count"}
+    return {**kept, **replaced, "N": size, "rows": edge, "cols": edge}
 
 
 def _figures(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
     """Return measured figures per GPU: sustained rates from the JSON, triad bandwidth from the CSVs."""
     path = folder / GPU_FILE
-    figures = read_figures(path) if path.exists() else {}
+    figures = _read_figures(path) if path.exists() else {}
     triad: dict[str, list[float]] = {}
     for rows in runs.values():
         for run in rows:
@@ -153,7 +241,7 @@ def _take_clean(
     rows: list[Row] = []
     where: list[str] = []
     skipped: list[Skipped] = []
-    for clean in read_clean(path):
+    for clean in _read_clean(path):
         file = f"runs_{clean['gpu']}_final.csv"
         if not 0 <= clean["csv_row"] < len(runs.get(file, ())):
             raise BadInput(f"{path.name} points to row {clean['csv_row']} of {file}, which is not there.")
@@ -163,7 +251,7 @@ def _take_clean(
             rows.append(_measurement(_cleaned(run, clean), SOURCE_CLEAN))
             where.append(place)
         else:
-            skipped.append(Skipped(place, _FLAGS.get(clean["flag"], clean["flag"])))
+            skipped.append(Skipped(place, _MEANINGS.clean.flags.get(clean["flag"], clean["flag"])))
     return rows, where, skipped
 
 
@@ -172,7 +260,7 @@ def read(folder: Path) -> Imported:
     files = sorted(folder.glob(RUNS))
     if not files:
         raise NotFound(f"No {RUNS} in {folder}.")
-    runs = {path.name: read_runs(path, _PATTERNS) for path in files}
+    runs = {path.name: _read_runs(path) for path in files}
     figures = _figures(folder, runs)
     clean = folder / CLEAN_FILE
     if clean.exists():

@@ -12,13 +12,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from statistics import median, pstdev
 from typing import Any, NamedTuple
 
 from app.errors import BadInput, FieldError
 from app.formats.base import Part, PartsImporter
-from app.formats.profile_sheets import Cells, find_table
+from app.formats.profile_sheets import Cells, csv_files, find_table
 from app.ops.kernel import SIZE_FIELDS
 from app.wire.measurements.upload import Objects
 
@@ -46,19 +47,12 @@ class Launch(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """Fields of a kernel's workload."""
         fields = {
-            "blocks": None if self.grid is None else _product(self.grid),
-            "threads_per_block": None if self.block is None else _product(self.block),
+            "blocks": None if self.grid is None else prod(self.grid),
+            "threads_per_block": None if self.block is None else prod(self.block),
             "registers_per_thread": self.registers_per_thread,
             "shared_memory_per_block": self.shared_memory_per_block,
         }
         return {name: value for name, value in fields.items() if value is not None}
-
-
-def _product(extents: Sequence[int]) -> int:
-    total = 1
-    for extent in extents:
-        total *= extent
-    return total
 
 
 @dataclass(slots=True)
@@ -103,16 +97,56 @@ class ProfileOptions:
     work: Path | None = None
 
 
+class Report(NamedTuple):
+    """Launches of a report in a file.
+
+    cut     number of lines that are not rows
+    within  name of a report that has each of these launches; empty: none has
+    """
+
+    file: str
+    name: str
+    launches: Mapping[Launch, Times]
+    cut: int
+    within: str = ""
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileImporter:
-    """Importer of a profiler's exports: like PartsImporter, but `read` also takes options."""
+    """Importer of a profiler's exports: like PartsImporter, with options.
+
+    reports       returns the known reports of a file
+    unknown_work  returns what an export lacks of a launch, or None
+    absent        what a folder without known reports lacks
+    """
 
     name: str
-    read: Callable[[Path, ProfileOptions], Iterator[Part]]
+    reports: Callable[[Path], Iterable[Report]]
+    unknown_work: Callable[[Launch, Times], str | None]
+    absent: str
 
     def with_options(self, options: ProfileOptions) -> PartsImporter:
         """Return the importer with these options."""
-        return PartsImporter(self.name, lambda path: self.read(path, options))
+        return PartsImporter(self.name, lambda path: self._read(path, options))
+
+    def _read(self, path: Path, options: ProfileOptions) -> Iterator[Part]:
+        """Yield a part per known report and per unread file. Raises BadInput if there is no known report."""
+        files = csv_files(path)
+        reports = [report for file in files for report in self.reports(file)]
+        if not reports:
+            raise BadInput(f"{path} has {self.absent}.")
+        names = {report.name for report in reports}
+        for report in reports:
+            if report.within in names:
+                duplicates = Counter({"kernel sums: the trace has each of their launches": len(report.launches)})
+                yield Part(report.file, Objects.of(()), None, duplicates)
+            else:
+                yield _part(report, options, self.unknown_work)
+        read = {report.file for report in reports}
+        for file in files:
+            if file.name not in read and (options.work is None or file.resolve() != options.work.resolve()):
+                yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no known report": 1}))
 
 
 class Work(NamedTuple):
@@ -123,7 +157,7 @@ class Work(NamedTuple):
     workload: dict[str, Any]
 
 
-def read_work(path: Path | None) -> list[Work]:
+def _read_work(path: Path | None) -> list[Work]:
     """Return the lines of the work file. Raises BadInput without a column `kernel`, or a line without work."""
     if path is None:
         return []
@@ -156,20 +190,11 @@ def _plain(cell: str) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def to_parts(
-    file: str,
-    launches: Mapping[Launch, Times],
-    options: ProfileOptions,
-    unknown_work: Callable[[Launch, Times], str | None],
-    cut: int,
-) -> Iterator[Part]:
-    """Yield launches as measurements, and launches of unknown work as skipped, per kernel with their share of the time.
-
-    `unknown_work` returns what the export lacks of a launch, or None; `cut` is the number of lines that are not rows.
-    """
-    work = read_work(options.work)
+def _part(report: Report, options: ProfileOptions, unknown_work: Callable[[Launch, Times], str | None]) -> Part:
+    """Return launches as measurements, and those of unknown work as skipped, with their share of the time."""
+    work = _read_work(options.work)
     rows, left = list[dict[str, Any]](), dict[tuple[str, str], list[Times]]()
-    for launch, times in launches.items():
+    for launch, times in report.launches.items():
         if times.untimed:
             left.setdefault((launch.kernel, _UNTIMED), []).append(Times(runs=times.untimed))
         if not times.seconds:
@@ -180,18 +205,11 @@ def to_parts(
             rows.append(_row(launch, times, options, described or {}))
         else:
             left.setdefault((launch.kernel, reason), []).append(times)
-    total = sum(times.total_s for times in launches.values()) or 1.0
+    total = sum(times.total_s for times in report.launches.values()) or 1.0
     skipped = _listed(left, total) + Counter(
-        {f"{file}: lines that are not rows of the table, as in a truncated file": cut}
+        {f"{report.file}: lines that are not rows of the table, as in a truncated file": report.cut}
     )
-    yield Part(file, Objects.of(rows), None, skipped)
-
-
-def unread_files(files: Iterable[Path], options: ProfileOptions) -> Iterator[Part]:
-    """Yield a part for every unread file of a folder, except the user's work file."""
-    for file in files:
-        if options.work is None or file.resolve() != options.work.resolve():
-            yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no known report": 1}))
+    return Part(report.file, Objects.of(rows), None, skipped, notes=report.notes)
 
 
 def _described_work(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:

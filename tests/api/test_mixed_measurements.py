@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from app.formats.native import IMPORTERS
-from app.services.measurements.import_parts import import_parts
+from app.formats.own import IMPORTERS
+from app.services.measurements.importing import import_parts
 from app.store.session import Database
 from tests.kernels_data import SAXPY
 

@@ -18,8 +18,8 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.check_upload import Checked
-from app.services.measurements.listing import request_form
 from app.services.measurements.model_drift import Expected
+from app.services.measurements.stored import request_form
 from app.services.models.network_hits import to_workload
 from app.services.models.predict_networks import predict_network
 from app.store import measurements, operators

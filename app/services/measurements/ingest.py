@@ -20,8 +20,7 @@ from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.doubts import find_doubts
 from app.services.measurements.limits import correct_limits
 from app.services.measurements.model_drift import Drift, drift_sample, expected_times
-from app.services.measurements.saving import save
-from app.services.measurements.store_uploads import Announce, ToStore, store_upload
+from app.services.measurements.store_uploads import Announce, ToStore, save, store_upload
 from app.store import doubtful, revision, uploads
 from app.store.measurement_filters import Filters
 from app.store.questions import ask

@@ -21,9 +21,8 @@ from app.predictors.active_selection import Prospect, chosen
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
-from app.services.measurements.design import DESIGNED, RANGES, design
-from app.services.measurements.listing import operator_form
-from app.services.measurements.measurement_plan_mix import Mix, operator_mix, workload_mix
+from app.services.measurements.measurement_plan_mix import DESIGNED, RANGES, Mix, design, operator_mix, workload_mix
+from app.services.measurements.stored import operator_form
 from app.services.operators.common import predict_with_hits
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints

@@ -1,9 +1,15 @@
-"""The target of a measurement plan: the operators of a workload, or usual shapes of given operators."""
+"""The target of a measurement plan: the operators of a workload, or usual shapes of given operators.
+
+Where no workload says which shapes to measure, they are powers of two that fill the usual ranges evenly: points of the
+additive recurrence with the generalised golden ratio, in the logarithms of the dimensions (Roberts 2018, "The
+unreasonable effectiveness of quasirandom sequences").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,7 +19,6 @@ from app.engine.operator_rows import read_operators
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.services.graphs.graph_store import Graphs
-from app.services.measurements.design import DESIGNED, RANGES, design
 from app.services.models.networks import prepare
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.common import unsupported_message
@@ -23,11 +28,36 @@ from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.measurement_plan_form import MeasurementPlanRequest
 from app.wire.network_form import GraphRequest, ModelRequest
 from app.wire.operators.operators_form import OperatorsRequest
-from app.wire.operators.row_forms import FORMS, unknown_op
+from app.wire.operators.row_forms import FORMS, ROW_FORMS, unknown_op
 from app.wire.predict_body import read_request
 from app.wire.usual_names import own_dtype
 
+# Rows of an operator and dtype that stand for its usual shapes.
+DESIGNED = 48
+RANGES: Mapping[str, Mapping[str, tuple[int, int] | int]] = {op.name: op.usual for op in OPS if op.usual}
 _DEFAULT_DTYPES = ("fp32", "bf16")
+
+
+@cache
+def design(op: str, dtype: str, count: int) -> tuple[Any, ...]:
+    """`count` rows of an operator of RANGES in the API's form."""
+    free = {name: given for name, given in RANGES[op].items() if not isinstance(given, int)}
+    fixed = {name: given for name, given in RANGES[op].items() if isinstance(given, int)}
+    low, high = (np.log2([ends[k] for ends in free.values()]) for k in (0, 1))
+    points = (0.5 + np.outer(np.arange(1, count + 1), _steps(len(free)))) % 1.0
+    sizes = 2 ** np.round(low + points * (high - low)).astype(int)
+    return tuple(
+        msgspec.convert({"op": op, "dtype": dtype, **fixed, **dict(zip(free, row, strict=True))}, ROW_FORMS[op])
+        for row in sizes.tolist()
+    )
+
+
+def _steps(dimensions: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Steps of the recurrence: powers of 1 / g, where g^(dimensions + 1) = g + 1."""
+    ratio = 2.0
+    for _ in range(40):
+        ratio = (1.0 + ratio) ** (1.0 / (dimensions + 1))
+    return ratio ** -np.arange(1.0, dimensions + 1)
 
 
 class Mix(NamedTuple):

@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
-from app.formats.operator_uploads import WORDS
+from app.formats.own_tables import WORDS
 from app.graphs.formats import has_formats
 from app.ops.stacks import stack_name
 from app.runtime.release import release
-from app.services.measurements.measurement_columns import EARLIEST
+from app.services.measurements.check_operators import EARLIEST
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.operator_tables import json_columns
 from app.store.measurements import MeasurementRow

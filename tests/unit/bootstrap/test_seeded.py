@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
-from app.formats.native import IMPORTERS
+from app.formats.own import IMPORTERS
 from app.ops.stacks import is_eager
-from app.services.measurements.import_parts import import_parts
-from app.services.measurements.removal import remove
+from app.services.measurements.importing import import_parts
+from app.services.measurements.stored import remove
 from app.store import measurements
 from app.store.measurement_filters import Filters
 from app.store.session import Database

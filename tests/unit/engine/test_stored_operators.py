@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app.engine.stored_operators import stored_operators
 from app.services.measurements.check_upload import Checked, check
-from app.services.measurements.saving import save
+from app.services.measurements.store_uploads import save
 from app.store import gpus, measurements, operator_removal, operators, revision, stored_rows
 from app.store.measurement_filters import Filters
 from app.store.session import Database

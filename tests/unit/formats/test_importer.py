@@ -12,7 +12,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput, Malformed, NotFound
 from app.formats import FORMS
 from app.formats.cuda_kernels import read
-from app.services.measurements.imports import find_importer
+from app.services.measurements.importing import find_importer
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "cuda_kernels"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason="the paper's measurements are not on this machine")

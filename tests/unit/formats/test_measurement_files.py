@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
-from app.formats.bodies import read_measurements
+from app.formats.own import read_measurements
 from app.wire.measurements.upload import Objects
 from tests.busy_machine import cpu_s
 

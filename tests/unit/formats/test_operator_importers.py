@@ -14,9 +14,8 @@ from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
 from app.formats.base import PartsImporter
 from app.formats.doubtful_times import host_bound, unsteady
-from app.services.measurements.import_parts import PartsReport, import_parts
-from app.services.measurements.imports import find_importer
-from app.services.measurements.listing import page
+from app.services.measurements.importing import PartsReport, find_importer, import_parts
+from app.services.measurements.stored import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database

@@ -9,9 +9,8 @@ from app.cli import imports
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.formats.profiles import ProfileImporter, ProfileOptions, short_name
-from app.services.measurements.import_parts import PartsReport, import_parts
-from app.services.measurements.imports import find_importer
-from app.services.measurements.listing import page
+from app.services.measurements.importing import PartsReport, find_importer, import_parts
+from app.services.measurements.stored import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database

@@ -14,7 +14,7 @@ from app.errors import BadInput, NotFound
 from app.formats.serving.files import IMPORTERS, read_files, reader_of
 from app.formats.serving.point import BenchmarkPoint, LeftOut, lengths_of, load_of
 from app.formats.serving.rows import DeploymentOptions, to_row
-from app.services.measurements.imports import import_folder
+from app.services.measurements.importing import import_folder
 from app.store import measurements
 from app.store.session import Database
 

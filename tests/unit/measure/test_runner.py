@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput
-from app.formats.bodies import read_measurements
+from app.formats.own import read_measurements
 from app.measure import output as output_module
 from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.errors import Conflict
 from app.services.measurements.check_upload import check
-from app.services.measurements.saving import save
+from app.services.measurements.store_uploads import save
 from app.store import gpus, measurements, prices, versions
 from app.store.measurement_filters import Filters
 from app.store.prices import Price

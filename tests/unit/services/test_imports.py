@@ -7,7 +7,7 @@ import pytest
 
 from app.config import Settings
 from app.errors import BadInput, NotFound
-from app.services.measurements.imports import find_importer, import_folder
+from app.services.measurements.importing import find_importer, import_folder
 from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput, FieldError
-from app.formats.bodies import read_measurements
+from app.formats.own import read_measurements
 from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.ingest import ingest
 from app.tables.catalog import Catalog

@@ -1,4 +1,4 @@
-"""List stored measurements of all kinds, page by page."""
+"""List stored measurements of all kinds, page by page, and delete them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from app.errors import BadInput
 from app.ops import OPS
+from app.services.measurements.limits import withdraw_limits
 from app.store import measurements, operator_pages
-from app.store.measurement_filters import Page
+from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
 from app.store.operator_pages import StoredOperator
 from app.store.operators import KIND
+from app.store.session import Database
 from app.tables.ops import DTYPES, OpTable
 from app.wire.operators.row_forms import FORMS, REQUEST_NAMES
 
@@ -84,3 +87,21 @@ def request_form(op: str, dtype: str, held: Mapping[str, float]) -> Workload:
 
 def _plain(figure: float | None) -> float | int | None:
     return int(figure) if figure is not None and figure.is_integer() else figure
+
+
+def remove(database: Database, filters: Filters, *, dry_run: bool = False) -> Mapping[tuple[str, str], int]:
+    """Delete the stored rows that match every filter, all or none; return counts by (kind, GPU id).
+
+    Raises BadInput without a filter. API processes notice through the revision, as for an upload. Deleted shipped rows
+    are not imported again, because their file is known. With a key, and at most a GPU, limits of GPUs that the key's
+    measurements raised get their earlier values.
+    """
+    if filters == Filters():
+        raise BadInput(
+            "Give at least one of gpu, kind, name, software, source, upload and key: which measurements to delete."
+        )
+    with database.begin(long=True) as connection:
+        removed = measurements.remove(connection, filters, dry_run=dry_run)
+        if filters.key is not None and filters == Filters(key=filters.key, gpu=filters.gpu) and not dry_run:
+            withdraw_limits(connection, filters.key, filters.gpu)
+        return removed

@@ -1,20 +1,30 @@
-"""Read bodies of measurements by media type. CSV and Parquet may mix kinds of rows, one field per column.
+"""Read measurements in gpucast's own form, as in POST /measurements: bodies by media type, files, folders of files.
 
-A column `kind` gives a row's kind: kernel, operator or model. Without it, rows with a column `op` are operators and
-others kernels. A column `outcome` gives the result of a run: rows other than "measured" are skipped and counted.
-Operators are read in columns; other rows as objects.
+CSV and Parquet may mix kinds of rows, one field per column. A column `kind` gives a row's kind: kernel, operator or
+model. Without it, rows with a column `op` are operators and others kernels. A column `outcome` gives the result of a
+run: rows other than "measured" are skipped and counted. Operators are read in columns; other rows as objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from app.errors import BadInput, FieldError, Malformed, TooLarge, UnsupportedMedia
-from app.formats import operator_uploads
-from app.formats.base import DEVICE
-from app.formats.mixed_tables import OUTCOME, REMARKS, Cells, check_column_names, split_by_kind
-from app.formats.operator_uploads import csv_names, strip_prefix
+from app.errors import BadInput, FieldError, Malformed, NotFound, TooLarge, UnsupportedMedia
+from app.formats.base import DEVICE, Part, PartsImporter
+from app.formats.own_tables import (
+    OUTCOME,
+    REMARKS,
+    Cells,
+    check_column_names,
+    csv_names,
+    read_parquet_columns,
+    read_text_columns,
+    split_by_kind,
+    strip_prefix,
+    text_table,
+)
 from app.runtime.release import release
 from app.wire.decoding import decode_plain
 from app.wire.json_parts import list_length
@@ -28,8 +38,8 @@ from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, rea
 MAX_JSON_ROWS = 200_000
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
-_PARQUET = Cells(operator_uploads.read_parquet_columns, read_parquet_table)
-_TEXT = Cells(operator_uploads.read_text_columns, read_text_table)
+_PARQUET = Cells(read_parquet_columns, read_parquet_table)
+_TEXT = Cells(read_text_columns, read_text_table)
 
 
 def read_measurements(
@@ -67,7 +77,7 @@ def _csv(body: bytes, max_rows: int, _: TableReader) -> Upload:
     names = csv_names(body)
     if _AS_TABLE.isdisjoint(map(strip_prefix, names)):
         return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))
-    table = operator_uploads.text_table(body, check_column_names(names))
+    table = text_table(body, check_column_names(names))
     if table.num_rows > max_rows:
         raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this file has {table.num_rows:,}.")
     return split_by_kind(table, _TEXT)
@@ -101,3 +111,25 @@ READERS: dict[str, Callable[[bytes, int, TableReader], Upload]] = {
     "application/vnd.apache.parquet": _parquet,
     "application/x-parquet": _parquet,
 }
+
+
+_MEDIA = {".json": "application/json", ".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
+# For local files only memory is the limit.
+_MAX_ROWS = 100_000_000
+
+
+def read(path: Path) -> Iterator[Part]:
+    """Yield the parts of each file: operators, and other rows."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    readable = [file for file in files if file.suffix in _MEDIA]
+    if not readable:
+        raise NotFound(f"{path} holds no measurements: a file is {', '.join(_MEDIA)}, or a folder of such files.")
+    for file in readable:
+        upload = read_measurements(file.read_bytes(), _MEDIA[file.suffix], max_rows=_MAX_ROWS)
+        # Reported once per file, even if it has no measured row.
+        yield Part(file.name, Objects.of(()), None, upload.skipped, upload.ignored)
+        for sent in upload.parts:
+            yield Part(file.name, sent, None, device=upload.device)
+
+
+IMPORTERS = {"measurements": PartsImporter("measurements", read)}
