@@ -51,7 +51,7 @@ from app.training.operator_folds import (
     operator_folds,
 )
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
-from evaluation.operator_cells import read_cells
+from evaluation.data import read_cells
 from evaluation.operators import NO_EVIDENCE, family_of, operators_of
 
 HELD_OUT, LARGEST = 0.2, 0.125
@@ -115,7 +115,7 @@ def main() -> None:
     gpus = GpuTable.from_specs(load_seed_specs())
     limits = Limits(options.rows, options.elsewhere, options.asked, options.targets, options.salt)
     ops = operators_of({name.split(" ")[0] for name in options.family}) if options.family else OP_CODE
-    for family, cells, pools in families(list(read_cells(options.data, ops)), gpus):
+    for family, cells, pools in families(read_cells(options.data, ops), gpus):
         if options.family and family not in options.family:
             continue
         asked = [gpus.ids.index(name) for name in options.gpu] if options.gpu else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.config import SHIPPED_MODELS
 from benchmarks.own_rows import own_rows, predicted_ms
-from evaluation.scorecard.score import shipped_snapshot
+from evaluation.study import shipped_snapshot
 
 SIZES = {"linear": ("m", "n", "k"), "bmm": ("b", "m", "n", "k")}
 

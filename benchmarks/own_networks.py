@@ -15,12 +15,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from app.config import SEED_MEASUREMENTS, SHIPPED_MODELS
 from benchmarks.repeats import measured_rows
-from evaluation.scorecard.case import Case, Part
-from evaluation.scorecard.score import predicted, shipped_snapshot
+from evaluation.study import Answers, Case, Errors, Part, shipped_snapshot
 
 GPU, ALIKE = "h200-sxm-141gb", 0.05
 FOLDERS = ("host-bound", "another-host")
@@ -33,22 +30,20 @@ def main() -> None:
     parser.add_argument("--models-store", type=Path, default=SHIPPED_MODELS, help="folder of trained predictors")
     parser.add_argument("--each", action="store_true", help="print each network, too")
     args = parser.parse_args()
-    snapshot = shipped_snapshot(args.models_store)
-    found = defaultdict(list)
+    answers = Answers(shipped_snapshot(args.models_store))
+    by_mode = defaultdict(list)
     for row in _alike():
         workload = {"kind": "model"} | {name: row[name] for name in FIELDS if row.get(name) is not None}
         mode = f"{row['mode']} {row['dtype']}"
         case = Case(GPU, row["name"], mode, "", row["latency_ms"] / 1e3, (Part(1.0, workload),))
-        answer = predicted("own", case, snapshot)
-        found[mode].append(answer)
-        if args.each and not answer.reason:
-            print(f"{mode:<20}{row['name']:<24}{row['batch']:>5}{row['latency_ms']:>10.2f}{answer.error:>8.1f}")
-    for mode, answers in sorted(found.items()):
-        answered = [each for each in answers if not each.reason]
-        errors = np.array([each.error for each in answered])
-        held = 100.0 * np.mean([each.held for each in answered])
-        figures = f"{np.median(np.abs(errors)):>8.1f}{np.median(errors):>8.1f}{held:>8.0f}" if answered else ""
-        print(f"{mode:<20}{len(answered):>4} of {len(answers):<4}{figures}")
+        result = answers.result(case)
+        by_mode[mode].append(result)
+        if args.each and "error" in result:
+            print(f"{mode:<20}{row['name']:<24}{row['batch']:>5}{row['latency_ms']:>10.2f}{result['error']:>8.1f}")
+    for mode, results in sorted(by_mode.items()):
+        errors = Errors.of(results)
+        figures = f"{errors.median:>8.1f}{errors.bias:>8.1f}{errors.held:>8.0f}" if errors.answered else ""
+        print(f"{mode:<20}{errors.answered:>4} of {errors.cases:<4}{figures}")
 
 
 def _alike() -> list[dict[str, Any]]:

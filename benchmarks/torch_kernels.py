@@ -19,7 +19,7 @@ import numpy as np
 from app.ops import OP_CODE, OPS
 from app.ops.stacks import is_eager
 from benchmarks.own_rows import FOLDERS, GPUS, OwnRow, own_rows, predicted_ms
-from evaluation.scorecard.score import shipped_snapshot
+from evaluation.study import shipped_snapshot
 
 LEAST_MS, LEAST_ROWS = 0.3, 5
 BITS_16 = ("bf16", "fp16")

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app import __version__
 from app.engine.curated import load_seed_specs
 from app.errors import BadInput
 from app.ops import OP_CODE
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
 from app.tables.gpus import GpuTable
-from app.training.calibration_trial import NONE, PLAN, RANDOM, Trial, trials
+from app.training.calibration_trial import DRAWS, NONE, PLAN, RANDOM, SHAPES, TESTED, Trial, trials
 from app.training.operator_folds import Cell, first_rows
 from app.training.operator_validation import HeldOut, covered
 from app.training.row_limits import MOST_TRAIN
-from evaluation.operator_cells import read_cells
+from evaluation.data import read_cells
 from evaluation.operators import family_of, operators_of
+from evaluation.render import Block, Report, Table, bold, commit, markdown
+from evaluation.study import COVERAGE, Progress, Result
 
-Result = Mapping[str, Any]
 ALL, NOT_CHOSEN_ON = "all", "not chosen on"
-COVERAGE = 0.8
+ROW = "| `gpucast evaluate calibration --data DIR` |"
+MARKER = "calibration: calibration --results"
+# Goal: largest share of the error without measurements that is left after the planned rows.
+MOST_LEFT = 2.0 / 3.0
 # GPUs on which the constants of models.gaussian_process were set; NOT_CHOSEN_ON are the others.
 VALIDATION = (
     "a100-pcie-40gb",
@@ -38,31 +42,23 @@ VALIDATION = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationStudy:
-    """Errors per family, dtype and set of GPUs.
-
-    most_train  largest number of training rows per operator, dtype and GPU
-    """
-
-    cells: tuple[Result, ...]
-    most_train: int
-
-
 def evaluate_calibration(
     folder: Path,
     *,
     families: Sequence[str] = (),
     gpus: Sequence[str] = (),
     most_train: int = MOST_TRAIN,
-    progress: Callable[[str], None] = lambda line: None,
-) -> CalibrationStudy:
-    """Return the study of the data sets in `folder`, with each GPU of `gpus` (empty: all) left out in turn.
+    progress: Progress = lambda line: None,
+) -> list[Result]:
+    """Return errors by family, dtype and set of GPUs on the data sets in `folder`.
 
-    `families`: those to evaluate (empty: all). Raises BadInput for an unknown family or a GPU without measurements.
+    Each GPU of `gpus` (empty: all) is left out in turn.
+
+    `families`: those to evaluate (empty: all); `most_train`: largest number of training rows per operator, dtype and
+    GPU. Raises BadInput for an unknown family or a GPU without measurements.
     """
     table = GpuTable.from_specs(load_seed_specs())
-    selected = list(_cells_of(folder, families))
+    selected = _cells_of(folder, families)
     measured = sorted({int(gpu) for cell in selected for gpu in np.unique(cell.runs.rows.gpu)})
     if unmeasured := [name for name in gpus if name not in {table.ids[gpu] for gpu in measured}]:
         names = ", ".join(table.ids[gpu] for gpu in measured)
@@ -73,19 +69,19 @@ def evaluate_calibration(
             if not gpus or table.ids[target] in gpus:
                 progress(f"{table.ids[target]} held out")
                 all_trials += _trials_on(selected, table, target, most_train)
-    return CalibrationStudy(tuple(_results(all_trials, table)), most_train)
+    return list(_results(all_trials, table))
 
 
-def _cells_of(folder: Path, families: Sequence[str]) -> Iterator[Cell]:
+def _cells_of(folder: Path, families: Sequence[str]) -> list[Cell]:
     """Return the cells of `families` (empty: all), reading no others. Raises BadInput for one that was not measured."""
     if not families:
         return read_cells(folder)
-    cells = list(read_cells(folder, operators_of(families) or OP_CODE))
-    found = {family_of(cell) for cell in cells}
-    if unknown := [name for name in families if name not in found]:
+    cells = read_cells(folder, operators_of(families) or OP_CODE)
+    measured = {family_of(cell) for cell in cells}
+    if unknown := [name for name in families if name not in measured]:
         known = dict.fromkeys(map(family_of, read_cells(folder)))
         raise BadInput(f"Unknown family {unknown[0]!r}: use one of {', '.join(known)}.")
-    return (cell for cell in cells if family_of(cell) in families)
+    return [cell for cell in cells if family_of(cell) in families]
 
 
 def _trials_on(cells: Sequence[Cell], gpus: GpuTable, target: int, most: int) -> Iterator[Trial]:
@@ -150,3 +146,70 @@ def _figures(
         "mape": round(100.0 * float(np.mean(errors)), 2),
         "coverage_80": round(100.0 * float(np.mean(coverage)), 1),
     }
+
+
+def report(results: Sequence[Result], most_train: int) -> Report:
+    """Return a line per family, dtype and set of GPUs, and the summary; --results records every figure."""
+    columns = {
+        **dict.fromkeys(("family", "dtype", "gpu"), ""),
+        "n": "d",
+        **dict.fromkeys((NONE, PLAN, RANDOM), ".1f"),
+        "left": ".2f",
+        "held": ".0f",
+    }
+    rows = [(cell["family"], cell["dtype"], cell["gpu"], cell[PLAN]["n"], *_row(cell)) for cell in results]
+    head = {"study": "calibration", "version": __version__, "commit": commit(), "rows": most_train}
+    body = head | {"cells": results}
+    protocol = _protocol(most_train)
+    page = [*markdown(_short(results)), "", f"{protocol} Version {__version__}, commit {commit()}."]
+    blocks: list[Block] = [f"gpucast {__version__}. {protocol}", Table("", columns, rows), "", summary(results)]
+    return Report(blocks=blocks, body=body, record=body, pages={MARKER: page}, summaries={ROW: summary(results)})
+
+
+def _row(cell: Result) -> tuple[float, ...]:
+    """Return the errors without rows, with planned and with random ones, the share that is left, and the coverage."""
+    return *(cell[how]["mape"] for how in (NONE, PLAN, RANDOM)), _left(cell), cell[PLAN]["coverage_80"]
+
+
+def _short(results: Sequence[Result]) -> Table:
+    """Return the table of docs/reference/results.md: the GPUs outside VALIDATION, and all."""
+    rows = []
+    for cell in results:
+        if cell["gpu"] in (ALL, NOT_CHOSEN_ON):
+            none, plan, *others = _row(cell)
+            figures = none, bold(f"{plan:.1f}", _good(cell)), *others
+            rows.append((f"{cell['family']} {cell['dtype']}", cell["gpu"], *figures))
+    specs = ("", "", ".1f", ".1f", ".1f", ".2f", ".0f")
+    columns = dict(zip(("family", "GPUs", NONE, PLAN, RANDOM, "left", "held, %"), specs, strict=True))
+    return Table("", columns, rows)
+
+
+def summary(cells: Sequence[Result]) -> str:
+    """Return the error left after planned rows, as a share of the error without rows: a row of the summary table."""
+    families = [cell for cell in cells if cell["gpu"] == ALL]
+    good = sorted(_left(cell) for cell in families if _good(cell))
+    better = sum(cell[PLAN]["mape"] < cell[RANDOM]["mape"] for cell in families)
+    missed = [f"{cell['family']} {cell['dtype']} {_left(cell):.2f}" for cell in families if not _good(cell)]
+    reached = f"{good[0]:.2f} to {good[-1]:.2f} in {len(good)}" if good else "goal reached in 0"
+    text = f"{reached} of {len(families)} families (at most {MOST_LEFT:.2f})"
+    text += f"; missed: {', '.join(missed)}" if missed else ""
+    return f"{text}; less than with random rows in {better}"
+
+
+def _left(cell: Result) -> float:
+    """Return the error after planned rows over the error without rows."""
+    return float(cell[PLAN]["mape"] / cell[NONE]["mape"])
+
+
+def _good(cell: Result) -> bool:
+    """Return whether planned rows leave at most MOST_LEFT of the error, and less than random rows do."""
+    return _left(cell) <= MOST_LEFT and bool(cell[PLAN]["mape"] < cell[RANDOM]["mape"])
+
+
+def _protocol(most_train: int) -> str:
+    """Return a sentence on what was held out, measured and tested."""
+    return (
+        f"MAPE, %, of a GPU held out: nothing measured on it, {SHAPES} shapes of each family and dtype as planned"
+        f", as many at random (mean of {DRAWS} draws). {most_train:,} training rows and {TESTED} test rows"
+        " per operator, dtype and GPU."
+    )

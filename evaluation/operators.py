@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 from app import __version__
 from app.bands.conformal import Intervals
 from app.engine.curated import load_seed_specs
-from app.errors import BadInput, NotTrained
+from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
@@ -30,13 +29,13 @@ from app.training.operator_scores import ALL, CellErrors, Errors, score_rows
 from app.training.operator_training import trained
 from app.training.row_limits import MOST_TEST_ROWS
 from app.wire.kernel_tables import NO_MEASUREMENTS
+from evaluation.data import read_cells
 from evaluation.host_drift import with_host_drift
-from evaluation.operator_cells import read_cells
 from evaluation.operator_goals import APART, GOALS, MUST_REACH, Where, published
+from evaluation.render import commit
+from evaluation.study import COVERAGE, Progress, Result, chosen
 
-Result = Mapping[str, Any]
 NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
-COVERAGE = 0.8
 # Predictors whose intervals come from rows held out inside each fold, about ten more fits; the others have the
 # documented intervals and are compared by their errors.
 WITH_INTERVALS = ("auto",)
@@ -65,15 +64,6 @@ class Fitted(NamedTuple):
 
     predictor: Any
     intervals: Intervals
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """Scores of all contenders, with the limits of training and test rows, and the version of gpucast."""
-
-    cells: tuple[Result, ...]
-    limits: Mapping[str, int | None]
-    version: str
 
 
 def contenders() -> tuple[Contender, ...]:
@@ -109,23 +99,22 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
     most_test: int = MOST_TEST_ROWS,
     most_train: int | None = None,
     intervals: bool = True,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Study:
+    progress: Progress = lambda line: None,
+) -> list[Result]:
     """Return the scores of `predictors` on the data sets in `folder`; empty choices mean all.
 
     `most_test`, `most_train`: largest numbers of rows per operator, dtype and GPU. Without `intervals` every predictor
-    has the documented ones, which takes a tenth of the time. Raises BadInput for an unknown name.
+    has the documented ones, which takes a tenth of the time. A result has the version, the commit and the limits that
+    made it. Raises BadInput for an unknown name.
     """
     known = {each.name: each if intervals else each._replace(holds_out=False) for each in contenders()}
-    running = _chosen("predictor", known, predictors)
-    selected = [
-        protocol for protocol in PROTOCOLS if protocol in _chosen("protocol", dict.fromkeys(PROTOCOLS), protocols)
-    ]
+    running = chosen("predictor", known, predictors)
+    selected = list(chosen("protocol", dict.fromkeys(PROTOCOLS), protocols))
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    chosen = _chosen("family", dict.fromkeys(op.family for op in OPS), families)
-    cells = sorted(read_cells(folder, operators_of(chosen)), key=family_of)
-    cells = [cell for cell in cells if family_of(cell) in chosen]
+    in_families = chosen("family", dict.fromkeys(op.family for op in OPS), families)
+    cells = sorted(read_cells(folder, operators_of(in_families)), key=family_of)
+    cells = [cell for cell in cells if family_of(cell) in in_families]
     errors: dict[tuple[str, str, str], list[CellErrors]] = defaultdict(list)
     with fitted_once():
         for fold in operator_folds(cells, gpus.ids, selected, most_test=most_test, most_train=most_train):
@@ -134,18 +123,9 @@ def evaluate_operators(  # noqa: PLR0913  (an argument per option of the command
                 for protocol, part, in_part in errors_by_part(contender, cells, gpus, fold):
                     errors[protocol, part, contender.name] += in_part
                 progress(f"{fold.name}: {contender.name}, {perf_counter() - started:.1f} s")
-    return Study(
-        tuple(_results(errors, gpus.ids)),
-        {"test_rows": most_test, "rows": most_train, "intervals": intervals},
-        __version__,
-    )
-
-
-def _chosen(what: str, known: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the entries of `known` under `names` (empty: all). Raises BadInput for an unknown name."""
-    if unknown := [name for name in names if name not in known]:
-        raise BadInput(f"Unknown {what} {unknown[0]!r}: use one of {', '.join(known)}.")
-    return {name: value for name, value in known.items() if not names or name in names}
+    limits = {"test_rows": most_test, "rows": most_train, "intervals": intervals}
+    made_by = {"version": __version__, "commit": commit(), "limits": limits}
+    return [{**cell, **made_by} for cell in _results(errors, gpus.ids)]
 
 
 def errors_by_part(

@@ -10,10 +10,8 @@ k_sweep   training on the measured rows of the tested GPU alone, but for every s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,15 +33,17 @@ from app.training.operator_folds import (
     nonempty,
 )
 from app.training.operator_scores import CellErrors, score_rows
-from evaluation.operator_cells import read_cells
+from evaluation.data import read_cells
 from evaluation.operators import AS_MEASURED, contenders, errors_by_part
+from evaluation.render import Report, Table
+from evaluation.study import Progress, Result, chosen, grouped
 
-Result = Mapping[str, Any]
 PROTOCOL = "own"
 SWEPT = ("linear", "bmm")
 # Public rows per cell and GPU to train on.
 MOST_PUBLIC = 800
-_LINE = ("family", "gpu", "part", "predictor")
+_PLACE = ("family", "gpu", "part", "predictor")
+_FIGURES = ("mape", "median_ape", "p95_ape", "median_ratio")
 
 
 def evaluate_own_operators(
@@ -52,33 +52,31 @@ def evaluate_own_operators(
     predictors: Sequence[str],
     *,
     most_public: int = MOST_PUBLIC,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> list[Result]:
     """Return the scores of `predictors` on the operators in `files`, beside the public data sets in `folder`.
 
     `most_public` limits public training rows per operator, dtype and GPU. Raises BadInput for an unknown predictor, or
     where the files hold no operator.
     """
-    known = {each.name: each._replace(holds_out=False) for each in contenders()}
-    if unknown := [name for name in predictors if name not in known]:
-        raise BadInput(f"Unknown predictor {unknown[0]!r}: use one of {', '.join(known)}.")
+    running = chosen("predictor", {each.name: each._replace(holds_out=False) for each in contenders()}, predictors)
     gpus = GpuTable.from_specs(load_seed_specs())
     progress(f"reading {folder}")
-    cells = list(read_cells(folder, own=files))
+    cells = read_cells(folder, own=files)
     if not any((cell.split == OWN).any() for cell in cells):
         raise BadInput("The files hold no operator: measure some with --suite operators.")
     errors: dict[tuple[str, str], list[CellErrors]] = defaultdict(list)
     with fitted_once():
         for fold in own_folds(cells, gpus.ids, most_public):
-            for name in predictors:
+            for name, contender in running.items():
                 progress(f"{fold.name}: {name}")
-                for _, part, found in errors_by_part(known[name], cells, gpus, fold):
+                for _, part, in_part in errors_by_part(contender, cells, gpus, fold):
                     if part != AS_MEASURED:  # host drift is not in our rows
-                        errors[part, name] += found
+                        errors[part, name] += in_part
     return [
         {"part": part, "predictor": name, **cell}
-        for (part, name), found in errors.items()
-        for cell in score_rows(found, gpus.ids, ())
+        for (part, name), in_part in errors.items()
+        for cell in score_rows(in_part, gpus.ids, ())
     ]
 
 
@@ -127,21 +125,13 @@ def _every_second_depth(cell: Cell) -> Bools:
     return inside
 
 
-def lines(results: Sequence[Result]) -> list[str]:
+def report(results: Sequence[Result]) -> Report:
     """Return a line per family, GPU, part and predictor; "all" GPUs together first."""
-    names = ("mape", "median_ape", "p95_ape", "median_ratio")
-    head = f"{'family':<18}{'gpu':<18}{'part':<16}{'predictor':<16}{'n':>6}" + "".join(f"{name:>14}" for name in names)
-    pooled = [max(group, key=lambda cell: int(cell["n"])) for _, group in groupby(sorted(results, key=_line), _line)]
-    return [
-        head,
-        *(
-            "".join(f"{cell[name]:<{width}}" for name, width in zip(_LINE, (18, 18, 16, 16), strict=True))
-            + f"{cell['n']:>6}"
-            + "".join(f"{cell[name]:>14.2f}" for name in names)
-            for cell in pooled
-        ),
-    ]
+    pooled = [max(alike, key=lambda result: int(result["n"])) for alike in grouped(results, _place).values()]
+    columns = dict.fromkeys(_PLACE, "") | {"n": "d"} | dict.fromkeys(_FIGURES, ".2f")
+    rows = [[result[name] for name in columns] for result in sorted(pooled, key=_place)]
+    return Report(blocks=[Table("", columns, rows)], body={"study": "own-operators", "cells": results})
 
 
-def _line(cell: Result) -> tuple[str, ...]:
-    return tuple(str(cell[name]) for name in _LINE)
+def _place(result: Result) -> tuple[str, ...]:
+    return tuple(str(result[name]) for name in _PLACE)

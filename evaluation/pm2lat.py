@@ -8,7 +8,7 @@ random shapes too; test rows are within its ranges of dimensions. The paper's A1
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,10 @@ from app.tables.arrays import Bools
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import HELD_OUT, chosen
-from evaluation.operator_cells import read_cells
+from evaluation.data import read_cells
 from evaluation.operators import NO_EVIDENCE
-
-Result = dict[str, Any]
+from evaluation.render import Report, Table
+from evaluation.study import Progress, Result
 
 PREDICTORS = ("kernel_table", "auto")
 NOT_MEASURED = "not measured"
@@ -54,7 +54,7 @@ LAYERS = {
 GPUS = {"T4": ("tesla-t4",), "L4": ("nvidia-l4",), "A100": ("a100-pcie-40gb", "a100-sxm4-80gb")}
 
 
-def evaluate_pm2lat(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[Result]:
+def evaluate_pm2lat(folder: Path, progress: Progress = lambda line: None) -> list[Result]:
     """Return the cells of both tables with the errors of PREDICTORS, None where there are too few measured rows."""
     study: dict[str, Any] = json.loads((SEED_DATA / "papers" / "pm2lat.json").read_text("utf-8"))
     gpus = GpuTable.from_specs(load_seed_specs())
@@ -93,7 +93,7 @@ def _errors(predictor: Any, run: OperatorRuns, gpus: GpuTable) -> NDArray[np.flo
 
 def _ours(
     cell: Result, test: Sequence[OperatorRuns], errors: Mapping[str, Sequence[NDArray[np.float64]]], gpus: GpuTable
-) -> Result:
+) -> dict[str, Any]:
     """Return our side of one cell of the paper's tables: number of test rows, their GPUs and mean errors, percent."""
     layer, names = LAYERS.get((cell["table"], cell["layer"])), GPUS.get(cell["gpu"], ())
     rows = [gpus.ids.index(gpu) for gpu in names]
@@ -125,20 +125,16 @@ def _within(run: OperatorRuns, layer: Layer) -> Bools:
     return inside
 
 
-def lines(cells: Sequence[Result]) -> list[str]:
-    """Return both tables as lines of text."""
-    columns = ("neusight", "pm2lat", *PREDICTORS)
-    head = f"{'table':<7}{'dtype':<7}{'layer':<19}{'gpu':<7}" + "".join(f"{name:>14}" for name in columns)
-    return [f"{head}{'n':>7}  measured on", *(_line(cell, columns) for cell in cells)]
-
-
-def _line(cell: Result, columns: Sequence[str]) -> str:
-    where = f"{cell['table']:<7}{cell.get('dtype', '-'):<7}{cell['layer']:<19}{cell['gpu']:<7}"
-    return where + "".join(f"{_figure(cell, name):>14}" for name in columns) + f"{cell['n']:>7}  {cell['on'] or ''}"
-
-
-def _figure(cell: Result, name: str) -> str:
-    figure = cell.get(name)
-    if figure is None:
-        return NOT_MEASURED if name in PREDICTORS else "-"
-    return f"{figure:.1f}"
+def report(cells: Sequence[Result]) -> Report:
+    """Return both tables, the paper's errors beside ours."""
+    columns = {
+        **dict.fromkeys(("table", "dtype", "layer", "gpu"), ""),
+        **dict.fromkeys(("neusight", "pm2lat", *PREDICTORS), ".1f"),
+        "n": "d",
+        "measured on": "",
+    }
+    rows = [
+        [NOT_MEASURED if name in PREDICTORS and cell[name] is None else cell.get(name) for name in columns]
+        for cell in ({**cell, "measured on": cell["on"] or ""} for cell in cells)
+    ]
+    return Report(blocks=[Table("", columns, rows)], body={"study": "pm2lat", "cells": cells})

@@ -1,12 +1,12 @@
 """Rank correlation of GPUs by predicted and by measured time of each model, with every GPU left out in turn.
 
-A GPU is predicted from operators of the other GPUs only (evaluation.models_left_out): of NVIDIA's those of
+A GPU is predicted from operators of the other GPUs only (evaluation.models): of NVIDIA's those of
 NeuSight's training GPUs in its training dimensions, of AMD's all. L4 and A100 80GB are never trained on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import log
 from typing import Any, NamedTuple
@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from app.bands.log_normal import probability_of_order
+from app.bands.log_normal import CORRELATION, probability_of_order
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import NEUSIGHT_TRAINING, TRAIN
 from app.wire.prediction_form import Interval
-from evaluation.models import Study
-from evaluation.models_left_out import predictions_left_out
-from evaluation.neusight_models import AMD
+from evaluation.models import predictions_left_out
+from evaluation.neusight import AMD, NeuSightData
+from evaluation.render import Block, Report, Table
+from evaluation.study import COVERAGE, Progress, Result, grouped
 
-Result = dict[str, Any]
-
-COVERAGE = 0.8
+GOAL = 0.9
 # Least number of GPUs of an order.
 LEAST_GPUS = 4
 _BINS = 5
@@ -69,30 +68,30 @@ class Bin(NamedTuple):
     right: float
 
 
-def evaluate_ranking(study: Study, *, most: int, progress: Callable[[str], None]) -> list[Order]:
+def evaluate_ranking(data: NeuSightData, *, most: int, progress: Progress) -> list[Order]:
     """Return the order of every model measured on LEAST_GPUS or more.
 
     `most`: largest number of training rows per operator and GPU.
     """
-    names = _names(study)
-    cells = predictions_left_out(study, _training_rows(study), names, progress, most=most)
-    return orders([*cells])
+    single = (run for run in data.runs if not run.option)
+    models = grouped(single, lambda run: (run.model, run.mode, run.sequence, run.batch))
+    names = sorted({run.gpu for runs in models.values() if len(runs) >= LEAST_GPUS for run in runs})
+    return orders(list(predictions_left_out(data, _training_rows(data), names, progress, most=most)))
 
 
 def orders(cells: Sequence[Result]) -> list[Order]:
     """Return the orders of single-device results by model, batch and mode, with LEAST_GPUS or more GPUs each."""
-    by_model: dict[tuple[Any, ...], list[Ranked]] = {}
-    for cell in cells:
-        if cell["option"]:
-            continue
-        interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
-        ranked = Ranked(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
-        by_model.setdefault(tuple(cell[name] for name in _MODEL), []).append(ranked)
+    models = grouped((cell for cell in cells if not cell["option"]), lambda cell: tuple(cell[name] for name in _MODEL))
     return [
-        Order(model, mode, sequence, batch, tuple(sorted(ranked, key=lambda each: each.measured_ms)))
-        for (model, mode, sequence, batch), ranked in sorted(by_model.items())
-        if len(ranked) >= LEAST_GPUS
+        Order(model, mode, sequence, batch, tuple(sorted(map(_ranked, alike), key=lambda ranked: ranked.measured_ms)))
+        for (model, mode, sequence, batch), alike in sorted(models.items())
+        if len(alike) >= LEAST_GPUS
     ]
+
+
+def _ranked(cell: Result) -> Ranked:
+    interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
+    return Ranked(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
 
 
 def calibration(every: Sequence[Order]) -> list[Bin]:
@@ -137,20 +136,53 @@ def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
         yield max(probability, 1.0 - probability), probability > 0.5
 
 
-def _names(study: Study) -> list[str]:
-    """Return the ids of GPUs with a model that is measured on LEAST_GPUS or more."""
-    gpus_of: dict[tuple[Any, ...], list[str]] = {}
-    for run in study.runs:
-        if not run.option:
-            gpus_of.setdefault(tuple(getattr(run, name) for name in _MODEL), []).append(run.gpu)
-    return sorted({gpu for gpus in gpus_of.values() if len(gpus) >= LEAST_GPUS for gpu in gpus})
-
-
-def _training_rows(study: Study) -> list[OperatorRuns]:
+def _training_rows(data: NeuSightData) -> list[OperatorRuns]:
     """Return the rows to train on, of all GPUs."""
-    amd, nvidia = ([study.gpus.ids.index(name) for name in names] for names in (AMD, NEUSIGHT_TRAINING))
+    amd, nvidia = ([data.gpus.ids.index(name) for name in names] for names in (AMD, NEUSIGHT_TRAINING))
     train = []
-    for cell in study.operators:
+    for cell in data.operators:
         gpu = cell.runs.rows.gpu
         train.append(cell.runs.take(np.flatnonzero(np.isin(gpu, amd) | ((cell.split == TRAIN) & np.isin(gpu, nvidia)))))
     return train
+
+
+def mean_tau(every: Sequence[Order]) -> float:
+    """Return Kendall's tau, the mean over models."""
+    return float(np.mean([order.tau for order in every]))
+
+
+def report(every: Sequence[Order]) -> Report:
+    """Return a line per model, the mean, and the calibration of the probabilities of the orders."""
+    columns = {"model": "", "mode": "", "sequence": "d", "batch": "d", "GPUs": "d", "tau": ".3f"}
+    rows = [(*order[:4], len(order.gpus), order.tau) for order in every]
+    bins, errors = calibration(every), correlation(every)
+    stated = {"P(faster) stated": "", "pairs": "d", "mean stated": ".2f", "right": ".2f"}
+    blocks: list[Block] = [
+        Table("Order of GPUs, each left out in turn: Kendall's tau of predicted with measured", columns, rows),
+        f"mean over {len(every)}: {mean_tau(every):.3f} (goal {GOAL})",
+        Table("", stated, [(f"{bin_.low:.1f} to {bin_.high:.1f}", *bin_[2:]) for bin_ in bins]),
+        f"correlation of errors of two GPUs: {errors:.2f}; assumed: {CORRELATION:g}",
+    ]
+    body = {
+        "study": "ranking",
+        "mean_tau": mean_tau(every),
+        "correlation": errors,
+        "bins": [bin_._asdict() for bin_ in bins],
+        "models": [_body(order) for order in every],
+    }
+    return Report(blocks=blocks, body=body)
+
+
+def _body(order: Order) -> dict[str, Any]:
+    """Return the JSON record of a model."""
+    gpus = [
+        {
+            "gpu": ranked.gpu,
+            "measured_ms": ranked.measured_ms,
+            "predicted_ms": ranked.latency_ms,
+            "low_ms": ranked.interval_ms.low,
+            "high_ms": ranked.interval_ms.high,
+        }
+        for ranked in order.gpus
+    ]
+    return {**order._asdict(), "tau": order.tau, "gpus": gpus}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -15,7 +15,7 @@ from app.config import Settings
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
-from app.engine.versions import Stores, shipped_or_untrained
+from app.engine.versions import ALL, Stores, shipped_or_untrained
 from app.errors import GpucastError
 from app.predictors import DEFAULT, OPERATOR_PREDICTORS, PREDICTORS
 from app.runtime.code_cache import FOLDER
@@ -90,11 +90,14 @@ def _tolerant(predictor: str) -> Iterator[None]:
         LOG.exception("%s failed to answer an example", predictor)
 
 
-def shipped_snapshot() -> Snapshot:
-    """Return a snapshot of the shipped catalogue and artefacts, without a database."""
+def shipped_snapshot(stores: Stores | None = None, *, only: Collection[str] = ALL) -> Snapshot:
+    """Return a snapshot of the shipped catalogue and artefacts, without a database, with the predictors in `only`.
+
+    `stores` has the artefacts; None: those of this installation.
+    """
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
-    served = shipped_or_untrained(Stores.of(Settings.from_env()), gpus, None).served
+    served = shipped_or_untrained(stores or Stores.of(Settings.from_env()), gpus, None, only=only).served
     return Snapshot.of(Engine(Catalog(specs), gpus, served))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
@@ -14,75 +14,104 @@ from app.services.compare.served_options import cost_of
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.figures import LoadFigures
-from app.services.serving.host_fit import MeasuredLoad
+from app.services.serving.host_fit import MeasuredLoad, search_host
 from app.services.serving.predict_serving import predict_served
 from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import HostTimes
-from app.wire.serving_form import ServingPrediction, ServingRequest
-from evaluation.serving.cases import Case
+from app.wire.serving_form import ServedTime, ServingPrediction, ServingRequest
+from evaluation.serving.loads import INFERENCEX, Load, read_loads
+from evaluation.study import PREDICTOR, Progress, compared, grouped
 
-PREDICTOR = "auto"
-
-
-class Ready(NamedTuple):
-    """A case with its load on an engine."""
-
-    case: Case
-    load: MeasuredLoad
+FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
+# What is held out of a fit, in turn.
+DEPLOYMENT = "deployment"
+HELD_OUT: Mapping[str, Callable[[Load], str]] = {
+    DEPLOYMENT: lambda load: load.deployment,
+    "model": lambda load: load.model,
+    "GPU": lambda load: load.gpu,
+}
 
 
 class Outcome(NamedTuple):
-    """A case and its prediction with the shipped times of the host.
+    """A load and its prediction with the shipped times of the host.
 
+    results   of each of FIGURES that was measured and is not saturated, with `held_out`: errors with times of the host
+              fitted without its deployment, model or GPU, by the name of what was held out
     energy_j  joules per generated token by the power model; None: saturated
-    held_out  TTFT, TPOT and end to end in milliseconds with times fitted without its deployment, model or GPU, by the
-              name of what was held out; empty where nothing was fitted, or nothing was left to fit to
+    fitted    what was held out, where something was left to fit to
     """
 
-    case: Case
+    load: Load
     prediction: ServingPrediction
     energy_j: float | None
-    held_out: Mapping[str, tuple[float, float, float]]
+    results: Mapping[str, Mapping[str, Any]]
+    fitted: frozenset[str]
 
 
-def ready_cases(engine: Engine, cases: Sequence[Case]) -> list[Ready]:
-    """Return the cases with their step tables."""
-    snapshot = Snapshot.of(engine)
-    rows, found = GpuRows(snapshot), []
-    for case in cases:
-        target = rows.row(case.gpu, ("gpu",))
-        deployment = resolve_deployment(case.workload)
+class Evaluated(NamedTuple):
+    """Outcomes of all loads, and the times of each stack's host that fit best; empty where nothing was fitted."""
+
+    outcomes: list[Outcome]
+    fits: dict[str, HostTimes]
+
+
+def evaluate_serving(folder: Path, engine: Engine, *, fit: bool, progress: Progress = lambda line: None) -> Evaluated:
+    """Return the outcomes of a data folder; `fit` also fits the times of the host, with parts held out (minutes)."""
+    loads = read_loads(folder)
+    progress(f"{len(loads)} loads on {len({load.deployment for load in loads})} deployments")
+    ready = _on_engines(engine, loads)
+    fits: dict[str, HostTimes] = {}
+    held_out: dict[int, dict[str, HostTimes]] = {}
+    learned = [place for place, load in enumerate(loads) if load.source == INFERENCEX]
+    for stack, places in sorted(grouped(learned, lambda place: loads[place].stack).items()) if fit else ():
+        progress(f"{stack}: fitting the times of its host")
+        search = search_host([ready[place] for place in places], progress=progress)
+        fits[stack] = search.best()
+        for name, group in HELD_OUT.items():
+            without = search.without([group(loads[place]) for place in places])
+            for place, host in zip(places, without, strict=True):
+                if host is not None:
+                    held_out.setdefault(place, {})[name] = host
+    snapshot, outcomes = Snapshot.of(engine), []
+    for place, (load, on_engine) in enumerate(zip(loads, ready, strict=True)):
+        outcomes.append(_outcome(snapshot, load, on_engine, held_out.get(place, {})))
+        if place % 200 == 199:
+            progress(f"{place + 1} of {len(loads)} loads")
+    return Evaluated(outcomes, fits)
+
+
+def _on_engines(engine: Engine, loads: Sequence[Load]) -> list[MeasuredLoad]:
+    """Return the loads with their step tables."""
+    rows, ready = GpuRows(Snapshot.of(engine)), []
+    for load in loads:
+        target = rows.row(load.gpu, ("gpu",))
+        deployment = resolve_deployment(load.workload)
         query = TableQuery(engine, rows.table(), [target], PREDICTOR)
         (served,) = engines_on(query, deployment, [rows.spec(target)])
-        told = case.measured
-        found.append(Ready(case, MeasuredLoad(deployment, served, 1e-3 * told.ttft_ms, 1e-3 * told.tpot_ms)))
-    return found
+        ready.append(MeasuredLoad(deployment, served, 1e-3 * load.measured.ttft_ms, 1e-3 * load.measured.tpot_ms))
+    return ready
 
 
-def outcomes(
-    engine: Engine,
-    ready: Sequence[Ready],
-    held_out: Mapping[int, Mapping[str, HostTimes]],
-    progress: Callable[[str], None] = lambda line: None,
-) -> list[Outcome]:
-    """Return the predictions; `held_out`: times of the host by a case's place and what they were fitted without."""
-    snapshot, found = Snapshot.of(engine), []
-    for k, one in enumerate(ready):
-        request = ServingRequest(gpu=one.case.gpu, workload=one.case.workload)
-        rows = GpuRows(snapshot)
-        target = rows.row(one.case.gpu, ("gpu",))
-        spec = rows.spec(target)
-        prediction = predict_served(snapshot, request, one.load.deployment, spec, one.load.engine)
-        others = {name: _milliseconds(one.load.figures(host)) for name, host in held_out.get(k, {}).items()}
-        cost = cost_of(snapshot, Candidate(one.case.gpu, spec, None, None), one.load.deployment, prediction.serving)
-        found.append(Outcome(one.case, prediction, cost.energy_per_token_j, others))
-        if k % 200 == 199:
-            progress(f"{k + 1} of {len(ready)} loads")
-    return found
+def _outcome(snapshot: Snapshot, load: Load, ready: MeasuredLoad, held_out: Mapping[str, HostTimes]) -> Outcome:
+    """Return the prediction of a load; `held_out`: times of the host by what they were fitted without."""
+    rows = GpuRows(snapshot)
+    spec = rows.spec(rows.row(load.gpu, ("gpu",)))
+    request = ServingRequest(gpu=load.gpu, workload=load.workload)
+    prediction = predict_served(snapshot, request, ready.deployment, spec, ready.engine)
+    cost = cost_of(snapshot, Candidate(load.gpu, spec, None, None), ready.deployment, prediction.serving)
+    without = {name: ready.figures(host) for name, host in held_out.items()}
+    results = {}
+    for figure in FIGURES:
+        measured, time = getattr(load.measured, figure), getattr(prediction.serving, figure)
+        if not isnan(measured) and time is not None and not load.measured.overloaded:
+            results[figure] = _result(measured, time, figure, without)
+    return Outcome(load, prediction, cost.energy_per_token_j, results, frozenset(held_out))
 
 
-def _milliseconds(figures: LoadFigures) -> tuple[float, float, float]:
-    ttft, tpot, e2e = (
-        np.nan if time is None else 1e3 * time.mean for time in (figures.ttft, figures.tpot, figures.e2e)
-    )
-    return ttft, tpot, e2e
+def _result(measured_ms: float, time: ServedTime, figure: str, without: Mapping[str, LoadFigures]) -> dict[str, Any]:
+    """Return the error of a figure, and those with other times of the host; empty where they saturate."""
+    held_out: dict[str, Mapping[str, Any]] = {}
+    for name, figures in without.items():
+        other = getattr(figures, figure.removesuffix("_ms"))
+        held_out[name] = {} if other is None else compared(measured_ms, *[1e3 * other.mean] * 3)
+    return compared(measured_ms, time.mean, time.interval.low, time.interval.high) | {"held_out": held_out}

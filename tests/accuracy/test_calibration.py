@@ -16,7 +16,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput
 from evaluation.calibration import evaluate_calibration
 from evaluation.commands import command
-from evaluation.operator_files import NEUSIGHT_FILE
+from evaluation.data import NEUSIGHT_FILE
 
 pytestmark = pytest.mark.slow
 

@@ -12,15 +12,14 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from evaluation.convmeter import HeldOutTimes, evaluate_convmeter, published, scores
-from evaluation.convnets_by_operators import convmeter_cells
-from evaluation.measured_networks import FILE, FOLDER, read_networks
+from evaluation.convmeter import HeldOutTimes, convmeter_cells, evaluate_convmeter, published, scores
+from evaluation.data import TIMM_FILE, TIMM_FOLDER, read_networks
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
-needs_data = pytest.mark.skipif(not (DATA / FOLDER / FILE).is_file(), reason=f"no data in {DATA}")
+needs_data = pytest.mark.skipif(not (DATA / TIMM_FOLDER / TIMM_FILE).is_file(), reason=f"no data in {DATA}")
 
 
 @pytest.fixture(scope="module")

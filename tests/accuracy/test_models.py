@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from evaluation.models import Result, Study, evaluate_models, read_study
-from evaluation.ranking import calibration, orders
-from evaluation.ranking_report import mean_tau
+from evaluation.models import evaluate_models
+from evaluation.neusight import NeuSightData, read_data
+from evaluation.ranking import calibration, mean_tau, orders
+from evaluation.study import Result
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
@@ -21,18 +22,18 @@ ROWS = 400
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return read_study(DATA)
+def data() -> NeuSightData:
+    return read_data(DATA)
 
 
 @pytest.fixture(scope="module")
-def limits(study: Study) -> list[Result]:
-    return evaluate_models(study, predictors=["roofline"])
+def limits(data: NeuSightData) -> list[Result]:
+    return evaluate_models(data, predictors=["roofline"])
 
 
 @pytest.fixture(scope="module")
-def learned(study: Study) -> list[Result]:
-    return evaluate_models(study, most_train=ROWS)
+def learned(data: NeuSightData) -> list[Result]:
+    return evaluate_models(data, most_train=ROWS)
 
 
 # On all rows errors are less: docs/reference/results.md has them beside the goals.

@@ -13,7 +13,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
-from evaluation.operator_files import NEUSIGHT_FILE, read_operator_files
+from evaluation.data import NEUSIGHT_FILE, read_cells
 from evaluation.operators import evaluate_operators
 from tests.forked import run_command
 
@@ -29,8 +29,8 @@ def whole_families(*predictors: str, **asked: Any) -> list[dict[str, Any]]:
     """Cells of whole families, with documented intervals; what is asked is `evaluate_operators`'s."""
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
-    study = evaluate_operators(DATA, predictors=predictors, intervals=False, **asked)
-    return [dict(cell) for cell in study.cells if cell["whole"]]
+    cells = evaluate_operators(DATA, predictors=predictors, intervals=False, **asked)
+    return [dict(cell) for cell in cells if cell["whole"]]
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,8 @@ def test_unknown_names_are_rejected_with_the_known_ones(tmp_path: Path) -> None:
 
 def test_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="Pass --data the folder"):
-        read_operator_files(tmp_path)
+        read_cells(tmp_path)
     (tmp_path / "neusight").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / NEUSIGHT_FILE)
     with pytest.raises(BadInput, match="columns x, op"):
-        read_operator_files(tmp_path)
+        read_cells(tmp_path)

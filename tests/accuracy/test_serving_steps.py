@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from app.config import CHECKOUT
-from evaluation.convnets_by_operators import shipped_engine
-from evaluation.serving_steps import POINTS, Line, evaluate_serving_steps, lines, summary
+from evaluation.render import text_lines
+from evaluation.serving.points import POINTS
+from evaluation.serving.steps import Line, evaluate_serving_steps, report, summary
+from evaluation.study import shipped_engine
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +21,9 @@ needs_data = pytest.mark.skipif(not (DATA / POINTS).is_file(), reason=f"no data 
 
 @pytest.fixture(scope="module")
 def by_model() -> dict[str, Line]:
-    found = evaluate_serving_steps(DATA, shipped_engine())
-    assert sum(line.startswith("dsr1|") for line in lines(found)) == 10
-    return {line.name: line for line in summary(found, lambda point: f"{point.model} {point.precision}")}
+    results = evaluate_serving_steps(DATA, shipped_engine())
+    assert sum(line.startswith("dsr1|") for line in text_lines(report(results).blocks)) == 10
+    return {line.name: line for line in summary(results, lambda result: f"{result['model']} {result['precision']}")}
 
 
 @needs_data
@@ -38,10 +40,10 @@ def by_model() -> dict[str, Line]:
     ],
 )
 def test_time_per_output_token(by_model: dict[str, Line], deployed: str, most: float) -> None:
-    assert by_model[deployed].mape < most
+    assert by_model[deployed].errors.mape < most
 
 
 @needs_data
 def test_stacks_rules_halve_the_error_of_modules(by_model: dict[str, Line]) -> None:
     for deployed in ("llama70b fp8", "llama70b fp4", "gptoss fp4", "dsr1 fp4"):
-        assert by_model[deployed].mape < 0.5 * by_model[deployed].modules_mape
+        assert by_model[deployed].errors.mape < 0.5 * by_model[deployed].modules_mape

@@ -7,8 +7,11 @@ import json
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT
-from evaluation.scorecard.report import BEGIN, PAGE, RECORD
-from evaluation.scorecard.sources import SOURCES
+from evaluation.render import marked, record_of
+from evaluation.scorecard import MARKER, PAGE
+from evaluation.sources import STUDIES
+
+RECORD = record_of("scorecard")
 
 
 def test_the_page_shows_the_recorded_cells_worst_first(client: TestClient) -> None:
@@ -22,9 +25,9 @@ def test_the_page_shows_the_recorded_cells_worst_first(client: TestClient) -> No
 
 def test_the_documentation_shows_every_source_with_its_assumptions() -> None:
     page = PAGE.read_text("utf-8")
-    assert BEGIN in page
-    for source in SOURCES:
-        assert f"**{source.name}**: {source.title}" in page
-        assert all(line in page for line in source.assumptions)
+    assert marked(MARKER)[0] in page
+    for study in STUDIES:
+        assert f"**{study.name}**: {study.title}" in page
+        assert all(line in page for line in study.assumptions)
     assert json.loads(RECORD.read_text("utf-8"))["commit"] in page
-    assert RECORD.parent == CHECKOUT / "evaluation"
+    assert RECORD.parent == CHECKOUT / "evaluation" / "records"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -69,9 +69,9 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
     table = operators("linear", *rows, dtype="bf16")
     runs = runs_of("linear", "bf16", table, gpu=[3] * 256 + [4] * 32, latency_s=[SECONDS] * 288)
 
-    def cells(folder: Path, ops: Collection[str]) -> Iterator[Cell]:
+    def cells(folder: Path, ops: Collection[str]) -> list[Cell]:
         assert "linear" in ops
-        yield Cell(runs, np.full(288, NO_SPLIT), np.zeros(288))
+        return [Cell(runs, np.full(288, NO_SPLIT), np.zeros(288))]
 
     monkeypatch.setattr(service, "read_cells", cells)
     monkeypatch.setattr(service, "OPERATOR_PREDICTORS", (Mean, Corrected))
@@ -82,10 +82,10 @@ def data(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_predictors_without_few_shot_calibration_are_fitted_again_with_the_given_rows(
     data: None, tmp_path: Path
 ) -> None:
-    study = evaluate_operators(tmp_path, predictors=("mean",), protocols=("few_shot", "leave_one_gpu_out"))
+    results = evaluate_operators(tmp_path, predictors=("mean",), protocols=("few_shot", "leave_one_gpu_out"))
     # Without the first GPU 32 rows remain, too few, and 160 with 128 given rows; without the second 256 remain.
     assert {32, 160, 256} <= set(Mean.training_rows)  # beside those of its validation
-    tested = {(c["part"], c["gpu"]): c["n"] for c in study.cells if c["gpu"] != "all"}
+    tested = {(c["part"], c["gpu"]): c["n"] for c in results if c["gpu"] != "all"}
     first, second = (load_seed_specs()[k].id for k in (3, 4))
     assert tested == {("128_rows", first): 128, ("unseen", second): 32}
 
@@ -94,8 +94,8 @@ def test_predictors_with_few_shot_calibration_get_the_given_rows(
     data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Corrected, "fit_operators", lambda self, runs, gpus: Corrected(SECONDS))
-    study = evaluate_operators(tmp_path, predictors=("corrected",), protocols=("few_shot", "leave_one_gpu_out"))
-    mape = {(c["part"], c["gpu"]): c["mape"] for c in study.cells}
+    results = evaluate_operators(tmp_path, predictors=("corrected",), protocols=("few_shot", "leave_one_gpu_out"))
+    mape = {(c["part"], c["gpu"]): c["mape"] for c in results}
     assert {error for (part, _), error in mape.items() if part == "unseen"} == {0.0}
     assert {error for (part, _), error in mape.items() if part != "unseen"} == {100.0}
     assert Corrected.measured == [8, 32, 128, 8] and len(mape) == 3 + 3 + 2 + 2

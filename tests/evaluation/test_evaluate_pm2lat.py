@@ -11,8 +11,9 @@ import pytest
 
 from app.config import SEED_DATA
 from app.errors import NotFound
-from evaluation.operator_files import NEUSIGHT_FILE
-from evaluation.pm2lat import GPUS, LAYERS, NOT_MEASURED, evaluate_pm2lat, lines
+from evaluation.data import NEUSIGHT_FILE
+from evaluation.pm2lat import GPUS, LAYERS, NOT_MEASURED, evaluate_pm2lat, report
+from evaluation.render import text_lines
 from tests.accuracy.test_operators import DATA
 
 PUBLISHED = json.loads((SEED_DATA / "papers" / "pm2lat.json").read_text("utf-8"))["cells"]
@@ -53,6 +54,6 @@ def test_measured_cells_have_errors_and_the_others_say_not_measured(tmp_path: Pa
     assert measured["softmax", "T4"]["pm2lat"] == 20.2
     assert measured["softmax", "T4"]["on"] == "tesla-t4"
     assert measured["softmax", "T4"]["kernel_table"] < 20
-    table = lines(cells)
-    assert len(table) == len(PUBLISHED) + 1
+    table = list(text_lines(report(cells).blocks))
+    assert len(table) == 1 + 1 + len(PUBLISHED)
     assert sum(NOT_MEASURED in line for line in table) == len(PUBLISHED) - 2

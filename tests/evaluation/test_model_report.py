@@ -4,14 +4,16 @@ import json
 from typing import Any
 
 from app.config import CHECKOUT
-from evaluation.model_report import BEGIN, END, RECORD, means, table
-from evaluation.operator_report import RESULTS, with_table
+from evaluation.models import MARKER, means, page_lines
+from evaluation.render import RESULTS, record_of, with_table
+
+RECORD = record_of("neusight-models")
 
 
 def test_the_results_page_shows_the_recorded_run() -> None:
-    lines = table(json.loads(RECORD.read_text("utf-8")))
+    lines = page_lines(json.loads(RECORD.read_text("utf-8")))
     text = RESULTS.read_text("utf-8")
-    assert with_table(text, lines, BEGIN, END) == text, "run gpucast evaluate neusight-models --results"
+    assert with_table(text, MARKER, lines) == text, "run gpucast evaluate neusight-models --results"
     assert lines[0].endswith("| held, % (in-sample) |")
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from app.errors import BadInput, NotFound
 from app.training.operator_folds import NO_SPLIT, OWN, OperatorFold
-from evaluation.own_operators import evaluate_own_operators, lines, own_folds
+from evaluation.own_operators import evaluate_own_operators, own_folds, report
+from evaluation.render import text_lines
 from tests.unit.training.test_operator_folds import GPUS, H100, P4, grid
 
 SIZES = {"m": [1024.0, 2048.0], "n": [512.0, 1024.0, 2048.0], "k": [float(1 << power) for power in range(5, 15)]}
@@ -54,8 +55,9 @@ def test_lines_show_each_family_once_per_gpu_part_and_predictor() -> None:
     cell = {"part": "public", "predictor": "auto", "family": "linear", "op": "linear", "mape": 1.0}
     figures = {"median_ape": 1.0, "p95_ape": 1.0, "median_ratio": 1.0}
     cells = [cell | figures | {"gpu": "h100", "dtype": dtype, "n": n} for dtype, n in (("bf16", 2), ("all", 5))]
-    assert len(lines(cells)) == 2
-    assert " 5 " in lines(cells)[1]
+    lines = list(text_lines(report(cells).blocks))
+    assert len(lines) == 1 + 2
+    assert " 5 " in lines[2]
 
 
 def test_an_unknown_predictor_is_refused(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from evaluation.ranking import Order, calibration, correlation, orders
-from evaluation.ranking_report import body, lines
+from evaluation.ranking import Order, calibration, correlation, orders, report
+from evaluation.render import text_lines
 
 # GPU -> measured and predicted milliseconds: of six pairs, only c and d are in the wrong order.
 TIMES = {"a": (1.0, 1.1), "b": (2.0, 1.9), "c": (3.0, 4.4), "d": (4.0, 4.2)}
@@ -50,5 +50,6 @@ def test_errors_of_the_same_size_and_sign_are_fully_correlated() -> None:
 
 
 def test_the_report_has_mean_tau_and_every_gpu(ranked: list[Order]) -> None:
-    assert any("mean over 1: 0.667" in line for line in lines(ranked))
-    assert body(ranked)["models"][0]["gpus"][0]["gpu"] == "a"
+    done = report(ranked)
+    assert any("mean over 1: 0.667" in line for line in text_lines(done.blocks))
+    assert done.body["models"][0]["gpus"][0]["gpu"] == "a"

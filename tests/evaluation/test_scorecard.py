@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluation.commands import command
-from evaluation.scorecard import report
-from evaluation.scorecard.case import Case, Goal, Part, Row, Source
-from evaluation.scorecard.networks import config_of
-from evaluation.scorecard.score import FOLDER, Scored, cells, evenly, score, shipped_snapshot
-from evaluation.scorecard.sources import SOURCES
+from evaluation.render import text_lines
+from evaluation.scorecard import FOLDER, MARKER, evaluate, evenly, report
+from evaluation.sources import STUDIES
+from evaluation.sources.facts import config_of
+from evaluation.study import Case, Errors, Goal, Part, Result, Row, Study, shipped_snapshot
 
 RESNET = {"kind": "model", "name": "resnet18", "batch": 8, "dtype": "fp32"}
 ROW = {
@@ -33,35 +33,38 @@ def _cases(rows: Sequence[Row]) -> Iterator[Case]:
     yield Case("titan-v", "lenet", "fp32", "none", 0.008, (), "lenet is not built in")
 
 
-SOURCE = Source("made_up", "Made up", ("nothing",), (Goal("fp32", 10.0),), _cases)
+STUDY = Study("made_up", "Made up", ("nothing",), (Goal("fp32", "fp32", 10.0),), _cases)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Scored]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     folder = tmp_path_factory.mktemp("data")
     (folder / FOLDER).mkdir()
     pq.write_table(pa.table({"n": [1]}), folder / FOLDER / "made_up.parquet")
-    return score(folder, SOURCE, shipped_snapshot(), 100)
+    return evaluate(folder, STUDY, shipped_snapshot(), 100, lambda line: None)
 
 
-def test_a_case_is_the_sum_of_its_requests_and_what_cannot_be_asked_has_a_reason(found: list[Scored]) -> None:
-    one, twice, wrong, unknown, none = found
-    assert twice.predicted == pytest.approx(2.0 * one.predicted)
-    assert one.low < one.predicted < one.high
-    assert "fp31" in wrong.reason
-    assert "abacus" in unknown.reason
-    assert none.reason == "lenet is not built in"
+def test_a_case_is_the_sum_of_its_requests_and_what_cannot_be_asked_has_a_reason(results: list[Result]) -> None:
+    one, twice, wrong, unknown, none = results
+    assert twice["predicted"] == pytest.approx(2.0 * one["predicted"])
+    assert one["low"] < one["predicted"] < one["high"]
+    assert "fp31" in wrong["reason"]
+    assert "abacus" in unknown["reason"]
+    assert none["reason"] == "lenet is not built in"
 
 
-def test_cells_count_what_was_not_answered(found: list[Scored]) -> None:
-    (cell,) = cells(found, lambda each: each.source)
-    assert (cell.cases, cell.answered) == (5, 2)
-    assert cell.median == pytest.approx(abs(found[0].error))
-    assert cell.bias == pytest.approx(found[0].error)
-    text = "\n".join(report.lines(found, [SOURCE]))
-    assert "1 cannot be asked: made_up: lenet is not built in" in text
-    assert "goal 10" in text
-    assert "**Made" not in "\n".join(report.table(found, [SOURCE]))
+def test_cells_count_what_was_not_answered(results: list[Result]) -> None:
+    errors = Errors.of(results)
+    assert (errors.cases, errors.answered) == (5, 2)
+    assert errors.median == pytest.approx(abs(results[0]["error"]))
+    assert errors.bias == pytest.approx(results[0]["error"])
+    done = report(results, [STUDY])
+    text = "\n".join(text_lines(done.blocks))
+    assert "1  made_up: lenet is not built in" in text
+    assert "made_up fp32 " in text
+    page = done.pages[MARKER]
+    assert "**made_up**: Made up. Assumed:" in page
+    assert done.record is not None and done.record["cells"][0]["asked"] == 2
 
 
 def test_samples_are_even_and_keep_what_cannot_be_asked() -> None:
@@ -73,8 +76,8 @@ def test_samples_are_even_and_keep_what_cannot_be_asked() -> None:
 
 
 def test_sources_have_files_goals_and_assumptions() -> None:
-    assert len({source.name for source in SOURCES}) == len(SOURCES)
-    assert all(source.goals and source.assumptions for source in SOURCES)
+    assert len({study.name for study in STUDIES}) == len(STUDIES)
+    assert all(study.goals and study.assumptions for study in STUDIES)
     assert config_of("meta-llama/Llama-3.1-405B") is not None
     assert config_of("nobody/nothing") is None
 

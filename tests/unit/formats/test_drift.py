@@ -12,7 +12,7 @@ from app.formats.doubtful_times import LAST_ROWS, host_drift
 from app.formats.operator_tables import read
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Numbers, Words
-from evaluation.operator_files import NEUSIGHT, NEUSIGHT_FILE
+from evaluation.data import NEUSIGHT, NEUSIGHT_FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 

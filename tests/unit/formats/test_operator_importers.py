@@ -19,7 +19,7 @@ from app.services.measurements.stored import page
 from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
-from evaluation.operator_files import NO_SPLIT, TEST, TRAIN, read_operator_files
+from evaluation.data import NO_SPLIT, TEST, TRAIN, read_cells
 from tests.forked import run_command
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
@@ -610,14 +610,14 @@ def test_invalid_files_are_rejected(database: Database, tmp_path: Path) -> None:
 def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
     neusight(tmp_path / "neusight")
     modern(tmp_path / "serving_operators")
-    found = {part.runs.op: part for part in read_operator_files(tmp_path) if part.runs.dtype == "fp32"}
+    found = {part.runs.op: part for part in read_cells(tmp_path) if part.runs.dtype == "fp32"}
     linear = found["linear"]
     # The row that is in both parts was learned from.
     by_time = dict(zip(linear.runs.rows.latency_s.tolist(), linear.split.tolist(), strict=True))
     assert by_time == {1.0e-3: TRAIN, 1.1e-3: TEST}
     assert linear.runs.kernels == ("linear_kernel<float>",)
     assert (np.diff(linear.runs.key.astype(object)) > 0).all()
-    moe = next(part for part in read_operator_files(tmp_path) if part.runs.op == "moe")
+    moe = next(part for part in read_cells(tmp_path) if part.runs.op == "moe")
     assert (moe.split.tolist(), moe.runs.stacks) == ([NO_SPLIT], ("vllm-0.24.0",))
 
 

@@ -21,7 +21,7 @@ from app.measure.models_suite import CONVNETS, point, points
 from app.measure.output import Output
 from app.measure.point import Point
 from app.measure.runner import Runner
-from evaluation.own_networks import read_own
+from evaluation.data import read_own
 
 pytestmark = pytest.mark.slow
 

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluation.scorecard.case import Case, Goal, Part, Row, Source
-from evaluation.scorecard.networks import config_of
+from evaluation.sources.facts import config_of, facts_of, study
+from evaluation.study import Case, Part, Row
 
+SOURCE = "ml_energy"
 _GPU = "h100-sxm5-80gb"
-# Names without what does not change a step.
-_SAME = {
-    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3-8B",
-    "meta-llama/Llama-3.1-70B-Instruct": "meta-llama/Llama-3.1-70B",
-    "meta-llama/Llama-3.3-70B-Instruct": "meta-llama/Llama-3.1-70B",
-    "meta-llama/Llama-3.1-405B-Instruct-FP8": "meta-llama/Llama-3.1-405B",
-    **{
-        f"Qwen/Qwen3-235B-A22B-{kind}-2507{suffix}": "Qwen/Qwen3-235B-A22B"
-        for kind in ("Instruct", "Thinking")
-        for suffix in ("", "-FP8")
-    },
-    **{f"Qwen/Qwen3-30B-A3B-{kind}-2507": "Qwen/Qwen3-30B-A3B" for kind in ("Instruct", "Thinking")},
-    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen/Qwen3-30B-A3B",
-}
 # Forward passes of a denoising step, and samples of each per image, of the pipelines of Diffusers: one of one where
 # guidance is distilled, two of one in Wan; all others have the prompt and the empty one in a batch.
 _GUIDANCE = {
@@ -41,6 +28,7 @@ _GENERATED = 0.78
 
 def cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row: the median time between tokens, or the time of a batch of images or videos."""
+    same = facts_of(SOURCE)["models"]
     for row in rows:
         name, task = str(row["model_id"]), str(row["task_file"])
         model = name.partition("/")[2]
@@ -48,7 +36,7 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
             yield from _diffusion_cases(row, name, model)
             continue
         which = f"{task} {row['num_gpus']} GPUs tp{row['tensor_parallel']:g} ep{row['expert_parallel'] or 1:g}"
-        config, reason = config_of(_SAME.get(name, name)), ""
+        config, reason = config_of(same.get(name, name)), ""
         if task not in _PROMPT_TOKENS:
             reason = "tokens of images and videos are not given"
         elif config is None:
@@ -121,21 +109,4 @@ def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mappin
     }
 
 
-SOURCE = Source(
-    name="ml_energy",
-    title="LLMs, images and videos on H100, ml-energy/leaderboard@0cd52da, no licence (evaluation only)",
-    assumptions=(
-        "vLLM 0.11 with CUDA graphs; H100 SXM of 80 GB; the median time between tokens is a step of decoding alone,"
-        " at the mean batch and the mean context: a prompt and 0.78 of a mean answer, as in recorded chats",
-        "prompts of 450 tokens (lm-arena-chat, whose requests hold the turns before), 250 (gpqa) and 1,000"
-        " (sourcegraph-fim)",
-        "the energy of a token is that of such a step, over its sequences, and of a prompt's prefill, over its answer",
-        "GPUs beyond tensor parallelism are replicas of attention; FP8 mixtures are scaled by blocks, dense ones not",
-        "images and videos take the steps of the denoiser and the text encoders once per prompt, images the autoencoder"
-        " once, in eager PyTorch with fused attention; the autoencoders of videos are left out; guidance takes a second"
-        " sample, or a second pass (Wan), but where it is distilled (FLUX.1-dev, HunyuanVideo); prompts are padded as"
-        " the pipelines do by default",
-    ),
-    goals=(Goal("time", 15.0), Goal("text-to-image", 25.0), Goal("text-to-video", 25.0), Goal("energy", 20.0)),
-    cases=cases,
-)
+STUDY = study(SOURCE, cases)

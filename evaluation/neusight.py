@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.engine.curated import load_seed_specs
 from app.errors import NotFound
 from app.graphs.run import Parallelism, Run
 from app.tables.catalog import Catalog
-from app.training.operator_folds import NEUSIGHT_UNSEEN
+from app.tables.gpus import GpuTable
+from app.training.operator_folds import NEUSIGHT_UNSEEN, NO_SPLIT, Cell
+from evaluation.data import NEUSIGHT, read_cells
 
 RUNS, CONFIGS = "end_to_end_fp32.csv", "model_configs"
 AMD = ("amd-instinct-mi100", "amd-instinct-mi210")
@@ -101,6 +105,27 @@ class Measured(NamedTuple):
         if self.model == "switchxl4" and self.sequence != _SWITCH_LENGTH:
             return None
         return None if self.option == FUSION else Key(self.gpu, self.model, self.mode, self.batch, self.option)
+
+
+@dataclass(frozen=True, slots=True)
+class NeuSightData:
+    """NeuSight's folder, its measured operators and runs, its published errors by method and run, and the GPUs."""
+
+    folder: Path
+    catalog: Catalog
+    gpus: GpuTable
+    operators: tuple[Cell, ...]
+    runs: tuple[Measured, ...]
+    published: Mapping[tuple[str, Any], float]
+
+
+def read_data(folder: Path) -> NeuSightData:
+    """Return NeuSight's operators and models from a folder of data sets."""
+    specs = load_seed_specs()
+    catalog, home = Catalog(specs), folder / NEUSIGHT
+    runs, published = tuple(read_measured(home, catalog)), read_published(home, catalog)
+    operators = tuple(cell for cell in read_cells(folder, names=(NEUSIGHT,)) if (cell.split != NO_SPLIT).any())
+    return NeuSightData(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
 
 def read_measured(folder: Path, catalog: Catalog) -> list[Measured]:

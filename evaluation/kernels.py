@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +18,63 @@ from app.tables.gpus import GpuSpec
 from app.training import clean_kernels
 from app.training.papers import cross_gpu_kernels
 from app.wire.measurements.upload import Objects
+from evaluation.render import Report, Table
+from evaluation.study import Result, grouped
 
-Cell = Mapping[str, Any]
+METRICS = ("mape", "median_ape", "median_ratio", "within_10", "within_25", "within_50", "coverage_80")
+TITLES = {
+    "3": "Table 3, experiment 1: TITAN V from the other GPUs",
+    "4": "Table 4, experiment 2: largest sizes, from other GPUs",
+    "5": "Table 5, experiment 3: four kernels not trained on",
+    "6": "Table 6: MAPE of every regressor in the three experiments",
+}
 # Figures of a launch that each GPU's compiler gives.
 _OF_COMPILER = ("registers_per_thread", "shared_memory_per_block")
 # The authors' buffers are zero: their random reads are all of one address, and their histogram has one bin.
 _OTHER_DATA = ("random_access", "histogram")
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
-    """Results of one paper.
-
-    published  by the authors' protocol, beside the paper's tables
-    clean      by the clean protocol
-    notes      why rows were left out
-    """
-
-    name: str
-    published: tuple[Cell, ...]
-    clean: tuple[Cell, ...]
-    notes: tuple[str, ...]
-
-
-def evaluate_cross_gpu_kernels(folder: Path, own: Sequence[Path] = ()) -> Study:
-    """Return the study of the authors' CSV files in `folder`; the clean protocol needs CLEAN_FILE.
+def evaluate_cross_gpu_kernels(folder: Path, own: Sequence[Path] = ()) -> Report:
+    """Return the report on the authors' CSV files in `folder`; the clean protocol needs CLEAN_FILE.
 
     `own` are files of `gpucast measure` whose GPUs take part in the clean protocol. Raises NotFound if there is no such
     folder, and BadInput for a file without kernels.
     """
     if not folder.is_dir():
         raise NotFound(f"{folder} is not a folder. Pass --data the folder of the authors' CSV files.")
-    published = tuple(cross_gpu_kernels.evaluate(folder))
-    clean: tuple[Cell, ...] = ()
+    published = cross_gpu_kernels.evaluate(folder)
+    clean: tuple[Result, ...] = ()
     if (folder / CLEAN_FILE).exists():
         clean, notes = clean_experiments(folder, own=own)
     else:
         notes = (f"{folder} has no {CLEAN_FILE}: no clean protocol, which needs the rows with true sizes.",)
-    return Study(cross_gpu_kernels.STUDY, published, clean, notes)
+    body = {"study": cross_gpu_kernels.STUDY, "cells": [*published, *clean]}
+    tables = [*_published(published), *([_clean(clean)] if clean else [])]
+    return Report(blocks=[*tables, *(("", *notes) if notes else ())], body=body)
+
+
+def _published(cells: Sequence[Result]) -> Iterator[Table]:
+    """Yield the paper's tables, ours beside them."""
+    columns = {**dict.fromkeys(("predictor", "experiment", "metric"), ""), "paper": ".2f", "ours": ".2f", "n": "d"}
+    for table, of_table in grouped(cells, lambda cell: str(cell["table"])).items():
+        rows = [[{**cell, "ours": cell["measured"]}[name] for name in columns] for cell in of_table]
+        yield Table(TITLES[table], columns, rows)
+
+
+def _clean(cells: Sequence[Result]) -> Table:
+    """Return a row per predictor, experiment and GPU."""
+    rows = []
+    columns = {"experiment": "", "predictor": "", "gpu": "", **dict.fromkeys(METRICS, ".2f"), "n": "d"}
+    by_experiment = sorted(cells, key=lambda cell: str(cell["experiment"]))
+    for where, alike in grouped(by_experiment, lambda cell: tuple(cell[name] for name in list(columns)[:3])).items():
+        figures = {cell["metric"]: cell["measured"] for cell in alike}
+        rows.append((*where, *map(figures.get, METRICS), alike[0]["n"]))
+    return Table("Clean rows, experiments as the paper describes them; each GPU held out in turn", columns, rows)
 
 
 def clean_experiments(
     folder: Path, predictors: Sequence[Any] = PREDICTORS, *, own: Sequence[Path] = ()
-) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+) -> tuple[tuple[Result, ...], tuple[str, ...]]:
     """Return the results of the clean protocol, and notes on the rows left out of it.
 
     `own` are files of `gpucast measure` with kernels of further GPUs. Raises NotFound if no row is valid, and BadInput

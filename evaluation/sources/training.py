@@ -1,0 +1,181 @@
+"""Training steps: NVIDIA's table of Megatron-Bridge, the logs of MLPerf's submissions, and MosaicML's table of MPT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evaluation.sources.facts import config_of, facts_of, study
+from evaluation.study import Case, Part, Row
+
+MEGATRON, MLPERF, MOSAIC = "megatron_bridge_training", "mlperf_training_steps", "mosaic_mpt_training"
+# GPUs of a machine, and what each can send to other machines (an adapter of 400 or 800 Gb/s per GPU).
+_PER_NODE = {"gb200": 4, "gb300": 4}
+_NETWORK_BYTES_PER_S = {"b300": 100e9, "gb300": 100e9}
+# GPUs whose MLPerf machines have an adapter of 200 Gb/s per GPU; the others' have 400.
+_SLOW_ADAPTER = ("a30", "nvidia-l4")
+# Catalogue ids of GPUs on which NVIDIA's BERT runs its linear layers in FP8.
+_FP8_GPUS = ("h100", "h200", "b200", "gb200")
+# Mean share of BERT's 512 positions that holds tokens; submissions leave the padding out.
+_BERT_TOKENS = 256
+# Layouts of NVIDIA's LoRA runs by the devices that share a sequence: tensor, pipeline, context, chunks, sequences.
+_LORA_LAYOUTS = {1: (1, 1, 1, 1, 1), 2: (1, 1, 2, 1, 1), 4: (4, 1, 1, 1, 1), 8: (4, 1, 2, 1, 1)}
+_LAYOUT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)")
+
+
+def _megatron_cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Yield a case per row."""
+    slower, facts = _slower_twins(rows), facts_of(MEGATRON)
+    for number, row in enumerate(rows):
+        gpu, model = facts["gpus"][row["gpu"]], str(row["model"]).partition(" ")[0]
+        dtype = "mxfp8" if number in slower else facts["dtypes"].get(row["precision"], "fp8")
+        split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
+        split += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
+        which = f"{row['release']} {row['devices']} GPUs batch {row['global_batch']} x{row['micro_batch']} {split}"
+        workload = {"config": config_of(facts["models"][model]), **_megatron_workload(row, gpu, dtype)}
+        yield Case(gpu, model, f"training {dtype}", which, float(row["step_s"]), (Part(1.0, workload),))
+
+
+def _slower_twins(rows: Sequence[Row]) -> set[int]:
+    """Return the rows without a precision that repeat another, and take longer."""
+    seen: dict[tuple[Any, ...], int] = {}
+    slower = set()
+    for number, row in enumerate(rows):
+        if row["precision"] is None:
+            key = tuple(row[name] for name in ("release", "gpu", "model", "devices", "global_batch"))
+            twin = seen.setdefault(key, number)
+            if twin != number:
+                slower.add(max(twin, number, key=lambda k: float(rows[k]["step_s"])))
+    return slower
+
+
+def _megatron_workload(row: Row, gpu: str, dtype: str) -> Mapping[str, Any]:
+    layout = [int(row[name]) for name in ("tensor", "pipeline", "context")]
+    chunks = int(row["virtual"] or 1) if layout[1] > 1 else 1
+    split = _megatron_split(row, (*layout, chunks, int(row["micro_batch"])))
+    split |= {
+        "expert": int(row["expert"] or 1),
+        "nodes": max(int(row["devices"]) // _PER_NODE.get(gpu, 8), 1),
+        "zero": 3 if row["fsdp"] else 1,
+        "network_bytes_per_s": _NETWORK_BYTES_PER_S.get(gpu, 50e9),
+    }
+    return _megatron_step(row, dtype) | {"parallelism": split}
+
+
+def _megatron_step(row: Row, dtype: str) -> dict[str, Any]:
+    return {
+        "kind": "model",
+        "mode": "training",
+        "batch": int(row["global_batch"]),
+        "sequence": int(row["sequence"]),
+        "dtype": dtype,
+        "attention": "flash",
+        "optimizer": "adam",
+        "software": "megatron",
+    }
+
+
+def _megatron_split(row: Row, layout: Sequence[int]) -> dict[str, Any]:
+    """Return the parallelism of a layout: tensor, pipeline, context, chunks per stage, sequences of a microbatch."""
+    tensor, pipeline, context, chunks, micro_batch = layout
+    data = int(row["devices"]) // (tensor * pipeline * context)
+    return {
+        "data": data,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "context": context,
+        "virtual_pipeline": chunks,
+        "microbatches": int(row["global_batch"]) // (data * micro_batch),
+        "sequence": tensor > 1,
+        "tensor_overlap": tensor > 1,
+    }
+
+
+def _mlperf_cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Yield a case per row that is not suspect."""
+    facts = facts_of(MLPERF)
+    for row in rows:
+        if row["suspect"]:
+            continue
+        benchmark, name = str(row["benchmark"]), str(row["accelerator"])
+        gpu = next((gpu_id for start, gpu_id in facts["gpus"].items() if name.startswith(start)), name)
+        which = f"{row['round']} {row['submitter']} {row['system']} {row['devices']} GPUs batch {row['global_batch']}"
+        if benchmark in facts["absent"]:
+            workload, reason = None, f"no {facts['absent'][benchmark]} is built in"
+        else:
+            workload = _mlperf_workload(row, gpu, facts["models"])
+            reason = "" if workload else "the parallelism is not given"
+        parts = (Part(1.0, workload),) if workload else ()
+        yield Case(gpu, benchmark, "training", which, float(row["best_step_s"]), parts, reason)
+
+
+def _mlperf_workload(row: Row, gpu: str, models: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Return the request of a step; None if the parallelism is not known."""
+    benchmark, devices = str(row["benchmark"]), int(row["devices"])
+    both: dict[str, Any] = {"kind": "model", "mode": "training", "batch": int(row["global_batch"])}
+    split = {"nodes": int(row["nodes"]), "network_bytes_per_s": 25e9 if gpu in _SLOW_ADAPTER else 50e9}
+    if benchmark == "resnet":
+        network = {"name": "resnet50", "dtype": "fp16", "memory_format": "channels_last", "fused": True}
+        return both | network | {"optimizer": "sgd", "parallelism": split | {"data": devices}}
+    if benchmark == "bert":
+        return both | {
+            "config": dict(config_of("bert-large") or {}) | {"architectures": ["BertModel"]},
+            "sequence": _BERT_TOKENS,
+            "dtype": "fp8" if gpu.startswith(_FP8_GPUS) else "fp16",
+            "attention": "flash",
+            "fused": True,
+            "software": "megatron",
+            "optimizer": "adam",
+            "gradient_accumulation": int(row["grad_accum"] or 1),
+            "parallelism": split | {"data": devices},
+        }
+    layout = _layout(row)
+    if layout is None:
+        return None
+    split |= _megatron_split(row, layout) | {"zero": 1}
+    split["microbatches"] = max(split["microbatches"], 1)
+    lora = {"trainable": {"lora": {"rank": 16}}} if benchmark == "llama2_70b_lora" else {}
+    return _megatron_step(row, "fp8") | lora | {"config": config_of(models[benchmark]), "parallelism": split}
+
+
+def _layout(row: Row) -> tuple[int, int, int, int, int] | None:
+    """Return devices of tensor, pipeline and context parallelism, chunks per stage, and sequences of a microbatch."""
+    benchmark, configs = str(row["benchmark"]), str(row["configs"] or "")
+    machines = f"_{row['nodes']}x{int(row['devices']) // int(row['nodes'])}x"
+    layouts = [match for part in configs.split(";") if machines in part and (match := _LAYOUT.search(part))]
+    if benchmark == "gpt3":  # 4 x 8 in every configuration that is given; 96 layers in chunks of 2
+        return 4, 8, 1, 6, 2 if "mbs2" in configs else 1
+    if not layouts:
+        shared = int(row["devices"]) * int(row["grad_accum"] or 1) // int(row["global_batch"])
+        return _LORA_LAYOUTS.get(shared) if benchmark == "llama2_70b_lora" else None
+    tensor, pipeline, context = (int(size) for size in layouts[0].groups())
+    return tensor, pipeline, context, 8 if pipeline > 1 else 1, 1
+
+
+def _mosaic_cases(rows: Sequence[Row]) -> Iterator[Case]:
+    """Yield a case per row."""
+    gpus = facts_of(MOSAIC)["gpus"]
+    for row in rows:
+        devices, model = int(row["# GPUs"]), str(row["Model"])
+        workload = {
+            "kind": "model",
+            "config": config_of(f"mosaicml/mpt-{model}"),
+            "mode": "training",
+            "batch": int(row["GlobalBatchSize"]),
+            "sequence": int(row["SeqLen (T)"]),
+            "dtype": "bf16",
+            "attention": "flash",
+            "optimizer": "adam",
+            "recompute": bool(row["Activation Checkpointing"]),
+            "gradient_accumulation": int(row["GradAccum"]),
+            "software": "pytorch-2.0",
+            "parallelism": {"data": devices, "nodes": max(devices // 8, 1), "zero": 3, "network_bytes_per_s": 25e9},
+        }
+        which = f"{devices} GPUs sequence {row['SeqLen (T)']} batch {row['GlobalBatchSize']} x{row['MicroBatchSize']}"
+        which += " recompute" * bool(row["Activation Checkpointing"])
+        measured_s = float(row["step_s_from_tokens"])
+        yield Case(gpus[row["GPU"]], model, "training", which, measured_s, (Part(1.0, workload),))
+
+
+STUDIES = (study(MEGATRON, _megatron_cases), study(MLPERF, _mlperf_cases), study(MOSAIC, _mosaic_cases))
