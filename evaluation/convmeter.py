@@ -35,7 +35,7 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from evaluation.data import Names, NetworkRuns, read_networks, read_own
-from evaluation.operators import NO_EVIDENCE
+from evaluation.operators import served_s
 from evaluation.render import Report, Table
 from evaluation.study import COVERAGE, PREDICTOR, Progress, Result, grouped, shipped_engine
 
@@ -173,14 +173,12 @@ def _configuration(batch_of: Names) -> Names:
 
 def _predicted(predictor: type[ConvMeter], train: OperatorRuns, test: OperatorRuns, gpus: GpuTable) -> HeldOutTimes:
     """Return the times of the rows `test` by a predictor fitted to `train`."""
-    i, j = np.arange(len(test)), test.rows.gpu
-    limit = hardware_limit(test.rows.ops, gpus, i, j).latency_s
     try:
         fitted = predictor().fit_operators([train], gpus)
-        latency_s = fitted.predict(test.rows.ops, gpus, i, j, evidence=NO_EVIDENCE).latency_s
     except NotTrained:
-        latency_s = np.full(len(test), np.nan)
-    return HeldOutTimes(test.rows.latency_s, np.fmax(latency_s, limit), np.isnan(latency_s))
+        limit_s = hardware_limit(test.rows.ops, gpus, np.arange(len(test)), test.rows.gpu).latency_s
+        return HeldOutTimes(test.rows.latency_s, limit_s, np.ones(len(test), dtype=np.bool_))
+    return HeldOutTimes(test.rows.latency_s, *served_s(fitted, test, gpus))
 
 
 def scored(times: HeldOutTimes, family: Names) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,6 @@ looking at some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -179,8 +178,8 @@ def predictions_left_out(
                 for k, run in enumerate(test)
             ]
     for name in names:
-        others = _together([part for gpu, parts in residuals.items() if gpu != name for part in parts])
-        calibrated = Fitted(fitted[name], others.intervals())
+        others = [part for gpu, parts in residuals.items() if gpu != name for part in parts]
+        calibrated = Fitted(fitted[name], HeldOut.together(others[0].cells, others).intervals())
         runs = [run for run in data.runs if run.gpu == name and not run.option]
         for cell in predicted_models(calibrated, runs, data):
             yield {"predictor": "auto", **cell, "part": "left_out"}
@@ -193,12 +192,6 @@ def _thinned(run: OperatorRuns, most: int) -> OperatorRuns:
         for gpu in np.unique(run.rows.gpu)
     ]
     return run.take(np.sort(np.concatenate(kept)))
-
-
-def _together(parts: list[HeldOut]) -> HeldOut:
-    """Return the concatenation of residuals."""
-    names = [field.name for field in fields(HeldOut)][1:]
-    return HeldOut(parts[0].cells, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def report(results: Sequence[Result]) -> Report:

@@ -20,7 +20,7 @@ from app.predictors.base import calibrated
 from app.predictors.finish import finished
 from app.predictors.fitted_once import fitted_once
 from app.predictors.roofline import hardware_limit
-from app.tables.arrays import Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
@@ -177,6 +177,17 @@ def _calibrated(
 def _runs(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
     """Return the given rows of each cell."""
     return [cells[k].runs.take(part) for k, part in rows.items()]
+
+
+def served_s(predictor: Any, runs: OperatorRuns, gpus: GpuTable) -> tuple[Floats, Bools]:
+    """Return the times of n rows as served, seconds [n], and where the predictor gives none, bool [n].
+
+    They are not below the hardware limit, which stands in where the predictor gives none.
+    """
+    i, rows = np.arange(len(runs)), runs.rows
+    limit_s = hardware_limit(rows.ops, gpus, i, rows.gpu).latency_s
+    latency_s = predictor.predict(rows.ops, gpus, i, rows.gpu, evidence=NO_EVIDENCE).latency_s
+    return np.fmax(latency_s, limit_s), np.isnan(latency_s)
 
 
 def _cell_errors(fitted: Fitted, cell: Cell, rows: Ints, gpus: GpuTable, train: Ints | None = None) -> CellErrors:

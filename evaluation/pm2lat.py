@@ -19,13 +19,12 @@ from app.config import SEED_DATA
 from app.engine.curated import load_seed_specs
 from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
-from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
 from app.training.operator_folds import HELD_OUT, chosen
 from evaluation.data import read_cells
-from evaluation.operators import NO_EVIDENCE
+from evaluation.operators import served_s
 from evaluation.render import Report, Table
 from evaluation.study import Progress, Result
 
@@ -66,9 +65,8 @@ def evaluate_pm2lat(folder: Path, progress: Progress = lambda line: None) -> lis
     for name in PREDICTORS:
         progress(f"{name} trains on {sum(map(len, train)):,} rows")
         predictor: Any = BY_NAME[name]
-        errors[name] = [
-            _errors(fitted, run, gpus) for fitted in [predictor().fit_operators(train, gpus)] for run in test
-        ]
+        fitted = predictor().fit_operators(train, gpus)
+        errors[name] = [100.0 * np.abs(served_s(fitted, run, gpus)[0] / run.rows.latency_s - 1.0) for run in test]
     return [cell | _ours(cell, test, errors, gpus) for cell in study["cells"]]
 
 
@@ -80,15 +78,6 @@ def _runs(folder: Path, gpus: GpuTable) -> Iterator[OperatorRuns]:
         here = np.flatnonzero(np.isin(cell.runs.rows.gpu, rows))
         if (cell.runs.op, cell.runs.dtype) in in_tables and len(here):
             yield cell.runs.take(here)
-
-
-def _errors(predictor: Any, run: OperatorRuns, gpus: GpuTable) -> NDArray[np.float64]:
-    """Return absolute relative errors in percent, float64 [n]; unsupported rows are predicted at the hardware limit."""
-    i = np.arange(len(run))
-    limit = hardware_limit(run.rows.ops, gpus, i, run.rows.gpu).latency_s
-    latency_s = predictor.predict(run.rows.ops, gpus, i, run.rows.gpu, evidence=NO_EVIDENCE).latency_s
-    predicted_s = np.where(np.isnan(latency_s), limit, np.maximum(latency_s, limit))
-    return 100.0 * np.abs(predicted_s / run.rows.latency_s - 1.0)
 
 
 def _ours(

@@ -20,9 +20,17 @@ def config_of(name: str) -> Mapping[str, Any] | None:
 
 
 def facts_of(source: str) -> Mapping[str, Any]:
-    """Return the facts of a source: title, assumptions, goals, and our names of what its rows name."""
+    """Return the facts of a source: title, assumptions, goals, our names of what its rows name, and requests."""
     facts: Mapping[str, Any] = _read("sources")[source]
     return facts
+
+
+def request_of(source: str, row: Row, kind: str = "", **fields: Any) -> dict[str, Any]:
+    """Return a request for a row: what all of a kind have, what columns say (whole numbers), and further fields."""
+    facts = facts_of(source)
+    columns = {name: row[column] for name, column in facts["columns"].items()}
+    whole = {name: value if isinstance(value, str | bool) else int(value) for name, value in columns.items()}
+    return {**facts["requests"][kind], **whole, **fields}
 
 
 def study(source: str, cases: Callable[[Sequence[Row]], Iterator[Case]]) -> Study:

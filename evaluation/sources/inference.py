@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluation.sources.facts import config_of, facts_of, study
+from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 STATIC, CONVNETS = "llm_inference_bench", "torchvision_convnets"
@@ -41,14 +41,7 @@ def _refusal(row: Row, facts: Mapping[str, Any]) -> str:
 def _static_parts(row: Row, config: Mapping[str, Any], software: str) -> tuple[Part, ...]:
     """Return the prefill of all prompts, and the steps of the other tokens at their mean context."""
     length = int(row["input_output_length"])
-    both = {
-        "kind": "model",
-        "config": config,
-        "batch": int(row["batch_size"]),
-        "dtype": "fp16",
-        "software": software,
-        "parallelism": {"tensor": int(row["devices"])},
-    }
+    both = request_of(STATIC, row, config=config, software=software, parallelism={"tensor": int(row["devices"])})
     return (
         Part(1.0, both | {"mode": "prefill", "sequence": length}),
         Part(length - 1.0, both | {"mode": "decode", "sequence": length + length // 2}),
@@ -59,17 +52,6 @@ def _convnet_cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row."""
     gpus = facts_of(CONVNETS)["gpus"]
     for row in rows:
-        workload = {
-            "kind": "model",
-            "name": str(row["model"]),
-            "mode": str(row["mode"]),
-            "batch": int(row["batch"]),
-            "image_size": int(row["image_size"]),
-            "dtype": str(row["dtype"]),
-            "optimizer": "none",
-            "software": "pytorch-1.0",
-            "input_copy": "pageable",
-        }
         split = int(row["devices"]) > 1
         yield Case(
             gpu=gpus[row["gpu"]],
@@ -77,7 +59,7 @@ def _convnet_cases(rows: Sequence[Row]) -> Iterator[Case]:
             mode=f"{row['dtype']} {row['mode']}",
             row=f"{row['devices']} GPUs batch {row['batch']} {row['file']}",
             measured=float(row["latency_ms"]) / 1e3,
-            parts=() if split else (Part(1.0, workload),),
+            parts=() if split else (Part(1.0, request_of(CONVNETS, row)),),
             reason="several GPUs fed by one process (DataParallel) are not modelled" if split else "",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluation.sources.facts import config_of, facts_of, study
+from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 SOURCE = "ml_energy"
@@ -66,16 +66,16 @@ def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
 def _pipeline(row: Row, name: str, one: str) -> tuple[Part, ...]:
     """Return the steps of the denoiser, the encoders of the prompts once, and of images the autoencoder once."""
     (passes, samples), images = _GUIDANCE.get(name, (1, 2)), int(row["batch_size"])
-    workload: dict[str, Any] = {
-        "kind": "model",
-        "name": name,
-        "batch": samples * images,
-        "image_size": int(row["image_height"] or row["video_height"]),
-        "image_width": int(row["image_width"] or row["video_width"]),
-        "frames": int(row["num_frames"] or 1),
-        "dtype": "bf16",
-        "software": "pytorch",
-    }
+    workload = request_of(
+        SOURCE,
+        row,
+        "images",
+        name=name,
+        batch=samples * images,
+        image_size=int(row["image_height"] or row["video_height"]),
+        image_width=int(row["image_width"] or row["video_width"]),
+        frames=int(row["num_frames"] or 1),
+    )
     steps, prompts = float(row["inference_steps"]) * passes, workload | {"part": "text_encoders", "batch": images}
     decoded = (Part(1.0, workload | {"part": "autoencoder", "batch": images}),) if one == "image" else ()
     return Part(steps, workload), Part(float(samples * passes), prompts), *decoded
@@ -96,17 +96,16 @@ def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mappin
     dtype = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "w4a16_mxfp4"}[row["weight_precision"]]
     if dtype == "fp8" and expert > 1:
         dtype = "fp8_block"
-    return {
-        "kind": "model",
-        "config": config,
-        "mode": "decode",
-        "batch": batch,
-        "sequence": round(prompt_tokens + _GENERATED * float(row["avg_output_len"])),
-        "dtype": dtype,
-        "kv_dtype": "bf16",
-        "software": "vllm-0.11",
-        "parallelism": {"tensor": devices, "attention_data": replicas, "expert": expert},
-    }
+    return request_of(
+        SOURCE,
+        row,
+        "tokens",
+        config=config,
+        batch=batch,
+        sequence=round(prompt_tokens + _GENERATED * float(row["avg_output_len"])),
+        dtype=dtype,
+        parallelism={"tensor": devices, "attention_data": replicas, "expert": expert},
+    )
 
 
 STUDY = study(SOURCE, cases)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evaluation.sources.facts import config_of, facts_of, study
+from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 MEGATRON, MLPERF, MOSAIC = "megatron_bridge_training", "mlperf_training_steps", "mosaic_mpt_training"
@@ -33,7 +33,8 @@ def _megatron_cases(rows: Sequence[Row]) -> Iterator[Case]:
         split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
         split += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
         which = f"{row['release']} {row['devices']} GPUs batch {row['global_batch']} x{row['micro_batch']} {split}"
-        workload = {"config": config_of(facts["models"][model]), **_megatron_workload(row, gpu, dtype)}
+        config = config_of(facts["models"][model])
+        workload = request_of(MEGATRON, row, config=config, dtype=dtype, parallelism=_megatron_split(row, gpu))
         yield Case(gpu, model, f"training {dtype}", which, float(row["step_s"]), (Part(1.0, workload),))
 
 
@@ -50,33 +51,18 @@ def _slower_twins(rows: Sequence[Row]) -> set[int]:
     return slower
 
 
-def _megatron_workload(row: Row, gpu: str, dtype: str) -> Mapping[str, Any]:
+def _megatron_split(row: Row, gpu: str) -> dict[str, Any]:
     layout = [int(row[name]) for name in ("tensor", "pipeline", "context")]
     chunks = int(row["virtual"] or 1) if layout[1] > 1 else 1
-    split = _megatron_split(row, (*layout, chunks, int(row["micro_batch"])))
-    split |= {
+    return _split(row, (*layout, chunks, int(row["micro_batch"]))) | {
         "expert": int(row["expert"] or 1),
         "nodes": max(int(row["devices"]) // _PER_NODE.get(gpu, 8), 1),
         "zero": 3 if row["fsdp"] else 1,
         "network_bytes_per_s": _NETWORK_BYTES_PER_S.get(gpu, 50e9),
     }
-    return _megatron_step(row, dtype) | {"parallelism": split}
 
 
-def _megatron_step(row: Row, dtype: str) -> dict[str, Any]:
-    return {
-        "kind": "model",
-        "mode": "training",
-        "batch": int(row["global_batch"]),
-        "sequence": int(row["sequence"]),
-        "dtype": dtype,
-        "attention": "flash",
-        "optimizer": "adam",
-        "software": "megatron",
-    }
-
-
-def _megatron_split(row: Row, layout: Sequence[int]) -> dict[str, Any]:
+def _split(row: Row, layout: Sequence[int]) -> dict[str, Any]:
     """Return the parallelism of a layout: tensor, pipeline, context, chunks per stage, sequences of a microbatch."""
     tensor, pipeline, context, chunks, micro_batch = layout
     data = int(row["devices"]) // (tensor * pipeline * context)
@@ -86,7 +72,7 @@ def _megatron_split(row: Row, layout: Sequence[int]) -> dict[str, Any]:
         "pipeline": pipeline,
         "context": context,
         "virtual_pipeline": chunks,
-        "microbatches": int(row["global_batch"]) // (data * micro_batch),
+        "microbatches": max(int(row["global_batch"]) // (data * micro_batch), 1),
         "sequence": tensor > 1,
         "tensor_overlap": tensor > 1,
     }
@@ -112,31 +98,20 @@ def _mlperf_cases(rows: Sequence[Row]) -> Iterator[Case]:
 
 def _mlperf_workload(row: Row, gpu: str, models: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return the request of a step; None if the parallelism is not known."""
-    benchmark, devices = str(row["benchmark"]), int(row["devices"])
-    both: dict[str, Any] = {"kind": "model", "mode": "training", "batch": int(row["global_batch"])}
+    benchmark, data = str(row["benchmark"]), {"data": int(row["devices"])}
     split = {"nodes": int(row["nodes"]), "network_bytes_per_s": 25e9 if gpu in _SLOW_ADAPTER else 50e9}
     if benchmark == "resnet":
-        network = {"name": "resnet50", "dtype": "fp16", "memory_format": "channels_last", "fused": True}
-        return both | network | {"optimizer": "sgd", "parallelism": split | {"data": devices}}
+        return request_of(MLPERF, row, benchmark, parallelism=split | data)
     if benchmark == "bert":
-        return both | {
-            "config": dict(config_of("bert-large") or {}) | {"architectures": ["BertModel"]},
-            "sequence": _BERT_TOKENS,
-            "dtype": "fp8" if gpu.startswith(_FP8_GPUS) else "fp16",
-            "attention": "flash",
-            "fused": True,
-            "software": "megatron",
-            "optimizer": "adam",
-            "gradient_accumulation": int(row["grad_accum"] or 1),
-            "parallelism": split | {"data": devices},
-        }
+        config = {**(config_of("bert-large") or {}), "architectures": ["BertModel"]}
+        dtype, steps = "fp8" if gpu.startswith(_FP8_GPUS) else "fp16", int(row["grad_accum"] or 1)
+        fields = {"config": config, "dtype": dtype, "sequence": _BERT_TOKENS, "gradient_accumulation": steps}
+        return request_of(MLPERF, row, benchmark, **fields, parallelism=split | data)
     layout = _layout(row)
     if layout is None:
         return None
-    split |= _megatron_split(row, layout) | {"zero": 1}
-    split["microbatches"] = max(split["microbatches"], 1)
-    lora = {"trainable": {"lora": {"rank": 16}}} if benchmark == "llama2_70b_lora" else {}
-    return _megatron_step(row, "fp8") | lora | {"config": config_of(models[benchmark]), "parallelism": split}
+    fields = {"config": config_of(models[benchmark]), "sequence": int(row["sequence"])}
+    return request_of(MLPERF, row, benchmark, **fields, parallelism=split | _split(row, layout) | {"zero": 1})
 
 
 def _layout(row: Row) -> tuple[int, int, int, int, int] | None:
@@ -158,20 +133,8 @@ def _mosaic_cases(rows: Sequence[Row]) -> Iterator[Case]:
     gpus = facts_of(MOSAIC)["gpus"]
     for row in rows:
         devices, model = int(row["# GPUs"]), str(row["Model"])
-        workload = {
-            "kind": "model",
-            "config": config_of(f"mosaicml/mpt-{model}"),
-            "mode": "training",
-            "batch": int(row["GlobalBatchSize"]),
-            "sequence": int(row["SeqLen (T)"]),
-            "dtype": "bf16",
-            "attention": "flash",
-            "optimizer": "adam",
-            "recompute": bool(row["Activation Checkpointing"]),
-            "gradient_accumulation": int(row["GradAccum"]),
-            "software": "pytorch-2.0",
-            "parallelism": {"data": devices, "nodes": max(devices // 8, 1), "zero": 3, "network_bytes_per_s": 25e9},
-        }
+        split = {"data": devices, "nodes": max(devices // 8, 1), "zero": 3, "network_bytes_per_s": 25e9}
+        workload = request_of(MOSAIC, row, config=config_of(f"mosaicml/mpt-{model}"), parallelism=split)
         which = f"{devices} GPUs sequence {row['SeqLen (T)']} batch {row['GlobalBatchSize']} x{row['MicroBatchSize']}"
         which += " recompute" * bool(row["Activation Checkpointing"])
         measured_s = float(row["step_s_from_tokens"])
