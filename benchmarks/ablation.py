@@ -39,20 +39,11 @@ from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import (
-    NO_SPLIT,
-    Cell,
-    chosen,
-    configurations,
-    dimensions,
-    first_rows,
-    hashed,
-    mixed,
-    operator_folds,
-)
+from app.training.row_hashes import configurations, dimensions, hashed, mixed
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
-from evaluation.data import read_cells
-from evaluation.operators import NO_EVIDENCE, family_of, operators_of
+from evaluation.data import NO_SPLIT, Cell, read_cells
+from evaluation.operators.evaluate import NO_EVIDENCE, family_of, operators_of
+from evaluation.operators.folds import first_rows, operator_folds, sampled
 
 HELD_OUT, LARGEST = 0.2, 0.125
 FEW = 32
@@ -219,7 +210,7 @@ def _held(cell: Cell, pool: Bools, salt: int) -> Bools:
     modern = bool((cell.split == NO_SPLIT).all())
     table = cell.runs.rows.ops
     of = configurations(cell.runs) if modern else dimensions(cell.runs)
-    held = chosen(mixed(of, np.uint64(salt)), HELD_OUT)
+    held = sampled(mixed(of, np.uint64(salt)), HELD_OUT)
     if not modern and cell.group != "conv2d":
         work = work_of(table, kinds_of(table))
         size = work.flops if cell.group in {"linear", "bmm"} else work.bytes

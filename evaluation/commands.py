@@ -59,7 +59,7 @@ def cross_gpu_kernels(
 
     DIR may also be the folder with the authors' CSV files and gpu_metrics.json.
     """
-    from evaluation.kernels import evaluate_cross_gpu_kernels
+    from evaluation.kernels.experiments import evaluate_cross_gpu_kernels
 
     _refuse_unwritable(json_file)
     inside = data / "cuda_kernels"
@@ -86,8 +86,8 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
 
     With --results, what is not evaluated now stays as recorded.
     """
-    from evaluation.operator_report import report
-    from evaluation.operators import evaluate_operators
+    from evaluation.operators.evaluate import evaluate_operators
+    from evaluation.operators.report import report
 
     _refuse_unwritable(json_file)
     cells = evaluate_operators(
@@ -117,7 +117,7 @@ def own_operators(
 ) -> None:
     """Evaluate predictors on operators of `gpucast measure`, with and without such rows in training."""
     from app.config import SEED_MEASUREMENTS
-    from evaluation.own_operators import evaluate_own_operators, report
+    from evaluation.operators.own import evaluate_own_operators, report
 
     _refuse_unwritable(json_file)
     files = file or sorted(SEED_MEASUREMENTS.glob("*.parquet"))
@@ -188,7 +188,7 @@ def calibration(
     results: Results = False,
 ) -> None:
     """Evaluate a held-out GPU: without measurements, with 32 shapes chosen by the plan, and with 32 random shapes."""
-    from evaluation.calibration import evaluate_calibration, report
+    from evaluation.operators.calibration import evaluate_calibration, report
 
     _refuse_unwritable(json_file)
     if results and (family or gpu):
@@ -200,7 +200,7 @@ def calibration(
 @command.command("pm2lat")
 def pm2lat(data: Data, json_file: JsonFile = None) -> None:
     """Reproduce PM2Lat's tables II and VI, and show our errors on the layers and GPUs that the data include."""
-    from evaluation.pm2lat import evaluate_pm2lat, report
+    from evaluation.operators.pm2lat import evaluate_pm2lat, report
 
     _refuse_unwritable(json_file)
     _finish(report(evaluate_pm2lat(data, _print_progress)), json_file)
@@ -222,7 +222,7 @@ def convmeter(
     ] = None,
 ) -> None:
     """Show ConvMeter's tables 1 to 3: the paper's figures, and ours on held-out measured networks."""
-    from evaluation.convmeter import convmeter_cells, report
+    from evaluation.networks.convmeter import convmeter_cells, report
 
     _refuse_unwritable(json_file)
     if data is None and not own:
@@ -242,8 +242,8 @@ def neusight_models(
     results: Results = False,
 ) -> None:
     """Compare whole models with NeuSight's measurements, on GPUs in training and on held-out GPUs."""
-    from evaluation import models
-    from evaluation.neusight import read_data
+    from evaluation.networks import models
+    from evaluation.networks.neusight import read_data
 
     _refuse_unwritable(json_file)
     measured = read_data(data)
@@ -260,8 +260,8 @@ def ranking(
     rows: Annotated[int, _most("Train on at most this many rows per operator and GPU.")] = MOST_LEARNED,
 ) -> None:
     """Compare the predicted order of held-out GPUs on whole models with the measured order."""
-    from evaluation.neusight import read_data
-    from evaluation.ranking import evaluate_ranking, report
+    from evaluation.networks.neusight import read_data
+    from evaluation.networks.ranking import evaluate_ranking, report
 
     _refuse_unwritable(json_file)
     _finish(report(evaluate_ranking(read_data(data), most=rows, progress=_print_progress)), json_file)

@@ -6,6 +6,7 @@ No database is needed: the readers and checks are those of `gpucast import`, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -25,21 +26,22 @@ from app.formats.base import Part
 from app.formats.operator_tables import read_table
 from app.formats.own import read_measurements
 from app.graphs.convnets import FAMILIES
-from app.ops import OP_CODE
+from app.ops import OP_CODE, OPS
+from app.ops.base import Op
 from app.services.measurements.check_operators import check_operators
 from app.services.measurements.check_upload import check, raise_errors
 from app.services.measurements.stored_networks import NetworkTime, network_block, network_times
 from app.services.measurements.upload_gpus import UploadGpus
 from app.store.operator_blocks import identities
-from app.tables.arrays import Ints
+from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_folds import NO_SPLIT, OWN, TEST, TRAIN, Cell
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.operator_columns import Words
 
 Names = NDArray[np.str_]
+NO_SPLIT, TRAIN, TEST, OWN = range(4)
 
 NEUSIGHT = "neusight"
 NEUSIGHT_FILE = f"{NEUSIGHT}/operators_fp32.parquet"
@@ -59,6 +61,29 @@ OWN_FOLDER = SEED_DATA / "measurements"
 BLOCKS, SEVERAL_DEVICES = "blocks", "_many"
 _PARQUET = "application/x-parquet"
 _MOST_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Measured rows of one operator in one dtype.
+
+    split    int [n]: NO_SPLIT, TRAIN or TEST, as NeuSight split its data; OWN: a row of `gpucast measure`
+    drift_s  float64 [n], host drift in seconds, which is not in the rows' times
+    """
+
+    runs: OperatorRuns
+    split: Ints
+    drift_s: Floats
+
+    @property
+    def op(self) -> Op:
+        """Return the operator."""
+        return OPS[OP_CODE[self.runs.op]]
+
+    @property
+    def group(self) -> str:
+        """Return the operator's group."""
+        return self.op.group
 
 
 def read_cells(

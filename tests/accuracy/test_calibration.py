@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from app.config import CHECKOUT
 from app.errors import BadInput
-from evaluation.calibration import evaluate_calibration
 from evaluation.commands import command
 from evaluation.data import NEUSIGHT_FILE
+from evaluation.operators.calibration import evaluate_calibration
 
 pytestmark = pytest.mark.slow
 

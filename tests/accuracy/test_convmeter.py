@@ -12,8 +12,8 @@ import pytest
 
 from app.config import CHECKOUT
 from app.errors import NotFound
-from evaluation.convmeter import HeldOutTimes, convmeter_cells, evaluate_convmeter, published, scores
 from evaluation.data import TIMM_FILE, TIMM_FOLDER, read_networks
+from evaluation.networks.convmeter import HeldOutTimes, convmeter_cells, evaluate_convmeter, published, scores
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.config import CHECKOUT
-from app.training.papers.cross_gpu_kernels import PUBLISHED, evaluate
+from evaluation.kernels.authors import PUBLISHED, evaluate
 
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 DATA = SHARED / "cuda_kernels"

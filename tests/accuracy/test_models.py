@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from evaluation.models import evaluate_models
-from evaluation.neusight import NeuSightData, read_data
-from evaluation.ranking import calibration, mean_tau, orders
+from evaluation.networks.models import evaluate_models
+from evaluation.networks.neusight import NeuSightData, read_data
+from evaluation.networks.ranking import calibration, mean_tau, orders
 from evaluation.study import Result
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

@@ -14,7 +14,7 @@ import pytest
 from app.config import CHECKOUT
 from app.errors import BadInput, NotFound
 from evaluation.data import NEUSIGHT_FILE, read_cells
-from evaluation.operators import evaluate_operators
+from evaluation.operators.evaluate import evaluate_operators
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

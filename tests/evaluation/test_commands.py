@@ -24,10 +24,10 @@ def test_the_data_folder_is_required(study: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("GPUCAST_SHARED_DATA", raising=False)
     refused = CliRunner().invoke(studies, [study])
     assert refused.exit_code != 0
-    said = refused.output + str(refused.exception)
-    assert "--data" in said and "GPUCAST_SHARED_DATA" in said
-    told = CliRunner().invoke(studies, [study, "--data", __file__])
-    assert told.exit_code == 2 and "is a file" in told.output
+    message = refused.output + str(refused.exception)
+    assert "--data" in message and "GPUCAST_SHARED_DATA" in message
+    again = CliRunner().invoke(studies, [study, "--data", __file__])
+    assert again.exit_code == 2 and "is a file" in again.output
 
 
 def test_unknown_folder_and_missing_file(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import MEASURED, Predictions
-from app.training.operator_folds import hashed
+from app.training.row_hashes import hashed
 from app.wire.decoding import decode
 from app.wire.measurement_plan_form import (
     PLAN_EXAMPLE,

@@ -1,1 +1,0 @@
-"""The papers' own experiments under their authors' protocols, cell by cell."""

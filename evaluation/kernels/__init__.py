@@ -1,0 +1,1 @@
+"""Experiments of the cross-GPU kernels paper."""
