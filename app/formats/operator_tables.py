@@ -157,8 +157,8 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def spell(word: str, spelling: Mapping[str, str]) -> str:
     """Return the word as the first pattern that is of all of it replaces it; unchanged without one."""
-    found = ((re.fullmatch(pattern, word), replacement) for pattern, replacement in spelling.items())
-    return next((match.expand(replacement) for match, replacement in found if match), word)
+    matches = ((re.fullmatch(pattern, word), replacement) for pattern, replacement in spelling.items())
+    return next((match.expand(replacement) for match, replacement in matches if match), word)
 
 
 def join_text(first: Words, second: Words) -> Words:

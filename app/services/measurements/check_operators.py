@@ -206,8 +206,10 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
         for block, rows in to_blocks(family.form, family.table.take(possible), measured.take(family.rows[possible])):
             blocks.append(block)
             positions.append(sent.position[family.rows[possible[rows]]])
-    found = (tuple(limits.errors), limits.wrong, limits.reasons, tuple(limits.breaches))
-    return CheckedOperators(tuple(blocks), tuple(positions), *found)
+    errors = tuple(limits.errors)
+    return CheckedOperators(
+        tuple(blocks), tuple(positions), errors, limits.wrong, limits.reasons, tuple(limits.breaches)
+    )
 
 
 def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[MeasurementColumns, list[Family]]:

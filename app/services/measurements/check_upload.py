@@ -73,9 +73,7 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
             errors += wrong
         else:
             operators.append(check_operators(gpus, part))
-    kernels = [item for item in parsed if isinstance(item.workload, KernelWorkload)]
-    models = [item for item in parsed if isinstance(item.workload, MeasuredModel)]
-    served = [item for item in parsed if isinstance(item.workload, ServingWorkload)]
+    kernels, models, served = (_of(parsed, form) for form in (KernelWorkload, MeasuredModel, ServingWorkload))
     others = [
         item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel | ServingWorkload)
     ]
@@ -86,30 +84,32 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     if kernels:
         measured, possible, impossible, breaches = _check_kernels(kernels, table)
         errors += impossible
-    possible_models, impossible = _check_models(models, table)
-    errors += impossible
-    possible_loads, impossible = _check_served(served)
-    errors += impossible
-    accepted, all_operators = (
-        [*possible, *possible_models, *possible_loads],
-        join_checks(operators) if operators else None,
-    )
-    if all_operators is not None:
-        errors += all_operators.errors
-        breaches += all_operators.breaches
+    for item in (*models, *served):
+        if wrong := _check_workload(item, table):
+            errors += wrong
+        else:
+            possible.append(item)
+    joined = join_checks(operators) if operators else None
+    if joined is not None:
+        errors += joined.errors
+        breaches += joined.breaches
     checked = Checked(
-        tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in accepted),
-        tuple(item.position for item in accepted),
+        tuple(to_stored_row(item, gpus.specs[item.gpu].id) for item in possible),
+        tuple(item.position for item in possible),
         measured,
         table,
-        _newcomers(gpus, accepted, all_operators),
+        _newcomers(gpus, possible, joined),
         sorted(errors, key=_position),
-        all_operators,
+        joined,
         breaches,
     )
-    for rows in (parsed, kernels, models, served, others, possible, possible_models, possible_loads, accepted):
+    for rows in (parsed, kernels, models, served, others, possible):
         release(rows)
     return checked
+
+
+def _of(parsed: Sequence[ParsedRow], form: type) -> list[ParsedRow]:
+    return [item for item in parsed if isinstance(item.workload, form)]
 
 
 def _position(error: FieldError) -> int:
@@ -141,35 +141,20 @@ def _check_kernels(
     return measured.take(possible), [parsed[k] for k in possible], list(wrong.values()), breaches
 
 
-def _check_models(parsed: Sequence[ParsedRow], gpus: GpuTable) -> tuple[list[ParsedRow], list[FieldError]]:
-    """Return the possible networks, and the errors of the others."""
-    possible, wrong = list[ParsedRow](), list[FieldError]()
-    for item in parsed:
-        try:
-            limit = model_limit_s(item.workload, gpus, item.gpu)
-        except BadInput as error:
-            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
-            continue
-        if limit is not None and item.form.latency_ms / 1e3 < (1 - LIMIT_TOLERANCE) * limit:
-            under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
-            message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
-            wrong.append(FieldError((item.position, "latency_ms"), message))
-        else:
-            possible.append(item)
-    return possible, wrong
-
-
-def _check_served(parsed: Sequence[ParsedRow]) -> tuple[list[ParsedRow], list[FieldError]]:
-    """Return the loads on served models that could be asked for, and the errors of the others."""
-    possible, wrong = list[ParsedRow](), list[FieldError]()
-    for item in parsed:
-        try:
+def _check_workload(item: ParsedRow, gpus: GpuTable) -> list[FieldError]:
+    """Return the errors of a network, or of a load on a served model, that could not be requested or is too quick."""
+    try:
+        if isinstance(item.workload, ServingWorkload):
             resolve_deployment(item.workload)
-        except BadInput as error:
-            wrong += [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
-        else:
-            possible.append(item)
-    return possible, wrong
+            return []
+        limit = model_limit_s(item.workload, gpus, item.gpu)
+    except BadInput as error:
+        return [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
+    if limit is None or item.form.latency_ms / 1e3 >= (1 - LIMIT_TOLERANCE) * limit:
+        return []
+    under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
+    message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
+    return [FieldError((item.position, "latency_ms"), message)]
 
 
 def _kernel_errors(

@@ -6,7 +6,7 @@ A wrong unit, a busy machine or bad faith would otherwise teach nonsense.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,13 +56,13 @@ def find_doubts(engine: Engine, checked: Checked, expected: Sequence[Expected], 
 
     `expected` is what `expected_times` returns for the upload. Raises BadInput if they are over `MOST_DOUBTFUL`.
     """
-    found = [_far(table, checked.gpus, factor) for table in expected]
+    distant = [_far(table, checked.gpus, factor) for table in expected]
     far: dict[int, float] = {}
     if checked.measured is not None:
-        rows, expected_s = found.pop(0)
+        rows, expected_s = distant.pop(0)
         far = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
     far |= _far_models(engine, checked.rows, factor)
-    doubts = Doubts(far, tuple(found))
+    doubts = Doubts(far, tuple(distant))
     if len(doubts) > MOST_DOUBTFUL:
         raise BadInput(
             f"{len(doubts):,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none is"
@@ -97,8 +97,7 @@ def _far_models(engine: Engine, rows: Sequence[MeasurementRow], factor: float) -
     if not models:
         return {}
     snapshot = Snapshot.of(engine)
-    found = [(k, _expected_model_s(snapshot, rows[k])) for k in models]
-    expected_s = {k: seconds for k, seconds in found if seconds is not None}
+    expected_s = {k: seconds for k in models if (seconds := _expected_model_s(snapshot, rows[k])) is not None}
     cpus = {spec.id for spec in engine.catalog.specs if spec.kind == "cpu"}
     ratio = np.array([rows[k].latency_s / seconds for k, seconds in expected_s.items()])
     far = _is_far(ratio, np.array([rows[k].gpu_id in cpus for k in expected_s], dtype=np.bool_), factor)
@@ -130,7 +129,7 @@ def set_aside(
     ids = {k: measurements.identity(checked.rows[k]) for k in doubts.rows}
     known = measurements.known(connection, list(ids.values()))
     aside = {k: expected_s for k, expected_s in doubts.rows.items() if ids[k] not in known}
-    rows = [_object(checked.rows[k], ids[k], expected_s) for k, expected_s in aside.items()]
+    rows = [_doubtful(checked.rows[k], ids[k], expected_s) for k, expected_s in aside.items()]
     notes = [_note(checked.position[k], checked.rows[k].latency_s, expected_s) for k, expected_s in aside.items()]
     if checked.operators is None:
         return _without(checked, aside), rows, notes
@@ -139,7 +138,8 @@ def set_aside(
     for block, position, (suspect, suspect_s) in parts:
         new = ~operators.known(connection, identities(block.take(suspect)))
         far, expected_s = suspect[new], suspect_s[new]
-        rows += _operators(block.take(far), expected_s)
+        ids_far = [row.tobytes().hex() for row in identities(block.take(far))]
+        rows += map(_doubtful, (_operator_row(block, k) for k in far.tolist()), ids_far, expected_s.tolist())
         times = block.latency_s[far].tolist()
         notes += map(_note, position[far].tolist(), times, expected_s.tolist())
         kept = np.setdiff1d(np.arange(len(block)), far)
@@ -172,53 +172,55 @@ def _note(position: int, latency_s: float, expected_s: float) -> FieldError:
     return FieldError((int(position), "latency_ms"), msg)
 
 
-def _object(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
-    body = asdict(row)
-    form = {name: body[name] for name in ("software", "workload", "source", "runs", "kernel", "clock_hz", "power_w")}
-    phases = row.phases_s
-    form["phases_ms"] = None if phases is None else {name: _exact_ms(value) for name, value in phases.items()}
-    form |= {"gpu": row.gpu_id, **_times(row.latency_s, row.latency_std_s, row.measured_at)}
-    return _row(row_id, row.kind, row.name, form, expected_s)
+def _doubtful(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
+    """Return a row as POST /measurements takes it, without an upload."""
+    body: dict[str, Any] = {
+        "gpu": row.gpu_id,
+        "software": row.software,
+        "workload": row.workload,
+        "source": row.source,
+        "runs": row.runs,
+        "kernel": row.kernel,
+        "clock_hz": row.clock_hz,
+        "power_w": row.power_w,
+        "phases_ms": row.phases_s and {name: _exact_ms(value) for name, value in row.phases_s.items()},
+        "latency_ms": _exact_ms(row.latency_s),
+        "latency_std_ms": None if row.latency_std_s is None else _exact_ms(row.latency_std_s),
+        "measured_at": row.measured_at and row.measured_at.isoformat(),
+    }
+    return DoubtfulRow(
+        id=row_id,
+        kind=row.kind,
+        gpu_id=row.gpu_id,
+        name=row.name,
+        software=row.software,
+        source=row.source,
+        body={name: value for name, value in body.items() if value is not None},
+        expected_s=float(expected_s),
+        upload_id=0,
+    )
 
 
-def _operators(block: OperatorBlock, expected_s: Floats) -> list[DoubtfulRow]:
-    ids = identities(block)
-    return [
-        _row(
-            ids[k].tobytes().hex(), operators.KIND, block.contexts[block.context[k]].op, _body(block, k), expected_s[k]
-        )
-        for k in range(len(block))
-    ]
-
-
-def _body(block: OperatorBlock, k: int) -> dict[str, Any]:
-    """Return a row as POST /measurements takes it."""
-    context = block.contexts[block.context[k]]
-    held = dict(zip(context.fields, block.dims[:, k].tolist(), strict=True))
-    at = block.measured_at[k]
-    measured_at = None if at == NO_TIME else datetime.fromtimestamp(at / 1e6, UTC)
-    runs = _known(block.runs[k])
+def _operator_row(block: OperatorBlock, k: int) -> MeasurementRow:
+    """Return a row of a block."""
+    context, at, runs = block.contexts[block.context[k]], block.measured_at[k], _known(block.runs[k])
     kernel = {"name": context.kernel, "grid": _extents(block.grid[:, k]), "block": _extents(block.block[:, k])}
-    return {
-        "gpu": context.gpu_id,
-        "software": context.software,
-        "workload": request_form(context.op, context.dtype, held),
-        "source": context.source,
-        "runs": None if runs is None else int(runs),
-        "kernel": {name: value for name, value in kernel.items() if value is not None} or None,
-        "clock_hz": _known(block.clock_hz[k]),
-        "power_w": _known(block.power_w[k]),
-        **_times(float(block.latency_s[k]), _known(block.latency_std_s[k]), measured_at),
-    }
-
-
-def _times(latency_s: float, std_s: float | None, measured_at: datetime | None) -> dict[str, Any]:
-    """Return the times in the API's units."""
-    return {
-        "latency_ms": _exact_ms(latency_s),
-        "latency_std_ms": None if std_s is None else _exact_ms(std_s),
-        "measured_at": None if measured_at is None else measured_at.isoformat(),
-    }
+    held = dict(zip(context.fields, block.dims[:, k].tolist(), strict=True))
+    return MeasurementRow(
+        gpu_id=context.gpu_id,
+        software=context.software,
+        kind=operators.KIND,
+        name=context.op,
+        workload=request_form(context.op, context.dtype, held),
+        latency_s=float(block.latency_s[k]),
+        source=context.source,
+        latency_std_s=_known(block.latency_std_s[k]),
+        runs=None if runs is None else int(runs),
+        kernel={name: value for name, value in kernel.items() if value is not None} or None,
+        clock_hz=_known(block.clock_hz[k]),
+        power_w=_known(block.power_w[k]),
+        measured_at=None if at == NO_TIME else datetime.fromtimestamp(at / 1e6, UTC),
+    )
 
 
 def _exact_ms(seconds: float) -> float:
@@ -234,18 +236,3 @@ def _known(figure: float) -> float | None:
 
 def _extents(extents: Floats) -> list[int] | None:
     return None if np.isnan(extents[0]) else [int(extent) for extent in extents]
-
-
-def _row(row_id: str, kind: str, name: str, form: Mapping[str, Any], expected_s: float) -> DoubtfulRow:
-    body = {key: value for key, value in form.items() if value is not None}
-    return DoubtfulRow(
-        id=row_id,
-        kind=kind,
-        gpu_id=body["gpu"],
-        name=name,
-        software=body["software"],
-        source=body["source"],
-        body=body,
-        expected_s=float(expected_s),
-        upload_id=0,
-    )

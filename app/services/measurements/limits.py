@@ -35,14 +35,14 @@ def find_breaches(
     """
     rows = rows[limit.latency_s[rows] <= MOST_RAISED * latency_s[rows]]
     figures = limiting_figures(ops, table, rows, gpu[rows]) if len(rows) else []
-    found = []
+    breaches = []
     for k, figure in zip(rows.tolist(), figures, strict=True):
         gpu_id, faster = table.ids[gpu[k]], float(limit.latency_s[k] / latency_s[k])
         # The limit stands for the workload: without it, equal times of two workloads would be one measurement.
         content = f"{gpu_id} {figure} {latency_s[k]!r} {limit.latency_s[k]!r}"
         digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-        found.append(Breach(digest, gpu_id, figure, faster * _figure(table, figure, int(gpu[k]))))
-    return tuple(found)
+        breaches.append(Breach(digest, gpu_id, figure, faster * _figure(table, figure, int(gpu[k]))))
+    return tuple(breaches)
 
 
 def _figure(table: GpuTable, figure: str, gpu: int) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from app.bands.band import COVERAGE, Band
 from app.bands.log_normal import mean_error
@@ -25,10 +24,10 @@ from app.services.measurements.measurement_plan_mix import DESIGNED, RANGES, Mix
 from app.services.measurements.stored import operator_form
 from app.services.operators.common import predict_with_hits
 from app.store.session import Database
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.tables.ops import DTYPES, OpTable
+from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Predictions
 from app.training.row_hashes import hashed
 from app.wire.decoding import decode
@@ -146,11 +145,9 @@ def _no_plan_reason(gpu: str, table: OpTable, answer: Predictions) -> str:
     return f"{gpu} has a model of its own for these operators, or nothing that can be measured"
 
 
-def _is_usual(table: OpTable) -> NDArray[np.bool_]:
+def _is_usual(table: OpTable) -> Bools:
     """Return which rows the models are trained on: forward, on a busy card, bool [n]."""
-    usual: NDArray[np.bool_] = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (
-        table.dims[MIXED_FIELDS["burst"]] == 0.0
-    )
+    usual: Bools = (table.dims[MIXED_FIELDS["backward"]] == 0.0) & (table.dims[MIXED_FIELDS["burst"]] == 0.0)
     return usual
 
 
@@ -184,22 +181,22 @@ def _cells(
     return cells
 
 
-def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
+def _cell(  # noqa: PLR0913, PLR0917  (the service's state, and columns of the requested rows)
     snapshot: Snapshot,
     database: Database,
     rows: GpuRows,
     target: int,
-    asked: OpTable,
+    requested: OpTable,
     mine: Ints,
     share: Floats,
     error: Floats,
 ) -> _Cell | None:
     """Return one group of rows; None if the GPU has a model of its own."""
-    gpus, op, dtype = rows.table(), OPS[asked.kind[0]].name, DTYPES[asked.dtype[0]]
-    designed = read_operators(design(op, dtype, DESIGNED)).table if op in RANGES else asked.take(mine[:0])
+    gpus, op, dtype = rows.table(), OPS[requested.kind[0]].name, DTYPES[requested.dtype[0]]
+    designed = read_operators(design(op, dtype, DESIGNED)).table if op in RANGES else requested.take(mine[:0])
     known = _stored_tables(database, gpus, rows, target, op, dtype)
-    table = _concatenate([asked, designed, *known])
-    measured = np.arange(len(asked) + len(designed), len(table))
+    table = concatenate([requested, designed, *known])
+    measured = np.arange(len(requested) + len(designed), len(table))
     served = snapshot.engine.serving(DEFAULT, rows.id(target)).predictor
     assert calibrated(served)
     nothing = np.ones(len(table))
@@ -211,11 +208,11 @@ def _cell(  # noqa: PLR0913, PLR0917  (who asks, and columns of the rows asked)
     can = (latency_s <= _LONGEST_S) & (work_of(table, kinds_of(table)).working_set_bytes <= room)
     # Designed rows equal to a requested or measured row, but for the launching stack, are duplicates.
     same = hashed(table, [name for name in table.fields if name not in ("eager", "stack")])
-    order = np.concatenate([measured, np.arange(len(asked) + len(designed))])
+    order = np.concatenate([measured, np.arange(len(requested) + len(designed))])
     _, first = np.unique(same[order], return_index=True)
     can[np.setdiff1d(order, order[first])] = False
-    free = np.flatnonzero(can[: len(asked) + len(designed)])
-    prospect = Prospect(covariance, expected_noise(int(table.kind[0])), np.arange(len(asked)), share, free)
+    free = np.flatnonzero(can[: len(requested) + len(designed)])
+    prospect = Prospect(covariance, expected_noise(int(table.kind[0])), np.arange(len(requested)), share, free)
     for row in measured.tolist():
         prospect.measure(row)
     spread = np.maximum(prospect.spread, _LEAST_SPREAD)
@@ -240,14 +237,6 @@ def _with_all_columns(table: OpTable) -> OpTable:
     for name in table.fields:
         dims[MIXED_FIELDS[name]] = table.column(name)
     return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims)
-
-
-def _concatenate(tables: Sequence[OpTable]) -> OpTable:
-    """Return the rows of several tables as one."""
-    kind, dtype, label = (
-        np.concatenate([getattr(table, name) for table in tables]) for name in ("kind", "dtype", "label")
-    )
-    return OpTable(kind, dtype, label, MIXED_FIELDS, np.concatenate([table.dims for table in tables], axis=1))
 
 
 def _error(cells: Sequence[_Cell]) -> float:

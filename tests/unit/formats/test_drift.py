@@ -22,19 +22,19 @@ def test_a_rising_floor_is_subtracted_per_process() -> None:
     work, process = rng.exponential(1.0, 4000), np.repeat([0, 1], 2000)
     rise = np.tile(np.linspace(0.0, 3.0, 2000), 2)
     times = work + 0.1 + np.where(process == 0, rise, 0.0)
-    found = times - host_drift(times, process)
-    assert np.abs(found - work - 0.1).max() < 0.4  # within what the shortest of the later rows worked
-    assert np.abs(found - work - 0.1)[process == 1].max() < 0.1
-    assert found.min() > 0.0
+    corrected = times - host_drift(times, process)
+    assert np.abs(corrected - work - 0.1).max() < 0.4  # within what the shortest of the later rows worked
+    assert np.abs(corrected - work - 0.1)[process == 1].max() < 0.1
+    assert corrected.min() > 0.0
 
 
 def test_few_rows_and_invalid_times_are_unchanged() -> None:
     few = np.array([1.0, 2.0, 3.0])
     assert (host_drift(few, np.zeros(3, dtype=np.intp)) == 0.0).all()
     odd = np.concatenate([[np.nan, -1.0, 0.0, np.inf], np.linspace(1.0, 2.0, 3 * LAST_ROWS)])
-    found = host_drift(odd, np.zeros(len(odd), dtype=np.intp))
-    assert (found[:5] == 0.0).all()
-    assert found[-1] > 0.0
+    drift = host_drift(odd, np.zeros(len(odd), dtype=np.intp))
+    assert (drift[:5] == 0.0).all()
+    assert drift[-1] > 0.0
     assert host_drift(odd[:0], np.empty(0, dtype=np.intp)).tolist() == []
 
 

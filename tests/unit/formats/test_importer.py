@@ -107,7 +107,7 @@ def test_clean_rows_are_preferred_and_others_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "loc", "said"),
+    ("line", "loc", "message"),
     [
         (SAXPY.replace("0.0041", "fast"), ("runs_titanv_final.csv", 2, "mean_ms"), "'fast'"),
         (SAXPY.replace("0.0041", "nan"), ("runs_titanv_final.csv", 2, "mean_ms"), "'nan'"),
@@ -115,11 +115,11 @@ def test_clean_rows_are_preferred_and_others_are_named(tmp_path: Path) -> None:
         (SAXPY.replace("coalesced", "magic"), ("runs_titanv_final.csv", 2, "mem_pattern"), "'magic'"),
     ],
 )
-def test_errors_name_the_cell(tmp_path: Path, line: str, loc: tuple[Any, ...], said: str) -> None:
+def test_errors_name_the_cell(tmp_path: Path, line: str, loc: tuple[Any, ...], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         read(folder(tmp_path, line))
     assert caught.value.errors[0].loc == loc
-    assert said in caught.value.errors[0].msg
+    assert message in caught.value.errors[0].msg
 
 
 def test_unknown_and_missing_columns_are_named(tmp_path: Path) -> None:

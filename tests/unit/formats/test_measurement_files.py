@@ -93,7 +93,7 @@ def test_timestamps_become_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "loc", "said"),
+    ("body", "loc", "message"),
     [
         (b"gpu,latency_ms\ntitan-v,fast\n", (0, "latency_ms"), "'fast' is not a number"),
         (b"gpu,latency_ms\ntitan-v,1\ntitan-v,1_0\n", (1, "latency_ms"), "not a number"),
@@ -105,15 +105,15 @@ def test_timestamps_become_text() -> None:
         (b"n,size.n\n1,2\n", ("size.n",), "same field as column 'n'"),
     ],
 )
-def test_wrong_csv_names_row_and_column(body: bytes, loc: tuple[Any, ...], said: str) -> None:
+def test_wrong_csv_names_row_and_column(body: bytes, loc: tuple[Any, ...], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         read(body, "text/csv")
     assert caught.value.errors[0].loc == loc
-    assert said in caught.value.errors[0].msg
+    assert message in caught.value.errors[0].msg
 
 
 @pytest.mark.parametrize(
-    ("body", "media", "said"),
+    ("body", "media", "message"),
     [
         (b"", "text/csv", "empty"),
         (b'gpu,source\n"titan-v,x\n', "text/csv", "line 2"),
@@ -125,8 +125,8 @@ def test_wrong_csv_names_row_and_column(body: bytes, loc: tuple[Any, ...], said:
         (b"[" * 200_000, "application/json", "nested too deeply"),
     ],
 )
-def test_bodies_that_cannot_be_parsed(body: bytes, media: str, said: str) -> None:
-    with pytest.raises(Malformed, match=said):
+def test_bodies_that_cannot_be_parsed(body: bytes, media: str, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
         read(body, media)
 
 

@@ -128,8 +128,8 @@ def test_neusight_is_imported_once_and_omitted_rows_are_reported(database: Datab
     tried = bring_in(database, "neusight", folder, dry_run=True)
     assert (tried.received, tried.inserted, tried.skipped.total()) == (6, 4, 1)
     assert stored(database, source="neusight") == []
-    told: list[str] = []
-    report = bring_in(database, "neusight", folder, progress=told.append)
+    lines: list[str] = []
+    report = bring_in(database, "neusight", folder, progress=lines.append)
     assert (report.received, report.inserted, report.unchanged) == (6, 4, 1)
     assert report.accepted == {
         ("linear", "fp32", "tesla-t4"): 3,
@@ -138,7 +138,7 @@ def test_neusight_is_imported_once_and_omitted_rows_are_reported(database: Datab
     }
     assert report.skipped == {"relu on tesla-t4: latency more than 5 % under the hardware limit": 1}
     assert report.examples[0].startswith("operators_fp32.parquet row 5: 0.0001 ms")
-    assert told[-1].startswith("operators_fp32.parquet: 6 rows done")
+    assert lines[-1].startswith("operators_fp32.parquet: 6 rows done")
     rows = {(row.name, row.latency_s): row for row in stored(database, source="neusight")}
     linear = rows["linear", 1.0e-3]
     assert linear.workload == {"kind": "operator", "op": "linear", "m": 512, "n": 512, "k": 512, "dtype": "fp32"}
@@ -154,17 +154,20 @@ def test_neusight_is_imported_once_and_omitted_rows_are_reported(database: Datab
 def test_aiconfigurator_rows_have_the_fields_of_the_api(database: Database, tmp_path: Path) -> None:
     report = bring_in(database, "aiconfigurator", modern(tmp_path))
     assert (report.received, report.inserted) == (4, 4)
-    found = {row.name: row for row in stored(database, source="aiconfigurator")}
-    assert {row.gpu_id for row in found.values()} == {"h100-sxm5-80gb"}
-    assert {row.software for row in found.values()} == {"vllm-0.24.0"}
-    assert found["linear"].kernel == {"name": "gemm_source"}
-    assert found["linear"].workload["dtype"] == "fp8_block"
-    decode = found["attention_decode"].workload
+    by_name = {row.name: row for row in stored(database, source="aiconfigurator")}
+    assert {row.gpu_id for row in by_name.values()} == {"h100-sxm5-80gb"}
+    assert {row.software for row in by_name.values()} == {"vllm-0.24.0"}
+    assert by_name["linear"].kernel == {"name": "gemm_source"}
+    assert by_name["linear"].workload["dtype"] == "fp8_block"
+    decode = by_name["attention_decode"].workload
     assert (decode["context_length"], decode["kv_dtype"], decode["window"]) == (1024, "fp8", 128)
-    assert (found["moe"].workload["distribution"], found["moe"].workload["expert_parallel"]) == ("power_law_1.01", 2)
+    assert (by_name["moe"].workload["distribution"], by_name["moe"].workload["expert_parallel"]) == (
+        "power_law_1.01",
+        2,
+    )
     # A gate and a router as usual are not stored: such rows keep the identity that they had before these were fields.
-    assert found["moe"].workload.keys().isdisjoint(("gate", "router"))
-    collective = found["all_to_all"]
+    assert by_name["moe"].workload.keys().isdisjoint(("gate", "router"))
+    collective = by_name["all_to_all"]
     assert (collective.workload["implementation"], collective.workload["dtype"]) == ("custom", "fp16")
     assert collective.kernel == {"name": "vLLM_custom_graph"}
     eager = bring_in(database, "aiconfigurator", modern(tmp_path, collective={"impl": "vLLM_custom_eager"}))
@@ -226,13 +229,13 @@ def test_tables_by_serving_stack_are_read_and_the_others_are_named(database: Dat
     assert any("another_table.parquet" in note for note in report.notes)
     rows = [row for row in stored(database, source="aiconfigurator") if row.gpu_id == "h200-sxm-141gb"]
     assert {row.software for row in rows} == {"sglang-0.5.14", "sglang-eager-0.5.14"}
-    found = {(row.name, row.workload.get("n")): row.workload for row in rows}
-    assert found["linear", 4096]["dtype"] == "bf16"
+    by_name = {(row.name, row.workload.get("n")): row.workload for row in rows}
+    assert by_name["linear", 4096]["dtype"] == "bf16"
     # Without a mask every query sees all keys, as through a window of that many.
-    unmasked = found["attention_prefill", None]
+    unmasked = by_name["attention_prefill", None]
     assert [unmasked[name] for name in ("query_length", "context_length", "window")] == [64, 127, 64]
-    assert (found["bmm", 512]["k"], found["bmm", 128]["k"], found["bmm", 128]["b"]) == (128, 512, 16)
-    reduced = found["all_reduce", None]
+    assert (by_name["bmm", 512]["k"], by_name["bmm", 128]["k"], by_name["bmm", 128]["b"]) == (128, 512, 16)
+    reduced = by_name["all_reduce", None]
     assert (reduced["message_bytes"], reduced["implementation"]) == (2048, "custom")
 
 
@@ -249,13 +252,13 @@ def test_rows_of_hybrid_models_on_blackwell_are_told_apart(database: Database, t
     ]
     pq.write_table(pa.Table.from_pylist(table), tmp_path / "attention_decode.parquet")
     bring_in(database, "aiconfigurator", tmp_path)
-    found = {
+    by_name = {
         (row.gpu_id, row.kernel["name"], row.workload["head_dim"]): row.workload.get("hybrid")
         for row in stored(database, software="sglang-0.5.14")
         if row.name == "attention_decode" and row.kernel is not None
     }
-    told = {key[1:]: hybrid for key, hybrid in found.items() if hybrid}
-    assert (len(found), told) == (len(rows), {("triton", 256): "gdn", ("flashinfer", 128): "mamba2"})
+    hybrids = {key[1:]: hybrid for key, hybrid in by_name.items() if hybrid}
+    assert (len(by_name), hybrids) == (len(rows), {("triton", 256): "gdn", ("flashinfer", 128): "mamba2"})
 
 
 QUANTIZE = {"m": 8, "k": 128, "quant_dtype": "fp8", "table": "x"}
@@ -316,8 +319,8 @@ def test_exchanges_of_experts_and_quantisations_are_read(database: Database, tmp
     wide = {row.software: row.workload for row in rows if row.name == "moe_wide"}
     assert wide["sglang-0.5.14"]["mode"] == "low_latency"
     assert "slots" not in wide["sglang-0.5.14"]
-    told = wide["trtllm-0.5.14"]
-    assert (told["slots"], told["balancer"], told["distribution"]) == (288, "eplb", "power_law_1.2")
+    slots = wide["trtllm-0.5.14"]
+    assert (slots["slots"], slots["balancer"], slots["distribution"]) == (288, "eplb", "power_law_1.2")
 
 
 MODULE = {"mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block", "tp_size": 4, "table": "x"}
@@ -370,10 +373,10 @@ def test_whole_layers_of_serving_stacks_are_read(database: Database, tmp_path: P
     assert (modules["csa"]["output_groups"], modules["msa"]["kv_heads"]) == (4, 2)
     layers = [row for row in rows if row.get("variant") == "dsa"]
     assert sorted(row.get("index_heads", 0) for row in layers) == [0, 64]  # GLM-5.2 takes an earlier layer's selection
-    found = {row["op"]: row for row in rows}
-    assert (found["linear_attention"]["query_length"], found["linear_attention"]["value_heads"]) == (512, 24)
-    assert "variant" not in found["linear_attention_step"]
-    convolution = found["short_convolution"]
+    by_name = {row["op"]: row for row in rows}
+    assert (by_name["linear_attention"]["query_length"], by_name["linear_attention"]["value_heads"]) == (512, 24)
+    assert "variant" not in by_name["linear_attention_step"]
+    convolution = by_name["short_convolution"]
     assert (convolution["channels"], convolution["variant"]) == ((2 * 8 + 24) * 128, "kda")
     times = [row for row in stored(database, source="aiconfigurator") if row.name == "hyper_connections"]
     assert times[0].latency_s == pytest.approx(0.025e-3)  # of one of its two sites
@@ -401,8 +404,8 @@ def test_rows_far_above_the_floor_are_bound_by_the_host_where_larger_rows_are_qu
     batch, heads, latency, bound = (np.array(column) for column in zip(*rows, strict=True))
     quick = np.repeat([False, True], [len(rows), 1])  # a row of another kernel of the GPU, which shows what a floor is
     kernel, sizes = quick.astype(np.intp), np.array([np.append(batch, 1.0), np.append(heads, 1.0)])
-    found = host_bound(np.zeros(len(quick), dtype=np.intp), kernel, np.append(latency, 2.0), kernel, sizes)
-    assert found.tolist() == [*bound, False]
+    bound_by_host = host_bound(np.zeros(len(quick), dtype=np.intp), kernel, np.append(latency, 2.0), kernel, sizes)
+    assert bound_by_host.tolist() == [*bound, False]
 
 
 HEADS, TOKENS = (size.ravel() for size in np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(8)))
@@ -456,7 +459,7 @@ def test_experts_measured_with_the_loads_of_all_ranks_are_left_out(database: Dat
 
 
 @pytest.mark.parametrize(
-    ("hidden", "intermediate", "experts", "told"),
+    ("hidden", "intermediate", "experts", "fields"),
     [
         (2688, 1856, 128, {"gate": "none"}),  # Nemotron 3
         (2816, 704, 128, {"gate": "gelu"}),  # Gemma 4
@@ -465,13 +468,13 @@ def test_experts_measured_with_the_loads_of_all_ranks_are_left_out(database: Dat
     ],
 )
 def test_aiconfigurator_layers_get_their_gate_and_router(
-    database: Database, tmp_path: Path, hidden: int, intermediate: int, experts: int, told: dict[str, str]
+    database: Database, tmp_path: Path, hidden: int, intermediate: int, experts: int, fields: dict[str, str]
 ) -> None:
     sizes = {"hidden_size": hidden, "inter_size": intermediate, "num_experts": experts, "latency_ms": 2.0}
     bring_in(database, "aiconfigurator", modern(tmp_path, moe=sizes))
     layers = [row.workload for row in stored(database, source="aiconfigurator") if row.name == "moe"]
     (layer,) = (one for one in layers if (one["hidden"], one["experts"]) == (hidden, experts))
-    assert {name: layer[name] for name in ("gate", "router") if name in layer} == told
+    assert {name: layer[name] for name in ("gate", "router") if name in layer} == fields
 
 
 def layers_of_vllm(folder: Path) -> Path:
@@ -494,12 +497,12 @@ def test_layers_of_vllm_become_operators(database: Database, tmp_path: Path) -> 
     assert {(row.gpu_id, row.software) for row in rows} == {("rtx-4090", "vllm-0.19")}
     products = {row.workload["n"]: row.workload["k"] for row in rows if row.name == "linear"}
     assert products == {14336: 4096, 3072: 4096, 64128: 4096}  # gate and up; queries, keys and values; the head
-    found = {row.name: row.workload for row in rows if row.name != "linear"}
-    assert (found["gated_activation"]["h"], found["add_norm"]["h"], found["sample"]["h"]) == (7168, 4096, 128256)
-    assert (found["attention_decode"]["batch"], found["attention_decode"]["context_length"]) == (4, 1024)
-    chunk = found["attention_prefill"]
+    by_name = {row.name: row.workload for row in rows if row.name != "linear"}
+    assert (by_name["gated_activation"]["h"], by_name["add_norm"]["h"], by_name["sample"]["h"]) == (7168, 4096, 128256)
+    assert (by_name["attention_decode"]["batch"], by_name["attention_decode"]["context_length"]) == (4, 1024)
+    chunk = by_name["attention_prefill"]
     assert (chunk["query_length"], chunk["context_length"], chunk["heads"], chunk["kv_heads"]) == (512, 1536, 16, 4)
-    assert (found["attention_mixed"]["decodes"], found["attention_mixed"]["decode_context"]) == (4, 1024)
+    assert (by_name["attention_mixed"]["decodes"], by_name["attention_mixed"]["decode_context"]) == (4, 1024)
 
 
 TIMM = {
@@ -563,7 +566,7 @@ def test_files_in_gpucasts_own_format(database: Database, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"colour": "red"}, "colour"),
         ({"op": "lstm"}, "unknown op 'lstm'"),
@@ -572,9 +575,9 @@ def test_files_in_gpucasts_own_format(database: Database, tmp_path: Path) -> Non
     ],
 )
 def test_unknown_columns_and_choices_are_named(
-    database: Database, tmp_path: Path, changes: dict[str, Any], said: str
+    database: Database, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         bring_in(database, "neusight", neusight(tmp_path, [NEUSIGHT[0] | changes]))
 
 
@@ -610,8 +613,8 @@ def test_invalid_files_are_rejected(database: Database, tmp_path: Path) -> None:
 def test_files_are_read_for_evaluation_with_their_split(tmp_path: Path) -> None:
     neusight(tmp_path / "neusight")
     modern(tmp_path / "serving_operators")
-    found = {part.runs.op: part for part in read_cells(tmp_path) if part.runs.dtype == "fp32"}
-    linear = found["linear"]
+    by_name = {part.runs.op: part for part in read_cells(tmp_path) if part.runs.dtype == "fp32"}
+    linear = by_name["linear"]
     # The row that is in both parts was learned from.
     by_time = dict(zip(linear.runs.rows.latency_s.tolist(), linear.split.tolist(), strict=True))
     assert by_time == {1.0e-3: TRAIN, 1.1e-3: TEST}

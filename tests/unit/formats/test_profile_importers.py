@@ -49,10 +49,10 @@ EXECUTED = {f"{p}{k}": 0.0 for p in "dfh" for k in ("add", "mul", "fma")} | {"ff
 COUNTS = {f"sm__sass_thread_inst_executed_op_{name}_pred_on.sum": count for name, count in EXECUTED.items()}
 
 
-def bring_in(database: Database, name: str, path: Path, told: ProfileOptions | None = None) -> PartsReport:
+def bring_in(database: Database, name: str, path: Path, options: ProfileOptions | None = None) -> PartsReport:
     importer = find_importer(name)
     assert isinstance(importer, ProfileImporter)
-    return import_parts(database, importer.with_options(told or ProfileOptions()), path)
+    return import_parts(database, importer.with_options(options or ProfileOptions()), path)
 
 
 def stored(database: Database, software: str) -> list[MeasurementRow]:
@@ -70,18 +70,18 @@ def put(folder: Path, **files: str) -> Path:
 def test_a_trace_is_listed_and_with_its_work_imported(database: Database, tmp_path: Path) -> None:
     folder = put(tmp_path / "nsys", trace=TRACE, sums=SUMS)
     alone = bring_in(database, "nsys", folder)
-    told = "neither its FLOPs and bytes nor its operator are known"
+    reason = "neither its FLOPs and bytes nor its operator are known"
     assert (alone.received, alone.inserted) == (6, 0)
     assert alone.skipped == {
-        f"{SAXPY}: {told} (3 launches, 91.0% of the GPU time)": 1,
-        f"{GEMM}: {told} (2 launches, 6.7% of the GPU time)": 2,
-        f"[CUDA memcpy Host-to-Device]: {told} (1 launches, 2.2% of the GPU time)": 1,
+        f"{SAXPY}: {reason} (3 launches, 91.0% of the GPU time)": 1,
+        f"{GEMM}: {reason} (2 launches, 6.7% of the GPU time)": 2,
+        f"[CUDA memcpy Host-to-Device]: {reason} (1 launches, 2.2% of the GPU time)": 1,
         "kernel sums: the trace has each of their launches": 2,
     }
     work = put(tmp_path / "work", work=WORK) / "work.csv"
     report = bring_in(database, "nsys", folder, ProfileOptions(software="traced", work=work))
     assert report.inserted == 2
-    assert f"{GEMM}: {told} (1 launches, 3.4% of the GPU time)" in report.skipped
+    assert f"{GEMM}: {reason} (1 launches, 3.4% of the GPU time)" in report.skipped
     rows = {row.kind: row for row in stored(database, "traced")}
     saxpy, gemm = rows["kernel"], rows["operator"]
     assert (saxpy.gpu_id, saxpy.name, saxpy.runs) == ("tesla-v100-sxm2-16gb", "saxpy", 3)
@@ -117,8 +117,8 @@ def test_an_nvtx_range_that_names_an_operator_is_imported(database: Database, tm
 
 def test_summaries_without_traces(database: Database, tmp_path: Path) -> None:
     work = put(tmp_path / "work", work=WORK.replace("32x32x1", "")) / "work.csv"
-    told = ProfileOptions(V100, "sums", work)
-    report = bring_in(database, "nsys", put(tmp_path / "nsys", sums=SUMS) / "sums.csv", told)
+    options = ProfileOptions(V100, "sums", work)
+    report = bring_in(database, "nsys", put(tmp_path / "nsys", sums=SUMS) / "sums.csv", options)
     # A kernel's sum has no grid; an operator needs none.
     assert [row.latency_s for row in stored(database, "sums")] == [1e-3]
     assert report.skipped == {"threads_per_block: required field is missing": 1}
@@ -278,11 +278,11 @@ def test_invalid_files_are_rejected(database: Database, tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("name,flops\n", "column `kernel`"), ("kernel,dtype\nsaxpy*,fp32\n", "row 0")]
+    ("text", "message"), [("name,flops\n", "column `kernel`"), ("kernel,dtype\nsaxpy*,fp32\n", "row 0")]
 )
-def test_a_work_file_without_work_is_rejected(database: Database, tmp_path: Path, text: str, said: str) -> None:
+def test_a_work_file_without_work_is_rejected(database: Database, tmp_path: Path, text: str, message: str) -> None:
     work = put(tmp_path / "work", work=text) / "work.csv"
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         bring_in(database, "nsys", put(tmp_path / "nsys", trace=TRACE), ProfileOptions(work=work))
 
 

@@ -23,8 +23,8 @@ LLAMA = DeploymentOptions(gpu="h100-sxm5-80gb", software="vllm-0.19.0", model="l
 
 
 def points(name: str) -> list[BenchmarkPoint]:
-    found, _ = read_files([DATA / name])
-    return [one.point for one in found]
+    placed, _ = read_files([DATA / name])
+    return [one.point for one in placed]
 
 
 def left_out(name: str) -> dict[str, str]:
@@ -114,8 +114,8 @@ def test_unusable_results_are_left_out_with_their_reason() -> None:
     ],
 )
 def test_other_loads_of_vllm_are_left_out(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    found, skipped = read_files([written(tmp_path, document("vllm.json", **changes))])
-    assert not found
+    placed, skipped = read_files([written(tmp_path, document("vllm.json", **changes))])
+    assert not placed
     assert reason in skipped[0].reason
 
 
@@ -136,9 +136,13 @@ def test_lengths_of_each_request_tell_the_spread() -> None:
 
 def test_detailed_results_and_appended_ones_are_read(tmp_path: Path) -> None:
     detailed = document("vllm.json", input_lens=[1000] * 160, output_lens=[200] * 160)
-    found, _ = read_files([written(tmp_path, json.dumps(detailed) + "\n" + _text("vllm.json").replace("\n", ""))])
-    assert [one.where for one in found] == ["result.json:1", "result.json:2"]
-    assert (found[0].point.input_tokens, found[0].point.output_tokens, found[0].point.length_spread) == (1000, 200, 0)
+    placed, _ = read_files([written(tmp_path, json.dumps(detailed) + "\n" + _text("vllm.json").replace("\n", ""))])
+    assert [one.where for one in placed] == ["result.json:1", "result.json:2"]
+    assert (placed[0].point.input_tokens, placed[0].point.output_tokens, placed[0].point.length_spread) == (
+        1000,
+        200,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,8 +163,8 @@ def test_what_neither_file_nor_user_say_names_the_option(missing: dict[str, Any]
     (summary,) = points("summary_lifecycle_metrics.json")
     with pytest.raises(BadInput, match=r"--set load\.concurrency"):
         to_row(summary, "inference-perf", LLAMA)
-    told = replace(LLAMA, fields={"load": {"rate_per_s": 5}})
-    assert to_row(summary, "inference-perf", told)["workload"]["load"] == {"rate_per_s": 5}
+    options = replace(LLAMA, fields={"load": {"rate_per_s": 5}})
+    assert to_row(summary, "inference-perf", options)["workload"]["load"] == {"rate_per_s": 5}
 
 
 def test_options_replace_what_files_say() -> None:

@@ -39,9 +39,9 @@ def checked(*rows: dict[str, Any]) -> Checked:
 
 
 def refused(row: dict[str, Any]) -> tuple[tuple[Any, ...], str]:
-    found = checked(row)
-    assert not found.rows
-    return found.errors[0].loc, found.errors[0].msg
+    upload = checked(row)
+    assert not upload.rows
+    return upload.errors[0].loc, upload.errors[0].msg
 
 
 def with_workload(**changes: Any) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def with_workload(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_valid_row_in_si_units() -> None:
-    found = checked(ROW | {"gpu": "small driver-name", "latency_std_ms": 0.1, "kernel": {"grid": [40_000, 1, 1]}})
-    row = found.rows[0]
+    upload = checked(ROW | {"gpu": "small driver-name", "latency_std_ms": 0.1, "kernel": {"grid": [40_000, 1, 1]}})
+    row = upload.rows[0]
     assert (row.gpu_id, row.kind, row.name) == ("small", "kernel", "saxpy")
     assert (row.latency_s, row.latency_std_s) == (1.5e-3, 1e-4)
     assert row.workload == SAXPY
@@ -84,36 +84,36 @@ def test_wrong_fields_are_named(change: dict[str, Any], loc: str) -> None:
 
 
 def test_every_wrong_field_of_a_row_is_named() -> None:
-    found = checked(ROW, ROW | {"latency_ms": -1, "speed": 2, "runs": 0})
-    assert {error.loc for error in found.errors} == {(1, "latency_ms"), (1, "speed"), (1, "runs")}
+    upload = checked(ROW, ROW | {"latency_ms": -1, "speed": 2, "runs": 0})
+    assert {error.loc for error in upload.errors} == {(1, "latency_ms"), (1, "speed"), (1, "runs")}
 
 
 def test_missing_fields_and_wrong_workloads() -> None:
     assert refused({name: value for name, value in ROW.items() if name != "source"})[0] == (0, "source")
     assert refused(with_workload(flops=-1))[0] == (0, "workload", "flops")
     assert refused(with_workload(measured=[{"gpu": "small", "latency_ms": 1}]))[0] == (0, "workload", "measured")
-    loc, said = refused(ROW | {"workload": {"kind": "graph"}})
+    loc, message = refused(ROW | {"workload": {"kind": "graph"}})
     assert loc == (0, "workload", "kind")
-    assert "stored are: kernel" in said
+    assert "stored are: kernel" in message
 
 
 def test_unknown_gpus_list_close_names() -> None:
-    loc, said = refused(ROW | {"gpu": "smal"})
+    loc, message = refused(ROW | {"gpu": "smal"})
     assert loc == (0, "gpu")
-    assert "small" in said
+    assert "small" in message
 
 
 def test_a_time_below_the_hardware_limit_is_rejected_with_the_limit() -> None:
-    loc, said = refused(ROW | {"latency_ms": LIMIT_MS * 0.949})
+    loc, message = refused(ROW | {"latency_ms": LIMIT_MS * 0.949})
     assert loc == (0, "latency_ms")
-    assert "1.19 ms (memory)" in said
+    assert "1.19 ms (memory)" in message
     assert len(checked(ROW | {"latency_ms": LIMIT_MS * 0.951}).rows) == 1
 
 
 def test_launches_that_cannot_run_are_rejected() -> None:
-    loc, said = refused(with_workload(threads_per_block=1024, registers_per_thread=206))
+    loc, message = refused(with_workload(threads_per_block=1024, registers_per_thread=206))
     assert loc == (0, "workload", "registers_per_thread")
-    assert "cannot have run" in said
+    assert "cannot have run" in message
     assert refused(with_workload(threads_per_block=2048))[0] == (0, "workload", "threads_per_block")
 
 
@@ -123,20 +123,20 @@ def test_a_measurement_shows_that_a_dtype_runs() -> None:
 
 def test_inline_specifications() -> None:
     other = SMALL | {"id": "other", "name": "Other GPU", "aliases": []}
-    found = checked(ROW | {"gpu": other}, ROW | {"gpu": SMALL})
-    assert [row.gpu_id for row in found.rows] == ["other", "small"]
-    assert [spec.id for spec in found.newcomers] == ["other"]
-    loc, said = refused(ROW | {"gpu": SMALL | {"sm_count": 12}})
+    upload = checked(ROW | {"gpu": other}, ROW | {"gpu": SMALL})
+    assert [row.gpu_id for row in upload.rows] == ["other", "small"]
+    assert [spec.id for spec in upload.newcomers] == ["other"]
+    loc, message = refused(ROW | {"gpu": SMALL | {"sm_count": 12}})
     assert loc == (0, "gpu")
-    assert "another GPU" in said
+    assert "another GPU" in message
     assert refused(ROW | {"gpu": other | {"sm_count": -1}})[0] == (0, "gpu", "sm_count")
 
 
 def test_long_error_lists_are_truncated() -> None:
-    found = checked(*[ROW | {"latency_ms": -1}] * (MAX_REPORTED + 5))
-    assert len(found.errors) == MAX_REPORTED + 5
+    upload = checked(*[ROW | {"latency_ms": -1}] * (MAX_REPORTED + 5))
+    assert len(upload.errors) == MAX_REPORTED + 5
     with pytest.raises(BadInput, match="1005 of 1005 measurements") as caught:
-        raise_errors(found, len(found.errors))
+        raise_errors(upload, len(upload.errors))
     assert len(caught.value.errors) == MAX_REPORTED
 
 

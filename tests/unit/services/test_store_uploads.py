@@ -37,21 +37,21 @@ def gpu(database: Database) -> None:
 
 
 def checked(*rows: dict[str, Any], gpu: Any = SPEC) -> Checked:
-    found = check(Catalog([gpu]), Objects.of([row | {"gpu": gpu.id} for row in rows]))
-    assert not found.errors
-    return found
+    upload = check(Catalog([gpu]), Objects.of([row | {"gpu": gpu.id} for row in rows]))
+    assert not upload.errors
+    return upload
 
 
 def kernel(latency_ms: float) -> dict[str, Any]:
     return {"software": "cuda", "source": "bench", "latency_ms": latency_ms, "workload": SAXPY}
 
 
-def ready(found: Checked) -> ToStore:
+def ready(upload: Checked) -> ToStore:
     """An upload whose operators all differ by a tenth from their predictions."""
-    blocks = () if found.operators is None else found.operators.blocks
+    blocks = () if upload.operators is None else upload.operators.blocks
     ids = np.concatenate([np.empty((0, 16), np.uint8), *map(identities, blocks)])
     sample = DriftSample((), ids, np.full(len(ids), 0.1), np.ones(len(ids), dtype=np.bool_))
-    return ToStore(found, Doubts({}, tuple((np.empty(0, np.intp), np.empty(0)) for _ in blocks)), sample, 7, False)
+    return ToStore(upload, Doubts({}, tuple((np.empty(0, np.intp), np.empty(0)) for _ in blocks)), sample, 7, False)
 
 
 def store(database: Database, upload: ToStore) -> Stored:
@@ -69,13 +69,13 @@ def together(
             while database._writing._turn.acquire(blocking=False):  # it has begun
                 database._writing._turn.release()
                 time.sleep(0.001)
-            found = []
+            results = []
             for k, upload in enumerate(waiting):
-                found.append(pool.submit(store_upload, database, upload, announce))
+                results.append(pool.submit(store_upload, database, upload, announce))
                 while len(database._writing._queue) <= k:
                     time.sleep(0.001)
         first.result()
-    return found
+    return results
 
 
 def transactions(database: Database, upload_ids: list[int | None]) -> int:
@@ -87,9 +87,9 @@ def transactions(database: Database, upload_ids: list[int | None]) -> int:
 
 def test_uploads_that_wait_are_stored_in_one_transaction_with_ids_of_their_own(database: Database) -> None:
     parts = [checked(linear(2, 9.0), kernel(2.0)), checked(linear(3, 9.0), linear(4, 9.0)), checked(kernel(3.0))]
-    found = [each.result() for each in together(database, *map(ready, parts))]
-    assert [each.inserted for each in found] == [2, 2, 1]
-    ids = [each.upload_id for each in found]
+    results = [each.result() for each in together(database, *map(ready, parts))]
+    assert [each.inserted for each in results] == [2, 2, 1]
+    ids = [each.upload_id for each in results]
     assert len({*ids}) == 3
     assert transactions(database, ids) == 1
     with database.begin() as connection:
@@ -99,12 +99,12 @@ def test_uploads_that_wait_are_stored_in_one_transaction_with_ids_of_their_own(d
 
 def test_a_row_of_two_uploads_is_new_in_the_first_of_them(database: Database) -> None:
     same, other = linear(12, 9.0), linear(13, 9.0)
-    found = [each.result() for each in together(database, ready(checked(same)), ready(checked(same, other)))]
-    assert [each.inserted for each in found] == [1, 1]
+    results = [each.result() for each in together(database, ready(checked(same)), ready(checked(same, other)))]
+    assert [each.inserted for each in results] == [1, 1]
     again = store(database, ready(checked(same)))
     assert (again.inserted, again.upload_id, again.drift) == (0, None, None)
-    assert found[0].drift is not None
-    assert found[0].drift.rows == 1
+    assert results[0].drift is not None
+    assert results[0].drift.rows == 1
 
 
 def test_an_upload_of_a_removed_gpu_is_refused_and_the_others_are_stored(database: Database) -> None:
@@ -131,29 +131,29 @@ def test_an_upload_that_the_database_refuses_fails_alone(database: Database) -> 
 def test_a_dry_run_among_others_stores_nothing(database: Database) -> None:
     dry = ready(checked(linear(42, 9.0)))._replace(dry_run=True)
     parts = [ready(checked(kernel(7.0))), dry, ready(checked(kernel(8.0)))]
-    found = [each.result() for each in together(database, *parts)]
-    assert [each.inserted for each in found] == [1, 1, 1]
-    assert found[1].upload_id is None
+    results = [each.result() for each in together(database, *parts)]
+    assert [each.inserted for each in results] == [1, 1, 1]
+    assert results[1].upload_id is None
     assert store(database, ready(checked(linear(42, 9.0)))).inserted == 1
 
 
 def test_new_operators_of_a_transaction_are_announced_once_it_is_committed(database: Database) -> None:
-    found: list[tuple[int, int, int]] = []
+    results: list[tuple[int, int, int]] = []
 
     def announce(added: Added) -> None:
         with database.begin() as connection:
-            found.append((sum(len(ids) for _, ids in added.parts), added.revision, revision.current(connection)))
+            results.append((sum(len(ids) for _, ids in added.parts), added.revision, revision.current(connection)))
 
     same = linear(52, 9.0)
     parts = [ready(checked(same)), ready(checked(same, linear(53, 9.0))), ready(checked(linear(54, 9.0)))]
     results = [each.result() for each in together(database, *parts, announce=announce)]
-    ((rows, made, now),) = found
+    ((rows, made, now),) = results
     assert (rows, made) == (3, now)
     assert {each.revision for each in results} == {made}
     dry = ready(checked(linear(55, 9.0)))._replace(dry_run=True)
     assert store_upload(database, dry, announce).inserted == 1
     assert store_upload(database, ready(checked(same)), announce).revision is None
-    assert len(found) == 1
+    assert len(results) == 1
 
 
 @pytest.fixture
