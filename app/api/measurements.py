@@ -19,7 +19,7 @@ from app.engine.snapshot import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
 from app.services.gpus import find
-from app.services.measurements.ingest import Report, ingest
+from app.services.measurements.ingest import UploadReport, ingest
 from app.services.measurements.stored import page, remove
 from app.store import doubtful
 from app.store.doubtful import DoubtfulRow
@@ -141,7 +141,7 @@ def post_measurements(
     media, most = request.headers.get("content-type"), settings.max_batch_rows
     upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
 
-    def stored(snapshot: Snapshot) -> Report:
+    def stored(snapshot: Snapshot) -> UploadReport:
         return ingest(
             database,
             snapshot.engine,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from app.errors import NotFound
 from app.formats.aiconfigurator_folder import FACTS, RequiredColumns, joined_tables, left_out, upstream_files
 from app.formats.base import Part, PartsImporter
-from app.formats.formulas import Columns
+from app.formats.formulas import FileColumns
 from app.formats.operator_tables import Format, join_text, parts_of, read_file, read_format
 from app.ops.attention_libraries import HYBRIDS
 from app.ops.expert_gates import GATES, ROUTERS
@@ -80,7 +80,7 @@ def _with_notes(parts: Iterator[Part], left: Sequence[str]) -> Iterator[Part]:
 def _prepared(file: str, table: pa.Table) -> pa.Table:
     """Return the table with columns that no formula gives."""
     prepare = _PREPARED.get(file)
-    return table if prepare is None else prepare(Columns(file, table, {}))
+    return table if prepare is None else prepare(FileColumns(file, table, {}))
 
 
 def _words(table: pa.Table, name: str, words: Sequence[str], codes: Ints) -> pa.Table:
@@ -90,7 +90,7 @@ def _words(table: pa.Table, name: str, words: Sequence[str], codes: Ints) -> pa.
     return table.append_column(name, cells) if at < 0 else table.set_column(at, name, cells)
 
 
-def _mark_eager(columns: Columns) -> pa.Table:
+def _mark_eager(columns: FileColumns) -> pa.Table:
     """Return the table with the framework marked where the host launched a stack's own collective."""
     kernel = "impl" if "impl" in columns.table.column_names else "kernel_source"
     framework, eager = columns.text("framework"), columns.where(kernel, lambda word: word.endswith(_EAGER))
@@ -99,7 +99,7 @@ def _mark_eager(columns: Columns) -> pa.Table:
     return _words(columns.table, "framework", words, codes)
 
 
-def _add_gates_and_routers(columns: Columns) -> pa.Table:
+def _add_gates_and_routers(columns: FileColumns) -> pa.Table:
     """Return the table with `gate` and `router` of every row, by the sizes of its layer."""
     sizes = np.stack([columns.numbers(name).values for name in ("hidden_size", "inter_size", "num_experts")])
     gates, routers = np.zeros(len(columns), dtype=np.intp), np.zeros(len(columns), dtype=np.intp)
@@ -109,14 +109,14 @@ def _add_gates_and_routers(columns: Columns) -> pa.Table:
     return _words(_words(columns.table, "gate", GATES, gates), "router", ROUTERS, routers)
 
 
-def _add_hybrids(columns: Columns) -> pa.Table:
+def _add_hybrids(columns: FileColumns) -> pa.Table:
     """Return the table with `hybrid`: SGLang's libraries for such models on Blackwell, beside its usual one.
 
     Heads of 192 elements run by Triton in every model.
     """
     ran = join_text(join_text(columns.text("framework"), columns.text("kernel_source")), columns.text("gpu"))
     starts = [
-        (HYBRIDS.index(kind), f"sglang-{library}-{gpu}")
+        (HYBRIDS.index(kind), f"{FACTS.hybrids.framework}-{library}-{gpu}")
         for kind, library in FACTS.hybrids.libraries.items()
         for gpu in FACTS.hybrids.gpus
     ]
@@ -125,7 +125,7 @@ def _add_hybrids(columns: Columns) -> pa.Table:
     return _words(columns.table, "hybrid", HYBRIDS, np.where(wide, -1, np.array(kinds, dtype=np.intp)[ran.codes]))
 
 
-def _add_static_times(columns: Columns) -> pa.Table:
+def _add_static_times(columns: FileColumns) -> pa.Table:
     """Return the table with the time of the same quantisation with a known scale, and whether a stack runs its kernels.
 
     `compute_scale` is the time beyond that of a known scale. SGLang's static quantisation was measured as a chain of
@@ -153,7 +153,7 @@ def _static_ms(cases: Floats, static: Bools, latency_ms: Floats) -> Floats:
 
 
 # File -> what adds its `prepared` columns, or marks its frameworks.
-_PREPARED: dict[str, Callable[[Columns], pa.Table]] = {
+_PREPARED: dict[str, Callable[[FileColumns], pa.Table]] = {
     **dict.fromkeys(
         ("attention_prefill.parquet", "attention_decode.parquet", "attention_encoder.parquet"), _add_hybrids
     ),

@@ -32,14 +32,14 @@ _LINEAR = "linear_attention"
 RequiredColumns = tuple[Sequence[str], Sequence[str]]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FolderTable(msgspec.Struct, frozen=True):
     """A table of the folder: the table by serving stack that it is a part of, and columns that all its rows share."""
 
     table: str
     constants: dict[str, str] = {}
 
 
-class Layer(msgspec.Struct, frozen=True):
+class ExpertLayer(msgspec.Struct, frozen=True):
     """A layer of experts that columns do not tell from others: hidden, intermediate and experts, and what it is."""
 
     sizes: tuple[float, float, float]
@@ -49,8 +49,9 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class Hybrids(msgspec.Struct, frozen=True):
-    """Kind of hybrid model -> SGLang's library for it, and starts of the GPUs where it is another than usual."""
+    """Kind of hybrid model -> a framework's library for it, and starts of the GPUs where it is another than usual."""
 
+    framework: str
     libraries: dict[str, str]
     gpus: tuple[str, ...]
 
@@ -69,8 +70,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     renamed: dict[str, str]
     defaults: dict[str, str | float | None]
     states: tuple[str, ...]
-    kinds: dict[str, Kind]
-    layers: tuple[Layer, ...]
+    kinds: dict[str, FolderTable]
+    layers: tuple[ExpertLayer, ...]
     hybrids: Hybrids
 
 
@@ -169,7 +170,7 @@ def _columns(table: pa.Table, path: Path) -> dict[str, pa.ChunkedArray | pa.Arra
     return columns
 
 
-def _absent(kind: Kind, columns: Mapping[str, object]) -> dict[str, str]:
+def _absent(kind: FolderTable, columns: Mapping[str, object]) -> dict[str, str]:
     """Return the constants of a table that its columns do not say better; its operation and library they never do."""
     return {name: value for name, value in kind.constants.items() if name in _ALWAYS or name not in columns}
 

@@ -19,7 +19,7 @@ DEVICE = b"gpucast.device"
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedRow:
     """A skipped row: its place, and the reason."""
 
     where: str
@@ -40,7 +40,7 @@ class Imported:
     rows: tuple[Row, ...]
     where: tuple[str, ...]
     figures: Mapping[str, Mapping[str, float]]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRow, ...]
     notes: tuple[str, ...]
 
 

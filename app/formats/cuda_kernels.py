@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from app.config import SEED_DATA
 from app.errors import BadInput, FieldError, Malformed, NotFound
-from app.formats.base import Imported, Importer, Row, Skipped
+from app.formats.base import Imported, Importer, Row, SkippedRow
 
 GPU_FILE, CLEAN_FILE, RUNS = "gpu_metrics.json", "cuda_kernels.parquet", "runs_*_final.csv"
 SOFTWARE = "cuda"
@@ -29,7 +29,7 @@ _ELEMENT_BYTES = 4
 _MAX_ERRORS = 1000
 
 
-class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AccessPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Meaning of a value of the column `mem_pattern`.
 
     `atomic_addresses` is the number of addresses that share the atomics, 0 without atomics; `repeats` is whether every
@@ -65,7 +65,7 @@ class Meanings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused: tuple[str, ...]
     rates: dict[str, str]
     clean: CleanRows
-    patterns: dict[str, Pattern]
+    patterns: dict[str, AccessPattern]
 
 
 _MEANINGS = msgspec.json.decode((SEED_DATA / "formats" / "cuda_kernels.json").read_bytes(), type=Meanings)
@@ -237,10 +237,10 @@ def _figures(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
 
 def _take_clean(
     path: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[list[Row], list[str], list[Skipped]]:
+) -> tuple[list[Row], list[str], list[SkippedRow]]:
     rows: list[Row] = []
     where: list[str] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedRow] = []
     for clean in _read_clean(path):
         file = f"runs_{clean['gpu']}_final.csv"
         if not 0 <= clean["csv_row"] < len(runs.get(file, ())):
@@ -251,7 +251,7 @@ def _take_clean(
             rows.append(_measurement(_cleaned(run, clean), SOURCE_CLEAN))
             where.append(place)
         else:
-            skipped.append(Skipped(place, _MEANINGS.clean.flags.get(clean["flag"], clean["flag"])))
+            skipped.append(SkippedRow(place, _MEANINGS.clean.flags.get(clean["flag"], clean["flag"])))
     return rows, where, skipped
 
 

@@ -48,8 +48,8 @@ _OF_TEXT: dict[str, Callable[[str, str], bool]] = {
 _KNOWN = "known"
 
 
-class Columns:
-    """Columns of a file's rows, each converted once."""
+class FileColumns:
+    """FileColumns of a file's rows, each converted once."""
 
     def __init__(self, file: str, table: pa.Table, sizes: Sizes) -> None:
         self.file, self.table, self._sizes = file, table, sizes
@@ -59,9 +59,9 @@ class Columns:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def take(self, rows: Bools) -> Columns:
+    def take(self, rows: Bools) -> FileColumns:
         """Return the rows of a mask."""
-        return self if rows.all() else Columns(self.file, self.table.filter(pa.array(rows)), self._sizes)
+        return self if rows.all() else FileColumns(self.file, self.table.filter(pa.array(rows)), self._sizes)
 
     def numbers(self, name: str) -> Numbers:
         """Return a column of numbers."""

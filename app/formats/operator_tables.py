@@ -28,9 +28,10 @@ import pyarrow.parquet as pq
 
 from app.config import SEED_DATA
 from app.errors import BadInput, FieldError, Malformed, NotFound
+from app.formats import FORMS
 from app.formats.base import Part, PartsImporter
 from app.formats.doubtful_times import host_bound, host_drift, unsteady
-from app.formats.formulas import Columns, Sizes, names_in
+from app.formats.formulas import FileColumns, Sizes, names_in
 from app.tables.arrays import Bools, Floats, Ints
 from app.wire.measurements.upload import OperatorColumns
 from app.wire.operators.batch_files import is_numbers, is_words
@@ -139,7 +140,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         added = {"", *table.prepared}
         return [n for n in dict.fromkeys(text) if n not in added], [n for n in dict.fromkeys(numbers) if n not in added]
 
-    def column(self, columns: Columns, text: Text) -> Words:
+    def column(self, columns: FileColumns, text: Text) -> Words:
         """Return a column of text."""
         if text.text:
             return Words((text.text,), np.zeros(1, dtype=np.intp), True)
@@ -245,7 +246,7 @@ def parts_of(form: Format, file: str, table: pa.Table) -> Iterator[Part]:
     sizes: Sizes = {
         column: {word: form.shapes[shape] for word, shape in words.items()} for column, words in form.sizes.items()
     }
-    whole = Columns(file, table, sizes)
+    whole = FileColumns(file, table, sizes)
     for meaning in about.parts:
         columns, position, skipped = _chosen(whole, meaning, form)
         if not len(columns) and not skipped:
@@ -260,13 +261,13 @@ def parts_of(form: Format, file: str, table: pa.Table) -> Iterator[Part]:
         )
 
 
-def _reserved(columns: Columns, about: TableFile) -> Bools | None:
+def _reserved(columns: FileColumns, about: TableFile) -> Bools | None:
     """Return the rows that the authors reserved for testing, bool [n]; None where no cell says so."""
     stated = any((columns.text(name).codes >= 0).any() for name in names_in([about.test])[0]) if about.test else False
     return columns.mask(about.test) if stated else None
 
 
-def _chosen(columns: Columns, meaning: Meaning, form: Format) -> tuple[Columns, Ints, Counter[str]]:
+def _chosen(columns: FileColumns, meaning: Meaning, form: Format) -> tuple[FileColumns, Ints, Counter[str]]:
     """Return the rows that a meaning is of, their places in the table, and the number of those left out by reason."""
     position, skipped = np.arange(len(columns)), Counter[str]()
     if meaning.rows:
@@ -283,7 +284,7 @@ def _chosen(columns: Columns, meaning: Meaning, form: Format) -> tuple[Columns, 
 
 def _conditions(meaning: Meaning, form: Format) -> Iterator[tuple[str, partial[Bools]]]:
     for why, formula in meaning.known.items():
-        yield why, partial(Columns.mask, formula=formula)
+        yield why, partial(FileColumns.mask, formula=formula)
     if meaning.formats:
         yield _LEFT_OUT, partial(_in_known_format, meaning=meaning, form=form)
     if meaning.floors:
@@ -292,12 +293,12 @@ def _conditions(meaning: Meaning, form: Format) -> Iterator[tuple[str, partial[B
         yield _UNSTEADY, partial(_steady, meaning=meaning)
 
 
-def _in_known_format(columns: Columns, meaning: Meaning, form: Format) -> Bools:
+def _in_known_format(columns: FileColumns, meaning: Meaning, form: Format) -> Bools:
     dtype = form.column(columns, {**form.columns, **meaning.columns}["dtype"])
     return np.array([word in meaning.formats for word in dtype.words], dtype=np.bool_)[dtype.codes]
 
 
-def _set_by_device(columns: Columns, meaning: Meaning) -> Bools:
+def _set_by_device(columns: FileColumns, meaning: Meaning) -> Bools:
     kernel = columns.text(meaning.floors[0])
     for name in meaning.floors[1:]:
         kernel = join_text(kernel, columns.text(name))
@@ -305,19 +306,19 @@ def _set_by_device(columns: Columns, meaning: Meaning) -> Bools:
     return ~host_bound(columns.text("gpu").codes, kernel.codes, latency, *_sizes(columns, meaning))
 
 
-def _steady(columns: Columns, meaning: Meaning) -> Bools:
+def _steady(columns: FileColumns, meaning: Meaning) -> Bools:
     identity = {"gpu", "framework", "op_name", "kernel_source"}
     kernel = _codes(columns, [name for name in columns.table.column_names if name in identity])
     return ~unsteady(kernel, *_sizes(columns, meaning), columns.numbers("latency_ms").values)
 
 
-def _sizes(columns: Columns, meaning: Meaning) -> tuple[Ints, Floats]:
+def _sizes(columns: FileColumns, meaning: Meaning) -> tuple[Ints, Floats]:
     """Return a code of what else tells rows of equal sizes apart, int [n], and the sizes, float64 [sizes, n]."""
     others = [name for name in columns.table.column_names if name not in (*meaning.grow, "latency_ms")]
     return _codes(columns, others), np.array([columns.numbers(name).values for name in meaning.grow])
 
 
-def _codes(columns: Columns, names: Sequence[str]) -> Ints:
+def _codes(columns: FileColumns, names: Sequence[str]) -> Ints:
     """Return a code of each row by the values of columns, int [n]."""
     code = np.zeros(len(columns), dtype=np.intp)
     for name in names:
@@ -330,7 +331,7 @@ def _codes(columns: Columns, names: Sequence[str]) -> Ints:
 
 
 def _fields(
-    columns: Columns, meaning: Meaning, form: Format, about: TableFile
+    columns: FileColumns, meaning: Meaning, form: Format, about: TableFile
 ) -> tuple[dict[str, Column], Floats | None]:
     """Return the columns of an upload, and the host drift subtracted from the time, milliseconds [n] or None."""
     latency = columns.field(meaning.latency_ms or form.latency_ms)
@@ -347,4 +348,6 @@ def _fields(
     return fields | {"source": form.column(columns, Text(text=form.source)), "latency_ms": latency}, drift_ms
 
 
-IMPORTERS = {name: PartsImporter(name, partial(read, name)) for name in ("neusight", "llmservingsim", "timm")}
+IMPORTERS = {
+    name: PartsImporter(name, partial(read, name)) for name, (module, _) in FORMS.items() if module == "operator_tables"
+}

@@ -16,7 +16,7 @@ from app.formats.base import DEVICE, Part, PartsImporter
 from app.formats.own_tables import (
     OUTCOME,
     REMARKS,
-    Cells,
+    CellReaders,
     check_column_names,
     csv_names,
     read_parquet_columns,
@@ -38,8 +38,8 @@ from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, rea
 MAX_JSON_ROWS = 200_000
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
-_PARQUET = Cells(read_parquet_columns, read_parquet_table)
-_TEXT = Cells(read_text_columns, read_text_table)
+_PARQUET = CellReaders(read_parquet_columns, read_parquet_table)
+_TEXT = CellReaders(read_text_columns, read_text_table)
 
 
 def read_measurements(

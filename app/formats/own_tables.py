@@ -202,14 +202,14 @@ def check_column_names(given: Sequence[str]) -> list[str]:
     return names
 
 
-class Cells(NamedTuple):
+class CellReaders(NamedTuple):
     """Readers of a table format, with the place of each row: operators as columns, others as objects."""
 
     operators: Callable[[pa.Table, Ints], OperatorColumns]
     objects: Callable[[pa.Table, Ints], Objects]
 
 
-def split_by_kind(table: pa.Table, cells: Cells, device: Mapping[str, Any] | None = None) -> Upload:
+def split_by_kind(table: pa.Table, cells: CellReaders, device: Mapping[str, Any] | None = None) -> Upload:
     """Return the rows of a table with known columns, by kind."""
     ignored = Counter(
         {name: len(table[name]) - table[name].null_count for name in REMARKS if name in table.schema.names}
@@ -250,7 +250,7 @@ def _drop_unmeasured(table: pa.Table) -> tuple[pa.Table, Ints, Counter[str]]:
     return table.filter(measured), position[measured.to_numpy()], skipped
 
 
-def _by_kind(table: pa.Table, position: Ints, cells: Cells) -> Iterator[UploadPart]:
+def _by_kind(table: pa.Table, position: Ints, cells: CellReaders) -> Iterator[UploadPart]:
     """Yield operators as columns and other rows as objects."""
     operator = _is_operator(table)
     without_kind = table.drop_columns(["kind"]) if "kind" in table.schema.names else table

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from app.formats.profile_sheets import Cells, find_table, read_extents, to_si
-from app.formats.profiles import Launch, ProfileImporter, Report, Times
+from app.formats.profiles import KernelLaunch, LaunchTimes, ProfileImporter, ProfileReport
 from app.predictors.papers.pm2lat.kernel_names import parse
 
 _UNIT = re.compile(r"(.*) \(([^)]+)\)$")
@@ -31,7 +31,7 @@ _INDEX = re.compile(r" \(\d+\)$")
 _TRACE, _SUMS = "cuda_gpu_trace", "cuda_gpu_kern_sum"
 _MEDIAN = "Med"
 _AVERAGED = "this nsys version prints no medians: times are averages, which include slow first launches"
-LaunchTimes = dict[Launch, Times]
+TimesByLaunch = dict[KernelLaunch, LaunchTimes]
 _EXECUTED = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 _PIPES = {"fp64": "d", "fp32": "f", "fp16": "h"}
 _WORTH = {"add": 1.0, "mul": 1.0, "fma": 2.0}
@@ -47,14 +47,14 @@ _LIBRARIES = ("cublas", "cudnn", "cutlass", "cutlass attention", "flash", "trito
 Metrics = dict[str, float]
 
 
-def _nsys_reports(file: Path) -> Iterator[Report]:
+def _nsys_reports(file: Path) -> Iterator[ProfileReport]:
     """Yield the reports of a file; without --output nsys prints several into one."""
     for name, (columns, gather) in _NSYS_REPORTS.items():
         if (rows := find_table(file, partial(_has, columns))) is not None:
             launches = gather(rows)
             averaged = name == _SUMS and not _has({_MEDIAN}, rows.names)
             notes = (f"{file.name}: {_AVERAGED}",) if averaged else ()
-            yield Report(file.name, name, launches, rows.cut, _TRACE if name == _SUMS else "", notes)
+            yield ProfileReport(file.name, name, launches, rows.cut, _TRACE if name == _SUMS else "", notes)
 
 
 def _has(columns: Collection[str], names: Sequence[str]) -> bool:
@@ -76,13 +76,13 @@ def _figure(row: Cells, column: str) -> float | None:
     return None
 
 
-def _trace(rows: Iterable[Cells]) -> LaunchTimes:
+def _trace(rows: Iterable[Cells]) -> TimesByLaunch:
     """Return launches of cuda_gpu_trace, grouped by equal properties; copies have no grid."""
-    launches: LaunchTimes = {}
+    launches: TimesByLaunch = {}
     for row in rows:
         grid, block = (read_extents([row[f"{what}{axis}"] for axis in "XYZ"]) for what in ("Grd", "Blk"))
         shared = [_figure(row, name) for name in ("StcSMem", "DymSMem")]
-        launch = Launch(
+        launch = KernelLaunch(
             row["Name"].strip(),
             _INDEX.sub("", row.get("Device", "").strip()) or None,
             grid,
@@ -90,36 +90,36 @@ def _trace(rows: Iterable[Cells]) -> LaunchTimes:
             to_si(row.get("Reg/Trd", "")),
             None if grid is None else round(sum(size or 0.0 for size in shared)),
         )
-        launches.setdefault(launch, Times()).add(_figure(row, "Duration"))
+        launches.setdefault(launch, LaunchTimes()).add(_figure(row, "Duration"))
     return launches
 
 
-def _sums(rows: Iterable[Cells]) -> LaunchTimes:
+def _sums(rows: Iterable[Cells]) -> TimesByLaunch:
     """Return kernels of cuda_gpu_kern_sum, or of cuda_gpu_kern_gb_sum, which separates grids and blocks.
 
     Older versions of nsys give no median.
     """
-    launches: LaunchTimes = {}
+    launches: TimesByLaunch = {}
     for row in rows:
         grid, block = (read_extents(row.get(f"{what}XYZ", "").split()) for what in ("Grid", "Block"))
         runs, total = to_si(row["Instances"]), _figure(row, "Total Time")
         times = launches.setdefault(
-            Launch(row["Name"].strip(), None, grid, block), Times(runs=int(runs) if runs else None)
+            KernelLaunch(row["Name"].strip(), None, grid, block), LaunchTimes(runs=int(runs) if runs else None)
         )
         average = total / runs if total and runs else None
         times.add(_figure(row, _MEDIAN) if runs and _has({_MEDIAN}, list(row)) else average)
     return launches
 
 
-def _ranges(rows: Iterable[Cells]) -> LaunchTimes:
+def _ranges(rows: Iterable[Cells]) -> TimesByLaunch:
     """Return ranges of nvtx_kern_sum with the sum of their kernels per run; a range is untimed if any kernel is."""
-    launches: LaunchTimes = {}
+    launches: TimesByLaunch = {}
     for row in rows:
         total, runs = _figure(row, "Total Time"), to_si(row["NVTX Inst"])
         # A range of the default domain begins with a colon.
         text = row["NVTX Range"].strip().removeprefix(":")
         times = launches.setdefault(
-            Launch(text, None), Times(runs=int(runs) if runs else None, workload=_operator(text))
+            KernelLaunch(text, None), LaunchTimes(runs=int(runs) if runs else None, workload=_operator(text))
         )
         times.add(total / runs if total and runs else None)
     for times in launches.values():
@@ -136,15 +136,15 @@ def _operator(text: str) -> dict[str, Any] | None:
     return operator if isinstance(operator, dict) and "op" in operator else None
 
 
-# Report name -> columns, without units, that identify it, and its reader.
-_NSYS_REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], LaunchTimes]]] = {
+# ProfileReport name -> columns, without units, that identify it, and its reader.
+_NSYS_REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], TimesByLaunch]]] = {
     _TRACE: ({"Duration", "GrdX", "GrdY", "GrdZ", "BlkX", "BlkY", "BlkZ", "Name"}, _trace),
     "nvtx_kern_sum": ({"NVTX Range", "NVTX Inst", "Total Time"}, _ranges),
     _SUMS: ({"Total Time", "Instances", "Name"}, _sums),
 }
 
 
-def _ncu_reports(file: Path) -> Iterator[Report]:
+def _ncu_reports(file: Path) -> Iterator[ProfileReport]:
     """Yield the launches of an export, if the file is one."""
     long = find_table(file, lambda names: {"ID", "Kernel Name", "Metric Name", "Metric Value"} <= set(names))
     wide = (
@@ -153,11 +153,11 @@ def _ncu_reports(file: Path) -> Iterator[Report]:
     rows = long or wide
     if rows is None:
         return
-    launches: LaunchTimes = {}
+    launches: TimesByLaunch = {}
     for about, metrics in _by_launch(rows) if long else _wide(iter(rows)):
         shared = [_first_metric(metrics, names) for names in (_STATIC, _DYNAMIC)]
         counted = _counted(about, metrics)
-        launch = Launch(
+        launch = KernelLaunch(
             about["Kernel Name"].strip(),
             about.get(_DEVICE) or None,
             _dims(about.get("Grid Size", "")),
@@ -166,9 +166,9 @@ def _ncu_reports(file: Path) -> Iterator[Report]:
             None if shared == [None, None] else round(sum(size or 0.0 for size in shared)),
             counted.get("flops"),
         )
-        times = launches.setdefault(launch, Times(counted=counted, clock_hz=_first_metric(metrics, _CLOCK)))
+        times = launches.setdefault(launch, LaunchTimes(counted=counted, clock_hz=_first_metric(metrics, _CLOCK)))
         times.add(_first_metric(metrics, _DURATION))
-    yield Report(file.name, "launches", launches, rows.cut)
+    yield ProfileReport(file.name, "launches", launches, rows.cut)
 
 
 def _by_launch(rows: Iterable[Cells]) -> Iterator[tuple[Cells, Metrics]]:
@@ -239,7 +239,7 @@ def _on_tensor_cores(kernel: str, metrics: Metrics) -> bool:
     return any(counts) if counts else parse(kernel).library in _LIBRARIES
 
 
-def _uncounted(launch: Launch, times: Times) -> str | None:
+def _uncounted(launch: KernelLaunch, times: LaunchTimes) -> str | None:
     missing = [name for name in ("flops", "bytes") if name not in times.counted]
     return f"{' and '.join(missing)} were not counted, and no work file has them" if missing else None
 

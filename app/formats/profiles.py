@@ -29,7 +29,7 @@ _LONGEST_NAME = 200
 _UNTIMED = "has no time"
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """Equal launches: the kernel's symbol, launch configuration, and counted FLOPs.
 
     None where the export has no value.
@@ -56,8 +56,8 @@ class Launch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Times:
-    """Times of equal launches, seconds each, and other figures of the export.
+class LaunchTimes:
+    """LaunchTimes of equal launches, seconds each, and other figures of the export.
 
     `counted` are fields of a kernel's workload; `workload` is all of it if the export identifies it. `runs` counts
     launches if `seconds` are not per launch; `untimed` counts launches without a time.
@@ -97,7 +97,7 @@ class ProfileOptions:
     work: Path | None = None
 
 
-class Report(NamedTuple):
+class ProfileReport(NamedTuple):
     """Launches of a report in a file.
 
     cut     number of lines that are not rows
@@ -106,7 +106,7 @@ class Report(NamedTuple):
 
     file: str
     name: str
-    launches: Mapping[Launch, Times]
+    launches: Mapping[KernelLaunch, LaunchTimes]
     cut: int
     within: str = ""
     notes: tuple[str, ...] = ()
@@ -122,8 +122,8 @@ class ProfileImporter:
     """
 
     name: str
-    reports: Callable[[Path], Iterable[Report]]
-    unknown_work: Callable[[Launch, Times], str | None]
+    reports: Callable[[Path], Iterable[ProfileReport]]
+    unknown_work: Callable[[KernelLaunch, LaunchTimes], str | None]
     absent: str
 
     def with_options(self, options: ProfileOptions) -> PartsImporter:
@@ -149,7 +149,7 @@ class ProfileImporter:
                 yield Part(file.name, Objects.of(()), None, Counter({f"{file.name}: no known report": 1}))
 
 
-class Work(NamedTuple):
+class DescribedWork(NamedTuple):
     """A line of the work file: the launches it matches, and the workload of one launch in the API's form."""
 
     pattern: re.Pattern[str]
@@ -157,7 +157,7 @@ class Work(NamedTuple):
     workload: dict[str, Any]
 
 
-def _read_work(path: Path | None) -> list[Work]:
+def _read_work(path: Path | None) -> list[DescribedWork]:
     """Return the lines of the work file. Raises BadInput without a column `kernel`, or a line without work."""
     if path is None:
         return []
@@ -169,7 +169,7 @@ def _read_work(path: Path | None) -> list[Work]:
     return [_work(path.name, number, row) for number, row in enumerate(rows)]
 
 
-def _work(name: str, number: int, row: Cells) -> Work:
+def _work(name: str, number: int, row: Cells) -> DescribedWork:
     fields = {key.strip(): _plain(cell.strip()) for key, cell in row.items() if cell.strip()}
     kernel, grid = str(fields.pop("kernel", "")), fields.pop("grid", None)
     if not kernel or not ("op" in fields or "flops" in fields or "bytes" in fields):
@@ -179,7 +179,7 @@ def _work(name: str, number: int, row: Cells) -> Work:
         size = {name: fields.pop(name) for name in SIZE_FIELDS if name in fields}
         fields |= {"size": size} if size else {}
     pattern = re.compile(".*".join(map(re.escape, kernel.split("*"))), re.DOTALL)
-    return Work(pattern, None if grid is None else str(grid), fields)
+    return DescribedWork(pattern, None if grid is None else str(grid), fields)
 
 
 def _plain(cell: str) -> Any:
@@ -190,13 +190,15 @@ def _plain(cell: str) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def _part(report: Report, options: ProfileOptions, unknown_work: Callable[[Launch, Times], str | None]) -> Part:
+def _part(
+    report: ProfileReport, options: ProfileOptions, unknown_work: Callable[[KernelLaunch, LaunchTimes], str | None]
+) -> Part:
     """Return launches as measurements, and those of unknown work as skipped, with their share of the time."""
     work = _read_work(options.work)
-    rows, left = list[dict[str, Any]](), dict[tuple[str, str], list[Times]]()
+    rows, left = list[dict[str, Any]](), dict[tuple[str, str], list[LaunchTimes]]()
     for launch, times in report.launches.items():
         if times.untimed:
-            left.setdefault((launch.kernel, _UNTIMED), []).append(Times(runs=times.untimed))
+            left.setdefault((launch.kernel, _UNTIMED), []).append(LaunchTimes(runs=times.untimed))
         if not times.seconds:
             continue
         described = times.workload or _described_work(launch, work)
@@ -212,7 +214,7 @@ def _part(report: Report, options: ProfileOptions, unknown_work: Callable[[Launc
     return Part(report.file, Objects.of(rows), None, skipped, notes=report.notes)
 
 
-def _described_work(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | None:
+def _described_work(launch: KernelLaunch, work: Iterable[DescribedWork]) -> dict[str, Any] | None:
     """Return the workload of the first matching line of the work file, or None."""
     grid = "x".join(map(str, launch.grid or ()))
     for line in work:
@@ -221,7 +223,7 @@ def _described_work(launch: Launch, work: Iterable[Work]) -> dict[str, Any] | No
     return None
 
 
-def _listed(left: Mapping[tuple[str, str], Sequence[Times]], total_s: float) -> Counter[str]:
+def _listed(left: Mapping[tuple[str, str], Sequence[LaunchTimes]], total_s: float) -> Counter[str]:
     """Return the skipped kernels, longest first; those after the first _LISTED in one entry."""
     by_time = sorted(left.items(), key=lambda item: -sum(times.total_s for times in item[1]))
     listed = Counter[str]()
@@ -232,12 +234,14 @@ def _listed(left: Mapping[tuple[str, str], Sequence[Times]], total_s: float) -> 
     return listed
 
 
-def _share(every: Sequence[Times], total_s: float) -> str:
+def _share(every: Sequence[LaunchTimes], total_s: float) -> str:
     launches, seconds = sum(times.launches for times in every), sum(times.total_s for times in every)
     return f"{launches:,} launches, {seconds / total_s:.1%} of the GPU time"
 
 
-def _row(launch: Launch, times: Times, options: ProfileOptions, described: Mapping[str, Any]) -> dict[str, Any]:
+def _row(
+    launch: KernelLaunch, times: LaunchTimes, options: ProfileOptions, described: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a measurement in the API's form, with the median time, because first launches are often slow."""
     if "op" in described:
         workload = {"kind": "operator", **described}

@@ -24,7 +24,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.services.measurements.ingest import Report, ingest
+from app.services.measurements.ingest import UploadReport, ingest
 from app.wire.measurements.upload import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import least, until
@@ -253,7 +253,7 @@ def test_rows_of_a_refused_upload_are_freed_in_its_thread(client: TestClient, mo
     """The event loop would free what the error refers to, and stop every request meanwhile."""
     uploads = []
 
-    def record(database: Any, engine: Any, upload: Upload, **options: Any) -> Report:
+    def record(database: Any, engine: Any, upload: Upload, **options: Any) -> UploadReport:
         uploads.append(upload)
         return ingest(database, engine, upload, **options)
 

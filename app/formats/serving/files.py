@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.errors import BadInput, FieldError, NotFound
-from app.formats.base import Imported, Importer, Row, Skipped
+from app.formats.base import Imported, Importer, Row, SkippedRow
 from app.formats.serving.point import BenchmarkPoint, LeftOut
-from app.formats.serving.reader import Reader
+from app.formats.serving.reader import ToolReader
 from app.formats.serving.rows import DeploymentOptions, describe, to_row
 from app.formats.serving.tools import READERS
 
@@ -26,12 +26,12 @@ class PlacedPoint(NamedTuple):
     point: BenchmarkPoint
 
 
-def read_files(paths: Sequence[Path]) -> tuple[list[PlacedPoint], list[Skipped]]:
+def read_files(paths: Sequence[Path]) -> tuple[list[PlacedPoint], list[SkippedRow]]:
     """Return the points of files and of folders with all below them, and the results that are left out.
 
     Raises NotFound for a folder without such files, BadInput for a file that is not JSON.
     """
-    points, skipped = list[PlacedPoint](), list[Skipped]()
+    points, skipped = list[PlacedPoint](), list[SkippedRow]()
     for path in paths:
         for file in _files(path):
             for entry in _points(file, file.relative_to(path).as_posix() if path.is_dir() else file.name):
@@ -51,13 +51,13 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _points(file: Path, name: str) -> Iterator[PlacedPoint | Skipped]:
+def _points(file: Path, name: str) -> Iterator[PlacedPoint | SkippedRow]:
     """Yield the points of a file; what is of no known format is one entry, however many records it has."""
     documents = _documents(file)
     known = [(document, reader) for document in documents if (reader := reader_of(document)) is not None]
     if not known:
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))
-        yield Skipped(name, f"no result of {tools}")
+        yield SkippedRow(name, f"no result of {tools}")
         return
     records = [(record, reader) for document, reader in known for record in reader.records(document)]
     for number, (record, reader) in enumerate(records, 1):
@@ -65,12 +65,12 @@ def _points(file: Path, name: str) -> Iterator[PlacedPoint | Skipped]:
         try:
             yield PlacedPoint(where, reader.tool, reader.read(record))
         except LeftOut as reason:
-            yield Skipped(where, str(reason))
+            yield SkippedRow(where, str(reason))
     if len(known) < len(documents):
-        yield Skipped(name, f"{len(documents) - len(known)} records are no results")
+        yield SkippedRow(name, f"{len(documents) - len(known)} records are no results")
 
 
-def reader_of(document: Any) -> Reader | None:
+def reader_of(document: Any) -> ToolReader | None:
     """Return the reader whose format a JSON value has; None if it has none."""
     if not isinstance(document, Mapping):
         return None
@@ -126,7 +126,7 @@ def read(paths: Sequence[Path], options: DeploymentOptions) -> Imported:
         try:
             rows.append(to_row(point, tool, options))
         except BadInput as error:
-            skipped.append(Skipped(where, error.detail))
+            skipped.append(SkippedRow(where, error.detail))
             continue
         places.append(where)
         notes.append(f"{where}, {tool}: {describe(point)}")

@@ -121,7 +121,7 @@ def _length(value: Any) -> float:
     return figure({"length": value}, "length") or 0.0
 
 
-class Lengths(NamedTuple):
+class TokenLengths(NamedTuple):
     """Tokens of prompts and outputs: the most with a spread, else means."""
 
     prompt: float
@@ -129,7 +129,7 @@ class Lengths(NamedTuple):
     spread: float | None = None
 
 
-def lengths_of(prompts: Iterable[Any], outputs: Iterable[Any]) -> Lengths:
+def lengths_of(prompts: Iterable[Any], outputs: Iterable[Any]) -> TokenLengths:
     """Return the lengths of requests: uniform between the shortest and the longest where they look so, else means."""
     both = [[length for length in map(_length, lengths) if length > 0.0] for lengths in (prompts, outputs)]
     if not all(both):
@@ -139,8 +139,8 @@ def lengths_of(prompts: Iterable[Any], outputs: Iterable[Any]) -> Lengths:
     spread = max(spreads)
     expected = [max(lengths) * (1.0 - spread / 2.0) for lengths in both]
     if all(abs(mean / middle - 1.0) <= _UNIFORM for mean, middle in zip(means, expected, strict=True)):
-        return Lengths(max(both[0]), max(both[1]), round(spread, 2))
-    return Lengths(means[0], means[1], None)
+        return TokenLengths(max(both[0]), max(both[1]), round(spread, 2))
+    return TokenLengths(means[0], means[1], None)
 
 
 def moment(value: object, form: str | None = None) -> datetime | None:

@@ -10,8 +10,8 @@ import msgspec
 
 from app.formats.serving.point import (
     BenchmarkPoint,
-    Lengths,
     Record,
+    TokenLengths,
     figure,
     find,
     load_of,
@@ -57,8 +57,8 @@ class FieldMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallelism: dict[str, str] = {}
 
 
-class Reader:
-    """Reader of a tool's results."""
+class ToolReader:
+    """ToolReader of a tool's results."""
 
     def __init__(self, tool: str, fields: FieldMap) -> None:
         self.tool, self.fields = tool, fields
@@ -130,9 +130,11 @@ class Reader:
         """Return the load. Raises LeftOut."""
         return load_of(requests, figure(record, self.fields.concurrency), figure(record, self.fields.rate))
 
-    def lengths(self, record: Record, requests: int) -> Lengths:
+    def lengths(self, record: Record, requests: int) -> TokenLengths:
         """Return the lengths of requests. Raises LeftOut."""
-        return Lengths(*(self.tokens(record, names) for names in (self.fields.input_tokens, self.fields.output_tokens)))
+        return TokenLengths(
+            *(self.tokens(record, names) for names in (self.fields.input_tokens, self.fields.output_tokens))
+        )
 
     def tokens(self, record: Record, names: Sequence[str]) -> float:
         """Return the mean tokens of a request, under the name of the file's version. Raises LeftOut."""

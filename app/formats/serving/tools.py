@@ -22,8 +22,8 @@ from app.config import SEED_DATA
 from app.formats.serving.point import (
     FP4,
     LeftOut,
-    Lengths,
     Record,
+    TokenLengths,
     figure,
     find,
     lengths_of,
@@ -31,15 +31,15 @@ from app.formats.serving.point import (
     positive,
     text,
 )
-from app.formats.serving.reader import FieldMap, Reader
+from app.formats.serving.reader import FieldMap, ToolReader
 from app.formats.software import ENGINES, software_of
 
 
-class _Measure(Reader):
+class _Measure(ToolReader):
     def load(self, record: Record, requests: int) -> dict[str, float]:
         return load_of(requests, positive(record, "concurrency"), None)
 
-    def lengths(self, record: Record, requests: int) -> Lengths:
+    def lengths(self, record: Record, requests: int) -> TokenLengths:
         return super().lengths(record, requests)._replace(spread=0.0)
 
     def engine(self, record: Record) -> str | None:
@@ -51,7 +51,7 @@ class _Measure(Reader):
         return {**own, "config": config} if isinstance(config, Mapping) else own
 
 
-class _Guidellm(Reader):
+class _Guidellm(ToolReader):
     def load(self, record: Record, requests: int) -> dict[str, float]:
         strategy = find(record, "config.strategy") or find(record, "args.strategy") or {}
         kind = text(strategy, "type_") or text(strategy, "type")
@@ -72,7 +72,7 @@ class _Guidellm(Reader):
         return super().tokens(record, names)
 
 
-class _InferencePerf(Reader):
+class _InferencePerf(ToolReader):
     # Random arrivals over a minute deviate by some percent from the rate.
     most_off = 0.25
 
@@ -93,7 +93,7 @@ class _InferencePerf(Reader):
         return {"rate_per_s": rate}
 
 
-class _Aiperf(Reader):
+class _Aiperf(ToolReader):
     """Each metric is an object with its `unit` and statistics over requests (`avg`, `p50`, ...)."""
 
     units_s: Mapping[str, float] = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -146,7 +146,7 @@ class _Aiperf(Reader):
         return None
 
 
-class _InferenceX(Reader):
+class _InferenceX(ToolReader):
     """Its prompts and outputs are uniform in 0.8 to 1 of `isl` and `osl`; it counts ten requests for each in flight."""
 
     spread, requests_in_flight = 0.2, 10
@@ -170,7 +170,7 @@ class _InferenceX(Reader):
     def load(self, record: Record, requests: int) -> dict[str, float]:
         return {"concurrency": positive(record, "conc")}
 
-    def lengths(self, record: Record, requests: int) -> Lengths:
+    def lengths(self, record: Record, requests: int) -> TokenLengths:
         return super().lengths(record, requests)._replace(spread=self.spread)
 
     def mean_output(self, record: Record, requests: int) -> float:
@@ -203,19 +203,19 @@ def _lower(record: Record, name: str) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-class _PerRequest(Reader):
+class _PerRequest(ToolReader):
     """A tool that lists the lengths of each request where it is told to, else their sums."""
 
-    def lengths(self, record: Record, requests: int) -> Lengths:
+    def lengths(self, record: Record, requests: int) -> TokenLengths:
         prompts, outputs = find(record, "input_lens"), find(record, "output_lens")
         if isinstance(prompts, list) and isinstance(outputs, list) and prompts and outputs:
             return lengths_of(prompts, outputs)
         return self.lengths_together(record, requests)
 
-    def lengths_together(self, record: Record, requests: int) -> Lengths:
+    def lengths_together(self, record: Record, requests: int) -> TokenLengths:
         """Return the lengths of all requests. Raises LeftOut."""
         totals = positive(record, "total_input_tokens"), positive(record, "total_output_tokens")
-        return Lengths(totals[0] / requests, totals[1] / requests)
+        return TokenLengths(totals[0] / requests, totals[1] / requests)
 
 
 class _Sglang(_PerRequest):
@@ -235,13 +235,13 @@ class _Sglang(_PerRequest):
         errors = find(record, "errors")
         return float(sum(map(bool, errors))) if isinstance(errors, list) else None
 
-    def lengths_together(self, record: Record, requests: int) -> Lengths:
+    def lengths_together(self, record: Record, requests: int) -> TokenLengths:
         """Return the lengths of the random data set, or the means of another."""
         ratio = figure(record, "random_range_ratio")
         if text(record, "dataset_name") not in self.random or ratio is None or ratio > 1.0:
             return super().lengths_together(record, requests)
         longest = positive(record, "random_input_len"), positive(record, "random_output_len")
-        return Lengths(*longest, min(1.0 - ratio, self.most_spread))
+        return TokenLengths(*longest, min(1.0 - ratio, self.most_spread))
 
     def engine(self, record: Record) -> str | None:
         return software_of((text(record, "backend") or "").split("-")[0])
@@ -262,7 +262,7 @@ class _Vllm(_PerRequest):
         return super().load(record, requests)
 
 
-_CLASSES: Mapping[str, type[Reader]] = {
+_CLASSES: Mapping[str, type[ToolReader]] = {
     "gpucast measure": _Measure,
     "guidellm": _Guidellm,
     "inference-perf": _InferencePerf,
@@ -273,5 +273,5 @@ _CLASSES: Mapping[str, type[Reader]] = {
 }
 _MAPS = msgspec.json.decode((SEED_DATA / "formats" / "serving.json").read_bytes(), type=dict[str, FieldMap])
 # In order of trial: the formats of the first have names that no other has.
-READERS = tuple(_CLASSES[tool](tool, fields) for tool, fields in _MAPS.items())
+READERS = tuple(_CLASSES.get(tool, ToolReader)(tool, fields) for tool, fields in _MAPS.items())
 OWN = READERS[0]

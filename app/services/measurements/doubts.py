@@ -18,7 +18,7 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.check_upload import Checked
-from app.services.measurements.model_drift import Expected
+from app.services.measurements.model_drift import ExpectedTimes
 from app.services.measurements.stored import request_form
 from app.services.models.network_hits import to_workload
 from app.services.models.predict_networks import predict_network
@@ -51,7 +51,7 @@ class Doubts:
         return len(self.rows) + sum(len(rows) for rows, _ in self.operators)
 
 
-def find_doubts(engine: Engine, checked: Checked, expected: Sequence[Expected], factor: float) -> Doubts:
+def find_doubts(engine: Engine, checked: Checked, expected: Sequence[ExpectedTimes], factor: float) -> Doubts:
     """Return the rows whose time is more than `factor` times longer or shorter than `auto` expects; none for 0.
 
     `expected` is what `expected_times` returns for the upload. Raises BadInput if they are over `MOST_DOUBTFUL`.
@@ -71,7 +71,7 @@ def find_doubts(engine: Engine, checked: Checked, expected: Sequence[Expected], 
     return doubts
 
 
-def _far(expected: Expected, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
+def _far(expected: ExpectedTimes, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
     measured, known, answer = expected
     if answer is None or not factor:
         return known[:0], np.empty(0)

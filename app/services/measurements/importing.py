@@ -16,7 +16,7 @@ from app import formats
 from app.engine.catalogue import load_catalog
 from app.errors import BadInput, FieldError, NotFound
 from app.formats import FORMS
-from app.formats.base import Importer, Part, PartsImporter, Skipped
+from app.formats.base import Importer, Part, PartsImporter, SkippedRow
 from app.formats.profiles import ProfileImporter
 from app.formats.serving.files import ServingImporter
 from app.services.measurements.check_upload import Checked, check
@@ -150,7 +150,7 @@ class ImportReport:
     inserted: int
     unchanged: int
     gpus: Mapping[str, Mapping[str, float]]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedRow, ...]
     notes: tuple[str, ...]
 
 
@@ -171,7 +171,7 @@ def import_folder(database: Database, importer: Importer, folder: Path, *, dry_r
         checked = check(catalog, Objects.of(imported.rows))
         if not checked.rows:
             raise BadInput(f"None of the {len(imported.rows)} rows in {folder} can be stored.", errors=checked.errors)
-        wrong = [Skipped(imported.where[int(e.loc[0])], f"{e.loc[-1]}: {e.msg}") for e in checked.errors]
+        wrong = [SkippedRow(imported.where[int(e.loc[0])], f"{e.loc[-1]}: {e.msg}") for e in checked.errors]
         with connection.begin_nested() as savepoint:
             inserted = save(connection, checked)
             changed, unknown = _set_figures(connection, catalog, checked, imported.figures)
@@ -184,15 +184,15 @@ def import_folder(database: Database, importer: Importer, folder: Path, *, dry_r
 
 def _set_figures(
     connection: Connection, catalog: Catalog, checked: Checked, figures: Mapping[str, Mapping[str, float]]
-) -> tuple[dict[str, Mapping[str, float]], list[Skipped]]:
+) -> tuple[dict[str, Mapping[str, float]], list[SkippedRow]]:
     """Write measured figures to the catalogue. Return the changes by GPU id, and the unknown GPUs."""
     own = {spec.id for spec in (*catalog.specs, *checked.newcomers)}
     changed: dict[str, Mapping[str, float]] = {}
-    unknown: list[Skipped] = []
+    unknown: list[SkippedRow] = []
     for name, measured in figures.items():
         before = catalog.find(name)
         if before is None:
-            unknown.append(Skipped(name, "measured figures of an unknown GPU"))
+            unknown.append(SkippedRow(name, "measured figures of an unknown GPU"))
             continue
         after = _measured(before, measured)
         if after == before:

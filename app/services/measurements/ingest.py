@@ -30,7 +30,7 @@ from app.wire.measurements.upload import Objects, Upload
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class UploadReport:
     """Result of an upload: `inserted` rows are new, `unchanged` ones were stored before.
 
     `doubtful` rows are new and stored apart, with a message each in `doubts`. `upload_id` is None without new rows.
@@ -62,7 +62,7 @@ def ingest(
     key_id: int | None = None,
     dry_run: bool = False,
     announce: Announce = lambda _: None,
-) -> Report:
+) -> UploadReport:
     """Check all rows and store all of them, or none. Raises BadInput with the errors by row.
 
     Rows more than `doubtful_factor` times off what is expected are stored as doubtful; 0: none is. `key_id`: the
@@ -79,7 +79,7 @@ def ingest(
     finally:
         release(checked.errors)
     stored = store_upload(database, _to_store(engine, checked, doubtful_factor, key_id, dry_run=dry_run), announce)
-    return Report(
+    return UploadReport(
         received=len(upload),
         inserted=stored.inserted,
         unchanged=measured - stored.inserted - stored.doubted,

@@ -51,7 +51,7 @@ _DECODER = msgspec.json.Decoder(MeasurementPlanRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class _Cell:
+class _OperatorGroup:
     """Rows of one operator and dtype: requested rows first, then designed and measured ones.
 
     prospect   expected information of measuring them
@@ -111,17 +111,17 @@ def _plan(snapshot: Snapshot, database: Database, rows: GpuRows, target: int, mi
     seconds = np.ones(len(mix.table)) if mix.runs is None else mix.runs * answer.latency_s
     share = seconds / max(float(seconds.sum()), _TINY)
     runs = share / np.maximum(answer.latency_s, _TINY) if mix.runs is None else mix.runs
-    cells = _cells(snapshot, database, rows, target, mix.table, answer, share)
-    before = _error(cells)
+    groups = _groups(snapshot, database, rows, target, mix.table, answer, share)
+    before = _error(groups)
     measurements = []
-    for which, row in chosen([cell.prospect for cell in cells], count):
-        cell, after = cells[which], _error(cells)
-        workload = operator_form(cell.table, row)
-        measurements.append(PlannedMeasurement(workload, Gain(before, after), 1e3 * float(cell.latency_s[row])))
+    for which, row in chosen([group.prospect for group in groups], count):
+        group, after = groups[which], _error(groups)
+        workload = operator_form(group.table, row)
+        measurements.append(PlannedMeasurement(workload, Gain(before, after), 1e3 * float(group.latency_s[row])))
         before = after
     remaining = np.ones(len(mix.table))
-    for cell in cells:
-        remaining[cell.rows] = cell.remaining
+    for group in groups:
+        remaining[group.rows] = group.remaining
     now, then = (_interval(answer, runs, ratio) for ratio in (np.ones(len(remaining)), remaining))
     gpu = rows.id(target)
     return MeasurementPlan(
@@ -156,7 +156,7 @@ def _predict(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) ->
     return predict_with_hits(snapshot.engine, table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
 
 
-def _cells(
+def _groups(
     snapshot: Snapshot,
     database: Database,
     rows: GpuRows,
@@ -164,24 +164,24 @@ def _cells(
     table: OpTable,
     answer: Predictions,
     share: Floats,
-) -> list[_Cell]:
+) -> list[_OperatorGroup]:
     """Return the operators and dtypes of the workload whose errors measurements can shrink.
 
     Rows outside the training (backward passes, cool cards) and rows that were already measured are not included.
     """
     open_rows = np.flatnonzero(_is_usual(table) & (answer.support != MEASURED) & (answer.low_s > 0.0))
-    cells = []
+    groups = []
     for kind, dtype in sorted(set(zip(table.kind[open_rows].tolist(), table.dtype[open_rows].tolist(), strict=True))):
         mine = open_rows[(table.kind[open_rows] == kind) & (table.dtype[open_rows] == dtype)]
         mine = mine[np.argsort(-share[mine], kind="stable")[:_MOST_ASKED]]
         error = mean_error(Band.of(answer.latency_s[mine], answer.low_s[mine], answer.high_s[mine]))
-        cell = _cell(snapshot, database, rows, target, table.take(mine), mine, share[mine], error)
-        if cell is not None:
-            cells.append(cell)
-    return cells
+        group = _group_of(snapshot, database, rows, target, table.take(mine), mine, share[mine], error)
+        if group is not None:
+            groups.append(group)
+    return groups
 
 
-def _cell(  # noqa: PLR0913, PLR0917  (the service's state, and columns of the requested rows)
+def _group_of(  # noqa: PLR0913, PLR0917  (the service's state, and columns of the requested rows)
     snapshot: Snapshot,
     database: Database,
     rows: GpuRows,
@@ -190,7 +190,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (the service's state, and columns of the r
     mine: Ints,
     share: Floats,
     error: Floats,
-) -> _Cell | None:
+) -> _OperatorGroup | None:
     """Return one group of rows; None if the GPU has a model of its own."""
     gpus, op, dtype = rows.table(), OPS[requested.kind[0]].name, DTYPES[requested.dtype[0]]
     designed = read_operators(design(op, dtype, DESIGNED)).table if op in RANGES else requested.take(mine[:0])
@@ -217,7 +217,7 @@ def _cell(  # noqa: PLR0913, PLR0917  (the service's state, and columns of the r
         prospect.measure(row)
     spread = np.maximum(prospect.spread, _LEAST_SPREAD)
     prospect.share = share * (error / spread) ** 2  # scales variances to the errors of the intervals
-    return _Cell(prospect, table, latency_s, mine, share, error, spread)
+    return _OperatorGroup(prospect, table, latency_s, mine, share, error, spread)
 
 
 def _stored_tables(
@@ -239,10 +239,12 @@ def _with_all_columns(table: OpTable) -> OpTable:
     return OpTable(table.kind, table.dtype, table.label, MIXED_FIELDS, dims)
 
 
-def _error(cells: Sequence[_Cell]) -> float:
+def _error(groups: Sequence[_OperatorGroup]) -> float:
     """Return the expected error of all groups, percent, weighted by time."""
-    whole = sum(float(cell.share.sum()) for cell in cells)
-    return 100.0 * sum(float(cell.share @ (cell.error * cell.remaining)) for cell in cells) / whole if whole else 0.0
+    whole = sum(float(group.share.sum()) for group in groups)
+    return (
+        100.0 * sum(float(group.share @ (group.error * group.remaining)) for group in groups) / whole if whole else 0.0
+    )
 
 
 def _interval(answer: Predictions, runs: Floats, ratio: Floats) -> WorkloadInterval:

@@ -46,7 +46,7 @@ def sample_rows(n: int) -> Ints:
     return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).round().astype(np.intp))
 
 
-class Expected(NamedTuple):
+class ExpectedTimes(NamedTuple):
     """Rows of a table whose GPUs the engine knows, int [k], and what would have been predicted for them.
 
     The table holds kernels, or one operator. The answer is None if the engine knows none of the GPUs.
@@ -81,7 +81,7 @@ class DriftSample(NamedTuple):
         return Drift(int(new.sum()), float(100 * np.median(self.error[new])), float(100 * self.inside[new].mean()))
 
 
-def expected_times(engine: Engine, checked: Checked) -> list[Expected]:
+def expected_times(engine: Engine, checked: Checked) -> list[ExpectedTimes]:
     """Return what would have been predicted for the kernels of an upload, if it has any, and for each block."""
     tables = [] if checked.measured is None else [checked.measured]
     blocks = () if checked.operators is None else checked.operators.blocks
@@ -89,7 +89,7 @@ def expected_times(engine: Engine, checked: Checked) -> list[Expected]:
     return [_expected(engine, table, checked.gpus) for table in tables]
 
 
-def drift_sample(checked: Checked, expected: Sequence[Expected]) -> DriftSample:
+def drift_sample(checked: Checked, expected: Sequence[ExpectedTimes]) -> DriftSample:
     """Return a sample of an upload; `expected` is what `expected_times` returns for it."""
     kernels, operators, parts = tuple[str, ...](), [np.empty((0, ID_BYTES), np.uint8)], list[list[Any]]()
     tables = iter(expected)
@@ -109,7 +109,7 @@ def drift_sample(checked: Checked, expected: Sequence[Expected]) -> DriftSample:
     return DriftSample(kernels, np.concatenate(operators), error, inside)
 
 
-def _compared(expected: Expected, chosen: Ints) -> tuple[Ints, Floats, Bools]:
+def _compared(expected: ExpectedTimes, chosen: Ints) -> tuple[Ints, Floats, Bools]:
     """Return the chosen rows whose GPUs are known, their relative errors, and whether the times were inside."""
     measured, known, answer = expected
     if answer is None:
@@ -120,13 +120,13 @@ def _compared(expected: Expected, chosen: Ints) -> tuple[Ints, Floats, Bools]:
     return known[at], np.abs(answer.latency_s[at] / latency_s - 1), inside
 
 
-def _expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> Expected:
+def _expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> ExpectedTimes:
     """Return what would have been predicted; `measured.gpu` are rows of `gpus`."""
     position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
     target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
     known = np.flatnonzero(target >= 0)
     if not len(known):
-        return Expected(measured, known, None)
+        return ExpectedTimes(measured, known, None)
     rows, target = measured.take(known), target[known]
     answer = engine.predict(
         rows.ops,
@@ -137,7 +137,7 @@ def _expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> Expecte
         coverage=COVERAGE,
         evidence=_evidence(engine, rows, target),
     )
-    return Expected(measured, known, answer)
+    return ExpectedTimes(measured, known, answer)
 
 
 def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:

@@ -1,8 +1,7 @@
 """Convert stored measurements of ConvNets, operator `network` and models, to training tables for ConvMeter.
 
 A model given by name becomes a row of `network` for each pass that was timed. Training's forward pass is only learned
-as
-part of its step: it takes longer than inference's, because batch normalisation and saved tensors cost time. Where
+as part of its step: it takes longer than inference's, because batch normalisation and saved tensors cost time. Where
 several devices exchange gradients during backward, backward and update count as one pass.
 """
 

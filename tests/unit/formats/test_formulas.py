@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from app.errors import BadInput
-from app.formats.formulas import Columns, names_in
+from app.formats.formulas import FileColumns, names_in
 from app.formats.operator_tables import Meaning, read_format, spell
 from app.ops import OP_CODE, OPS
 
@@ -31,15 +31,15 @@ FORMATS = ("aiconfigurator", "aiconfigurator_operators", "neusight", "llmserving
     ],
 )
 def test_formulas_of_columns(formula: str, values: list[float]) -> None:
-    assert Columns("file", TABLE, SIZES).field(formula).values.tolist() == pytest.approx(values, nan_ok=True)
+    assert FileColumns("file", TABLE, SIZES).field(formula).values.tolist() == pytest.approx(values, nan_ok=True)
 
 
 def test_sizes_of_what_a_column_names() -> None:
-    columns = Columns("file", TABLE, SIZES)
+    columns = FileColumns("file", TABLE, SIZES)
     assert columns.mask("known(model)").tolist() == [True, True, False]
     assert columns.take(columns.mask("known(model)")).field("model.heads").values.tolist() == [8.0, 16.0]
     with pytest.raises(BadInput, match=r"file: unknown model 'b'; known are a"):
-        Columns("file", TABLE, {"model": {"a": {"heads": 8.0}}}).field("model.heads")
+        FileColumns("file", TABLE, {"model": {"a": {"heads": 8.0}}}).field("model.heads")
     assert names_in(["n / model.heads", "has(op_name, 'x') and known(model)"]) == (["model", "op_name"], ["n"])
 
 
