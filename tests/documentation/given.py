@@ -11,8 +11,8 @@ from app.config import SEED_MEASUREMENTS, Settings
 from app.store import keys
 from app.store.roles import Role
 from app.store.session import Database
-from tests.unit.formats.test_profile_importers import COUNTED, MOVED, PAGES, RANGES, SAXPY, TRACE, V100, long
-from tests.unit.formats.test_serving_results import DATA as SERVING
+from tests.unit.formats.test_profilers import COUNTED, MOVED, PAGES, RANGES, SAXPY, TRACE, V100, long
+from tests.unit.formats.test_serving import DATA as SERVING
 from tests.unit.services.test_kueue import FLAVORS, JOB
 from tests.unit.services.test_opencost_prices import A100, body, node
 from tests.unit.services.test_price_catalogues import BILL, VMS, table
@@ -29,12 +29,12 @@ NOT_RUN = {
     "mkdir production": "belongs to docker build",
     "cat > kustomization.yaml": "tests/unit/deploy reads the manifests",
     "kubectl": "needs a cluster; tests/unit/services/test_kueue.py has flavours as kubectl prints them",
-    "nsys stats": "needs a GPU; tests/unit/formats/test_profile_importers.py has its exports",
-    "ncu --csv": "needs a GPU; tests/unit/formats/test_profile_importers.py has its exports",
+    "nsys stats": "needs a GPU; tests/unit/formats/test_profilers.py has its exports",
+    "ncu --csv": "needs a GPU; tests/unit/formats/test_profilers.py has its exports",
     "curl -s 'localhost:9003": "needs OpenCost; tests/unit/services/test_opencost_prices.py has its answers",
     # data sets of others
-    "gpucast import cuda-kernels": "needs the data set; tests/unit/formats/test_importer.py has a part",
-    "gpucast import neusight": "needs the data set; tests/unit/formats/test_operator_importers.py has a part",
+    "gpucast import cuda-kernels": "needs the data set; tests/unit/formats/test_cuda_kernels.py has a part",
+    "gpucast import neusight": "needs the data set; tests/unit/formats/test_operator_tables.py has a part",
     # longer than a test, or more than a page can measure
     ".venv/bin/gpucast retrain auto": "takes an hour; tests/api/test_operator_learning.py retrains with less",
     "gpucast retrain forest": "needs measurements of kernels alone; tests/api/test_learning_loop.py has them",

@@ -35,7 +35,7 @@ from app.store.artifacts import ArtifactRefused
 from app.training import operator_start
 from app.training.candidate import candidate
 from tests.busy_machine import until
-from tests.unit.formats.test_operator_importers import TIMM
+from tests.unit.formats.test_operator_tables import TIMM
 from tests.unit.training.test_candidate import made, training_data
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 from app.config import CHECKOUT, Settings
 from app.errors import BadInput, Malformed, NotFound
 from app.formats.base import PartsImporter
-from app.formats.doubtful_times import host_bound, unsteady
 from app.services.measurements.importing import PartsReport, find_importer, import_parts
 from app.services.measurements.stored import page
 from app.store.measurement_filters import Page
@@ -382,44 +381,8 @@ def test_whole_layers_of_serving_stacks_are_read(database: Database, tmp_path: P
     assert times[0].latency_s == pytest.approx(0.025e-3)  # of one of its two sites
 
 
-def test_rows_at_a_floor_far_above_other_kernels_are_bound_by_the_host() -> None:
-    latency = np.array([2.0, 500.0, 150.0, 160.0, 200.0, 900.0, 12.0])
-    kernel = np.array([0, 0, 1, 1, 1, 1, 2])
-    gpu, apart, sizes = np.zeros(7, dtype=np.intp), np.arange(7), np.ones((1, 7))
-    assert host_bound(gpu, kernel, latency, apart, sizes).tolist() == [False, False, True, True, True, False, False]
-    # One kernel on each GPU: nothing to compare with.
-    assert not host_bound(kernel, kernel, latency, apart, sizes).any()
-
-
-def test_rows_far_above_the_floor_are_bound_by_the_host_where_larger_rows_are_quicker() -> None:
-    rows = [  # batch, heads, time, whether the host bounds it
-        (8, 4, 150.0, True),  # the floor
-        (8, 2, 900.0, True),  # no larger than that
-        (16, 2, 900.0, True),  # longer than the next
-        (16, 8, 400.0, False),
-        (16, 4, 550.0, False),  # longer than a larger one, but no more than another tile may cost
-        (16, 16, 800.0, False),
-        (1, 32, 700.0, False),  # larger than each other in one size
-    ]
-    batch, heads, latency, bound = (np.array(column) for column in zip(*rows, strict=True))
-    quick = np.repeat([False, True], [len(rows), 1])  # a row of another kernel of the GPU, which shows what a floor is
-    kernel, sizes = quick.astype(np.intp), np.array([np.append(batch, 1.0), np.append(heads, 1.0)])
-    bound_by_host = host_bound(np.zeros(len(quick), dtype=np.intp), kernel, np.append(latency, 2.0), kernel, sizes)
-    assert bound_by_host.tolist() == [*bound, False]
-
-
 HEADS, TOKENS = (size.ravel() for size in np.meshgrid(2.0 ** np.arange(8), 2.0 ** np.arange(8)))
 AT_RANDOM = np.exp(np.random.default_rng(0).normal(size=64))
-
-
-def test_kernels_whose_times_fall_in_every_size_are_unsteady() -> None:
-    other_from_4_heads_on = TOKENS * np.where(HEADS < 4, 50.0, HEADS)
-    latency = np.concatenate([HEADS * TOKENS, other_from_4_heads_on, AT_RANDOM])
-    sizes, kernel = np.array([np.tile(HEADS, 3), np.tile(TOKENS, 3)]), np.repeat(np.arange(3), 64)
-    left_out = unsteady(kernel, np.zeros(192, dtype=np.intp), sizes, latency)
-    assert left_out.tolist() == [False] * 128 + [True] * 64
-    # Rows that nothing but other columns tell apart have no neighbours to compare with.
-    assert not unsteady(kernel, np.arange(192), sizes, latency).any()
 
 
 def test_unsteady_kernels_are_left_out_and_counted(database: Database, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyarrow.csv import write_csv
 
 from app.errors import BadInput
 from app.store.session import Database
-from tests.unit.formats.test_operator_importers import bring_in, stored
+from tests.unit.formats.test_operator_tables import bring_in, stored
 
 COLLECTED = {"framework": "VLLM", "version": "x", "device": "NVIDIA H100", "power": 500.0}
 ATTENTION = {"attn_dtype": "bfloat16", "kv_cache_dtype": "fp8", "batch_size": 2, "num_heads": 32, "beam_width": 1}

@@ -12,7 +12,7 @@ from app.store import gpus, measurements
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
 from tests.forked import run_command
-from tests.unit.formats.test_importer import HOT, SAXPY, folder
+from tests.unit.formats.test_cuda_kernels import HOT, SAXPY, folder
 
 # 3 MB in a tenth of a microsecond: no TITAN V can.
 IMPOSSIBLE = SAXPY.replace("0.0041", "0.0001")
