@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Metadata key of Parquet files in our own form: specification of the measured device in JSON, as POST /gpus takes it.
+DEVICE = b"gpucast.device"
 # Name -> module of this package, whose IMPORTERS are loaded on demand, and one line of help.
 FORMS = {
     "cuda-kernels": ("cuda_kernels", "the cross-GPU kernels paper's CSV files, or a folder in their form"),

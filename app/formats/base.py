@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from app.wire.measurements.upload import UploadPart
 
 Row = dict[str, Any]
-# Metadata key of Parquet files: specification of the measured device in JSON, as POST /gpus takes it.
-DEVICE = b"gpucast.device"
 
 
 @dataclass(frozen=True, slots=True)

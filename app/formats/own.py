@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import BadInput, FieldError, Malformed, NotFound, TooLarge, UnsupportedMedia
-from app.formats.base import DEVICE, Part, PartsImporter
+from app.formats import DEVICE
+from app.formats.base import Part, PartsImporter
 from app.formats.own_tables import (
     OUTCOME,
     REMARKS,

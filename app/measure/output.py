@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput
-from app.formats.base import DEVICE
+from app.formats import DEVICE
 from app.measure.point import Point
 from app.measure.runner import BUSY, INTERRUPTED
 

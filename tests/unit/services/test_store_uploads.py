@@ -138,22 +138,22 @@ def test_a_dry_run_among_others_stores_nothing(database: Database) -> None:
 
 
 def test_new_operators_of_a_transaction_are_announced_once_it_is_committed(database: Database) -> None:
-    results: list[tuple[int, int, int]] = []
+    announced: list[tuple[int, int, int]] = []
 
     def announce(added: Added) -> None:
         with database.begin() as connection:
-            results.append((sum(len(ids) for _, ids in added.parts), added.revision, revision.current(connection)))
+            announced.append((sum(len(ids) for _, ids in added.parts), added.revision, revision.current(connection)))
 
     same = linear(52, 9.0)
     parts = [ready(checked(same)), ready(checked(same, linear(53, 9.0))), ready(checked(linear(54, 9.0)))]
     results = [each.result() for each in together(database, *parts, announce=announce)]
-    ((rows, made, now),) = results
+    ((rows, made, now),) = announced
     assert (rows, made) == (3, now)
     assert {each.revision for each in results} == {made}
     dry = ready(checked(linear(55, 9.0)))._replace(dry_run=True)
     assert store_upload(database, dry, announce).inserted == 1
     assert store_upload(database, ready(checked(same)), announce).revision is None
-    assert len(results) == 1
+    assert len(announced) == 1
 
 
 @pytest.fixture
