@@ -39,6 +39,7 @@ from app.wire.operators.row_forms import Field
 
 # Before this year there were no programmable GPUs; an earlier date means an unset clock.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+PLAUSIBLE = f"between {EARLIEST:%Y} and now, with a time zone"
 _LARGEST_EXTENT = 2**31 - 1
 # Tolerance for clocks above the data sheet and rounded counts; times further below the limit are wrong.
 LIMIT_TOLERANCE = 0.05
@@ -78,15 +79,19 @@ def _gpu(gpus: UploadGpus, word: str) -> int:
         raise ValueError(error.detail) from error
 
 
+def is_plausible(when: datetime) -> bool:
+    """Return whether a measurement may have been made then; a time without a zone is refused."""
+    return when.tzinfo is not None and EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1)
+
+
 def _microseconds(word: str) -> float:
     """Return microseconds since 1970 of an ISO 8601 time."""
-    expected = f"between {EARLIEST:%Y} and now, with a time zone"
     try:
         when = datetime.fromisoformat(word)
     except ValueError as error:
-        raise ValueError(f"invalid time {word[:50]!r}; {expected}") from error
-    if when.tzinfo is None or not EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1):
-        raise ValueError(expected)
+        raise ValueError(f"invalid time {word[:50]!r}; {PLAUSIBLE}") from error
+    if not is_plausible(when):
+        raise ValueError(PLAUSIBLE)
     return float((when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
 
 

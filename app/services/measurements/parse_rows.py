@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
-from app.formats.own_tables import WORDS
+from app.formats.own_tables import FIGURES, WORDS
 from app.graphs.formats import has_formats
 from app.ops.stacks import stack_name
 from app.runtime.release import release
-from app.services.measurements.check_operators import EARLIEST
+from app.services.measurements.check_operators import PLAUSIBLE, is_plausible
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.operator_tables import json_columns
 from app.store.measurements import MeasurementRow
@@ -104,8 +104,8 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
         return _served(form, loc, thorough)
     if kind in ("operator", "operators"):
         return _operator(form, kind, loc, thorough)
-    to_stored_row = ", ".join(STORED_KINDS)
-    msg = f"measurements of kind {str(kind)[:50]!r} are not stored by this version; stored are: {to_stored_row}"
+    kinds = ", ".join(STORED_KINDS)
+    msg = f"measurements of kind {str(kind)[:50]!r} are not stored by this version; stored are: {kinds}"
     raise _bad_field((*loc, "kind"), msg)
 
 
@@ -174,8 +174,8 @@ def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
 
 
 def _check_date(when: datetime | None, position: int) -> None:
-    if when is not None and not EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1):
-        raise _bad_field((position, "measured_at"), f"must be between {EARLIEST:%Y} and now, with a time zone")
+    if when is not None and not is_plausible(when):
+        raise _bad_field((position, "measured_at"), f"must be {PLAUSIBLE}")
 
 
 def operator_columns(rows: Sequence[ParsedRow], gpus: UploadGpus) -> OperatorColumns:
@@ -193,13 +193,7 @@ def _flat(item: ParsedRow, gpus: UploadGpus) -> dict[str, Any]:
     row |= {
         "op": item.workload.__struct_config__.tag,
         "gpu": gpus.specs[item.gpu].id,
-        "software": form.software,
-        "source": form.source,
-        "latency_ms": form.latency_ms,
-        "latency_std_ms": form.latency_std_ms,
-        "runs": form.runs,
-        "clock_hz": form.clock_hz,
-        "power_w": form.power_w,
+        **{name: getattr(form, name) for name in ("software", "source", *(figure.name for figure in FIGURES))},
         "measured_at": None if form.measured_at is None else form.measured_at.isoformat(),
     }
     if kernel is not None:
