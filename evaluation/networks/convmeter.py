@@ -28,7 +28,6 @@ from app.errors import BadInput, NotTrained
 from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
-from app.predictors.roofline import hardware_limit
 from app.services.models.networks import Network, prepare
 from app.services.models.steps import time_step
 from app.tables.arrays import Bools, Floats, Ints
@@ -174,10 +173,9 @@ def _configuration(batch_of: Names) -> Names:
 def _predicted(predictor: type[ConvMeter], train: OperatorRuns, test: OperatorRuns, gpus: GpuTable) -> HeldOutTimes:
     """Return the times of the rows `test` by a predictor fitted to `train`."""
     try:
-        fitted = predictor().fit_operators([train], gpus)
+        fitted: ConvMeter | None = predictor().fit_operators([train], gpus)
     except NotTrained:
-        limit_s = hardware_limit(test.rows.ops, gpus, np.arange(len(test)), test.rows.gpu).latency_s
-        return HeldOutTimes(test.rows.latency_s, limit_s, np.ones(len(test), dtype=np.bool_))
+        fitted = None
     return HeldOutTimes(test.rows.latency_s, *served_s(fitted, test, gpus))
 
 

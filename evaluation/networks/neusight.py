@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.config import SEED_DATA
 from app.engine.curated import load_seed_specs
 from app.errors import NotFound
 from app.graphs.run import Parallelism, Run
@@ -33,20 +34,10 @@ _ODD_GPU = "a100-pcie-40gb"
 _SPLITS = {"dp4": Parallelism(data=4), "tp4": Parallelism(tensor=4), "pp4_1": Parallelism(pipeline=4)}
 FUSION = "fusion"
 
-# Names of models and methods in the published tables -> ours.
-_PUBLISHED_MODELS = {
-    "BERT-Large": "bert_large",
-    "GPT2-Large": "gpt2_large",
-    "GPT3-XL": "gpt3_xl",
-    "OPT-1.3B": "opt_13",
-    "GPT3-2.7B": "gpt3_27",
-    "SwitchTrans": "switchxl4",
-}
-_PUBLISHED_METHODS = {"Roofline": "roofline", "Habitat": "habitat", "Li et al.": "li", "NeuSight": "neusight"}
-METHODS = tuple(_PUBLISHED_METHODS.values())
+METHODS = ("roofline", "habitat", "li", "neusight")
+PUBLISHED = SEED_DATA / "papers" / "neusight_models.json"
 # Sequence length of the published figures of Switch, tokens.
 _SWITCH_LENGTH = 512
-_AMD_METHOD = "neusight"
 
 
 class Key(NamedTuple):
@@ -123,7 +114,7 @@ def read_data(folder: Path) -> NeuSightData:
     """Return NeuSight's operators and models from a folder of data sets."""
     specs = load_seed_specs()
     catalog, home = Catalog(specs), folder / NEUSIGHT
-    runs, published = tuple(read_measured(home, catalog)), read_published(home, catalog)
+    runs, published = tuple(read_measured(home, catalog)), read_published()
     operators = tuple(cell for cell in read_cells(folder, names=(NEUSIGHT,)) if (cell.split != NO_SPLIT).any())
     return NeuSightData(home, catalog, GpuTable.from_specs(specs), operators, runs, published)
 
@@ -155,64 +146,8 @@ def read_config(folder: Path, model: str) -> dict[str, Any]:
     return config
 
 
-def read_published(folder: Path, catalog: Catalog) -> dict[tuple[str, Key], float]:
+def read_published() -> dict[tuple[str, Key], float]:
     """Return the published errors in percent by method and run."""
-    errors: dict[tuple[str, Key], float] = {}
-    for name, mode in (("inference", "inf"), ("training", "train")):
-        errors |= _nvidia(_cells(folder / f"published_errors_{name}.csv"), mode, catalog)
-        errors |= _amd(_cells(folder / f"published_errors_{name}_amd.csv"), mode)
-    for row in _cells(folder / "published_errors_distributed.csv")[1:]:
-        model, batch, system, split, measured, error = row
-        option = {"DP": "dp4", "TP": "tp4", "PP": "pp4_1"}[split]
-        if measured:
-            gpu = catalog.resolve(system.removesuffix(" x4")).id
-            errors["neusight", Key(gpu, model, "train", int(batch), option)] = float(error)
-    return errors
-
-
-def _cells(path: Path) -> list[list[str]]:
-    """Return the rows of a CSV file."""
-    if not path.is_file():
-        raise NotFound(f"No {path.name} in {path.parent}.")
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))
-
-
-def _nvidia(cells: list[list[str]], mode: str, catalog: Catalog) -> dict[tuple[str, Key], float]:
-    """Return the errors of a file with a table per GPU: its name, models, batches, and a line per method."""
-    errors: dict[tuple[str, Key], float] = {}
-    gpu, models, batches = "", [""], [""]
-    for row in cells:
-        first = row[0] if row else ""
-        if first == "Model":
-            models = _filled(row[1:])
-        elif first == "Batch":
-            batches = row[1:]
-        elif first in _PUBLISHED_METHODS:
-            method = _PUBLISHED_METHODS[first]
-            errors |= {(method, key): float(value) for key, value in _keys(gpu, mode, models, batches, row[1:])}
-        elif first:
-            gpu = catalog.resolve(first).id
-    return errors
-
-
-def _amd(cells: list[list[str]], mode: str) -> dict[tuple[str, Key], float]:
-    """Return NeuSight's errors from a file with models, batches, and a line per GPU."""
-    models, batches = _filled(cells[0][1:]), cells[1][1:]
-    return {
-        (_AMD_METHOD, key): float(value.rstrip("%"))
-        for row in cells[2:]
-        for key, value in _keys(f"amd-instinct-{row[0].lower()}", mode, models, batches, row[1:])
-    }
-
-
-def _keys(gpu: str, mode: str, models: list[str], batches: list[str], values: list[str]) -> Iterator[tuple[Key, str]]:
-    """Return the key and text of every error in a line."""
-    for model, batch, value in zip(models, batches, values, strict=True):
-        if value:
-            yield Key(gpu, _PUBLISHED_MODELS[model], mode, int(batch)), value
-
-
-def _filled(names: list[str]) -> list[str]:
-    """Return the names of all columns; a header names the first of every two columns."""
-    return [names[k - 1] if k and not name else name for k, name in enumerate(names)]
+    cells = json.loads(PUBLISHED.read_text("utf-8"))["cells"]
+    keys = {Key(*(cell.get(name, "") for name in Key._fields)): cell for cell in cells}
+    return {(method, key): cell[method] for key, cell in keys.items() for method in METHODS if method in cell}

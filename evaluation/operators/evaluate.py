@@ -179,13 +179,15 @@ def _runs(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
     return [cells[k].runs.take(part) for k, part in rows.items()]
 
 
-def served_s(predictor: Any, runs: OperatorRuns, gpus: GpuTable) -> tuple[Floats, Bools]:
+def served_s(predictor: Any | None, runs: OperatorRuns, gpus: GpuTable) -> tuple[Floats, Bools]:
     """Return the times of n rows as served, seconds [n], and where the predictor gives none, bool [n].
 
-    They are not below the hardware limit, which stands in where the predictor gives none.
+    They are not below the hardware limit, which stands in where the predictor gives none, or where there is none.
     """
     i, rows = np.arange(len(runs)), runs.rows
     limit_s = hardware_limit(rows.ops, gpus, i, rows.gpu).latency_s
+    if predictor is None:
+        return limit_s, np.ones(len(runs), dtype=np.bool_)
     latency_s = predictor.predict(rows.ops, gpus, i, rows.gpu, evidence=NO_EVIDENCE).latency_s
     return np.fmax(latency_s, limit_s), np.isnan(latency_s)
 
