@@ -102,9 +102,9 @@ def main() -> None:
             print(f"  set by: {options}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] == "app":
+        if missing.name is None or missing.name.startswith(("app.", "evaluation.")):
             raise
-        if missing.name.partition(".")[0] == "evaluation":
+        if missing.name == "evaluation":
             sys.exit(f"gpucast {called} needs the folder evaluation/ of the repository, which this installation lacks")
         target = "measure" if called == "measure" else "install"
         sys.exit(f"gpucast {called} needs {missing.name}: `make {target}`, or pip install {missing.name}")

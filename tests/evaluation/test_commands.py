@@ -3,11 +3,14 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
+from app import cli
 from evaluation.commands import command as studies
 from tests.accuracy.test_cross_gpu_kernels import DATA
 from tests.forked import run_command
@@ -28,6 +31,16 @@ def test_the_data_folder_is_required(study: str, monkeypatch: pytest.MonkeyPatch
     assert "--data" in message and "GPUCAST_SHARED_DATA" in message
     again = CliRunner().invoke(studies, [study, "--data", __file__])
     assert again.exit_code == 2 and "is a file" in again.output
+
+
+def test_an_installation_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> ModuleType:
+        raise ModuleNotFoundError(name, name=name.partition(".")[0])
+
+    monkeypatch.setattr(cli, "import_module", absent)
+    monkeypatch.setattr(sys, "argv", ["gpucast", "evaluate", "--help"])
+    with pytest.raises(SystemExit, match="gpucast evaluate needs the folder evaluation/"):
+        cli.main()
 
 
 def test_unknown_folder_and_missing_file(tmp_path: Path) -> None:
