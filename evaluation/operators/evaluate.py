@@ -24,7 +24,8 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
-from app.training.operator_training import trained
+from app.training.operator_start import Start
+from app.training.operator_validation import held_out
 from app.training.row_limits import MOST_TEST_ROWS
 from app.wire.kernel_tables import NO_MEASUREMENTS
 from evaluation.data import Cell, read_cells
@@ -133,30 +134,32 @@ def errors_by_part(
 ) -> Iterator[tuple[str, str, list[CellErrors]]]:
     """Return a contender's errors in a fold by protocol and part; none where there are too few training rows."""
     fitted = _fitted(contender, cells, fold.train, gpus)
-    for held_out in fold.evaluation_sets:
-        calibrates = held_out.given and contender.learns
-        ready = _calibrated(contender, fitted, cells, (fold.train, held_out), gpus) if calibrates else fitted
+    for tested in fold.evaluation_sets:
+        calibrates = tested.given and contender.learns
+        ready = _calibrated(contender, fitted, cells, (fold.train, tested), gpus) if calibrates else fitted
         if ready is None:
             continue
-        test = held_out.test
-        yield held_out.protocol, held_out.part, [_cell_errors(ready, cells[k], test[k], gpus) for k in test]
-        if not held_out.given:
+        test = tested.test
+        yield tested.protocol, tested.part, [_cell_errors(ready, cells[k], test[k], gpus) for k in test]
+        if not tested.given:
             drifting = [k for k in test if k in fold.train and cells[k].drift_s.any()]
             errors = [_cell_errors(ready, cells[k], test[k], gpus, fold.train[k]) for k in drifting]
-            yield held_out.protocol, AS_MEASURED, errors
+            yield tested.protocol, AS_MEASURED, errors
 
 
 def _fitted(contender: Contender, cells: Sequence[Cell], train: Rows, gpus: GpuTable) -> Fitted | None:
     """Return a contender fitted to the rows `train`; None if they are too few."""
     if not contender.learns:
         return Fitted(contender.predictor(), Intervals.prior())
+    runs = _runs(cells, train)
     try:
+        predictor = contender.predictor().fit_operators(runs, gpus)
         if not contender.holds_out:
-            return Fitted(contender.predictor().fit_operators(_runs(cells, train), gpus), Intervals.prior())
-        fitted = trained(contender.predictor(), _runs(cells, train), gpus)
+            return Fitted(predictor, Intervals.prior())
+        validated = held_out(Start(contender.predictor), runs, gpus, lambda line: None)
     except NotTrained:
         return None
-    return Fitted(fitted.predictor, fitted.intervals)
+    return Fitted(predictor, validated.intervals())
 
 
 def _calibrated(
@@ -166,12 +169,12 @@ def _calibrated(
 
     `rows`: the training rows, and the test set with its given rows. None if it can do neither.
     """
-    train, held_out = rows
+    train, tested = rows
     if fitted is not None and calibrated(fitted.predictor):
-        return fitted._replace(predictor=fitted.predictor.with_measured(_runs(cells, held_out.given), gpus))
-    if held_out.part not in REFITTED:
+        return fitted._replace(predictor=fitted.predictor.with_measured(_runs(cells, tested.given), gpus))
+    if tested.part not in REFITTED:
         return None
-    return _fitted(contender, cells, {k: np.union1d(train[k], given) for k, given in held_out.given.items()}, gpus)
+    return _fitted(contender, cells, {k: np.union1d(train[k], given) for k, given in tested.given.items()}, gpus)
 
 
 def _runs(cells: Sequence[Cell], rows: Rows) -> list[OperatorRuns]:
