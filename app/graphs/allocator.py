@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from app.graphs.batched import by_row
 from app.graphs.run import Run
 from app.graphs.step_memory import memory
 from app.tables.arrays import Floats
@@ -30,18 +31,19 @@ _HIP = "cdna"
 def allocating(w: Workload, run: Run, gpus: GpuTable, targets: Sequence[int]) -> tuple[Floats, Floats]:
     """Return host seconds per launch spent in the driver, and seconds a launch waits for memory, float64 [n, g] each.
 
-    `w` is the network after all passes; both are 0 outside of training.
+    `w` is the network after all passes, on each target, or with one configuration per target; both are 0 outside of
+    training.
     """
     training = (w.phase == FORWARD) & (run.mode == "training")
     keys = gpus.architectures or ("",) * len(gpus)
     segment_s = np.array([HIP_SEGMENT_S if keys[j].startswith(_HIP) else SEGMENT_S for j in targets])
     full = memory(w, run).required_bytes > FULL_FROM * gpus.column("memory_bytes")[list(targets)]
-    launches = max(float(w.runs[w.phase == FORWARD].sum()), 1.0)
-    return np.outer(training * _segments(w), segment_s), np.outer(training, full * FULL_S / launches)
+    launches = np.maximum(w.runs[..., w.phase == FORWARD].sum(axis=-1), 1.0)
+    return by_row(training * _segments(w)) * segment_s, np.outer(training, full * FULL_S / launches)
 
 
 def _segments(w: Workload) -> Floats:
-    """Return driver segments per launch, float64 [n]: of its saved output, and of what else it saves for backward."""
+    """Return driver segments per launch, [n] or [c, n]: of its saved output, and of what else it saves for backward."""
     count = w.ops.column("count")
     written = np.minimum(w.saved_bytes, w.output_bytes)
     return _segments_of(written / count) + _segments_of((w.saved_bytes - written) / count)

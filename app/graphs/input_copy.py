@@ -25,19 +25,22 @@ _TOKEN_BYTES, _COLOURS = 8.0, 3.0
 
 
 def input_copy_s(run: Run, gpus: GpuTable, targets: Sequence[int]) -> Floats:
-    """Return the seconds of the copy on GPU rows `targets`, float64 [g]; a CPU's memory is the host's."""
+    """Return the seconds of the copy on GPU rows `targets`, float64 [g, 1], or [g, c] where batches or sizes are.
+
+    A CPU's memory is the host's.
+    """
     rows = gpus.take(np.asarray(targets, dtype=np.intp))
-    seconds = _bytes_of(run) / (_SHARES[run.input_copy] * _host_link_bytes_per_s(rows))
-    return np.where(rows.column("warp_size") == 1.0, 0.0, seconds)
+    seconds = _bytes_of(run) / (_SHARES[run.input_copy] * _host_link_bytes_per_s(rows))[:, None]
+    return np.where(rows.column("warp_size")[:, None] == 1.0, 0.0, seconds)
 
 
-def _bytes_of(run: Run) -> float:
-    """Return the bytes that each device receives in a step: images in the format they are computed in, or tokens."""
+def _bytes_of(run: Run) -> Floats:
+    """Return the bytes that each device receives in a step, [c]: images in the format of computation, or tokens."""
     if run.of_images:
         sample = _COLOURS * run.image_size**2 * OUTPUT_BYTES[DTYPE_CODE[run.dtype]]
     else:
         sample = _TOKEN_BYTES * (1 if run.mode == "decode" else run.sequence)
-    return float(sample * run.batch / run.parallelism.data)
+    return np.atleast_1d(np.asarray(sample * run.batch / run.parallelism.data, dtype=np.float64))
 
 
 def _host_link_bytes_per_s(gpus: GpuTable) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from app.graphs.memory_format import in_memory_format
 from app.graphs.run import Run
 from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
+from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import SizedCache
@@ -41,13 +43,13 @@ class Network:
     key_bytes: int = field(default=100, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prepared:
-    """A network as one device runs it: n rows, and u distinct ones, which are predicted.
+    """A network as one device runs it, in c configurations (mostly one): n rows, and u distinct ones to predict.
 
-    distinct  the rows to predict, and the index of each workload row among them
-    work      per distinct row, one repetition
-    runs      float64 [n], how often each row runs in a pass over one microbatch
+    distinct  the rows to predict, and the index of each workload row among them; of row k in c configurations the c
+              indices from k c on
+    runs      float64 [n] or [c, n], how often each row runs in a pass over one microbatch
     group     int [n], into `groups`
     groups    names of the breakdown's lines
     memory    memory of a device
@@ -56,12 +58,17 @@ class Prepared:
 
     workload: Workload
     distinct: Distinct
-    work: Work
     runs: Floats
     group: Ints
     groups: tuple[str, ...]
     memory: Memory
     fixed_bytes: float
+    configurations: int = 1
+
+    @cached_property
+    def work(self) -> Work:
+        """Work of each distinct row, one repetition."""
+        return work_of(self.distinct.table, kinds_of(self.distinct.table))
 
 
 def prepare(network: Network, run: Run) -> Prepared:
@@ -118,23 +125,20 @@ def _prepared(network: Network, run: Run) -> Prepared:
     return prepare_rows(workload, memory, empty.required_bytes)
 
 
-def prepare_rows(workload: Workload, memory: Memory, fixed_bytes: float) -> Prepared:
+def prepare_rows(workload: Workload, memory: Memory, fixed_bytes: float, *, configurations: int = 1) -> Prepared:
     """Return these rows of one device, prepared, with its memory."""
-    found = distinct_rows(workload.ops)
-    kinds = kinds_of(found.table)
-    groups = tuple(dict.fromkeys(kind.op.group for kind in kinds))
-    group = np.empty(len(found.table), dtype=np.intp)
-    for kind in kinds:
-        group[kind.rows] = groups.index(kind.op.group)
+    kinds, kind = np.unique(workload.ops.kind, return_inverse=True)
+    names = [OPS[code].group for code in kinds.tolist()]
+    groups = tuple(dict.fromkeys(names))
     return Prepared(
         workload=workload,
-        distinct=found,
-        work=work_of(found.table, kinds),
+        distinct=distinct_rows(workload.ops),
         runs=workload.runs,
-        group=group[found.row],
+        group=np.array([groups.index(name) for name in names], dtype=np.intp)[kind],
         groups=groups,
         memory=memory,
         fixed_bytes=fixed_bytes,
+        configurations=configurations,
     )
 
 

@@ -17,7 +17,7 @@ from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.stacks import Assumption, assumption_of, software_warnings
+from app.ops.stacks import software_warnings
 from app.predictors import capabilities
 from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
@@ -25,7 +25,7 @@ from app.services.models.network_answers import NetworkAnswer
 from app.services.models.network_hits import network_key
 from app.services.models.networks import Network, Prepared, prepare
 from app.services.models.resolve_networks import resolve_network
-from app.services.models.run_options import is_host_launched
+from app.services.models.run_options import is_host_launched, run_assumption
 from app.services.models.serving import serving_figures
 from app.services.models.steps import Step, time_step
 from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
@@ -88,7 +88,7 @@ def predict_network(
 
     key = network_key(network, run, launched=launched)
     step = _with_measured(step_of(ready, run), engine, key, rows, targets, request)
-    if (assumption := _assumption(workload, run)) is not None:
+    if (assumption := run_assumption(workload, run)) is not None:
         step = step.widened(OTHER[assumption.other].token.above, request.coverage)
     answer = NetworkAnswer(
         engine,
@@ -175,11 +175,5 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(f"no software is given: {stack} is assumed")
     if workload.dtype == "fp8_block" and not launched:
         notes.append(_HOST_BOUND)
-    assumption = _assumption(workload, run)
+    assumption = run_assumption(workload, run)
     return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.message])]
-
-
-def _assumption(workload: NetworkWorkload, run: Run) -> Assumption | None:
-    """Return the assumption made for a serving stack without measurements; None for other runs."""
-    serves = run.stack is not None and run.mode in ("prefill", "decode")
-    return assumption_of(workload.software) if serves else None

@@ -49,7 +49,7 @@ def resolve_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[N
         return _transformer(workload, workload.config)
     name = workload.name or ""
     if is_convnet(name):
-        return _convnet(workload, name)
+        return Network(("convnet", name), partial(lower_convnet, name)), convnet_run(workload, name)
     config = builtin_models.find_config(name)
     if config is None:
         raise _refused("name", _unknown(name))
@@ -81,9 +81,15 @@ def _refused(field: str, message: str) -> BadInput:
 def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
     if diffusers.is_diffusion(config):
         return _denoiser(workload, config)
+    run = transformer_run(workload, of_images="patch_size" in config)
+    key = msgspec.json.encode(config, order="sorted")
+    return Network(("config", key), partial(hf.lower, config), len(key)), run
+
+
+def transformer_run(workload: ModelWorkload, *, of_images: bool) -> Run:
+    """Return the run of a transformer that takes images, or else tokens. Raises BadInput that names wrong fields."""
     _refuse_frames(workload)
     _refuse_layout(workload)
-    of_images = "patch_size" in config
     if workload.sequence is None and not of_images:
         raise _refused("sequence", f"tokens per sequence are missing{_MEANINGS.get(workload.mode, '')}")
     if workload.sequence is not None and of_images:
@@ -92,7 +98,7 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         raise _refused("image_size", "this transformer takes sequence, not images")
     formats = formats_of(workload)
     run = to_run(workload, dtype=workload_dtype(workload, formats))
-    run = replace(
+    return replace(
         with_transformer_options(run, workload),
         formats=formats,
         sequence=int(workload.sequence or 1),
@@ -101,8 +107,6 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
         input_copy=workload.input_copy,
         kv_dtype=workload.kv_dtype or (formats.kv_cache or None if formats else None),
     )
-    key = msgspec.json.encode(config, order="sorted")
-    return Network(("config", key), partial(hf.lower, config), len(key)), run
 
 
 def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
@@ -194,7 +198,8 @@ def default_image_size(name: str) -> int:
     return _OWN_SIZES.get(name.partition("/")[0], IMAGE_SIZE)
 
 
-def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
+def convnet_run(workload: ModelWorkload, name: str) -> Run:
+    """Return the run of a ConvNet. Raises BadInput that names wrong fields."""
     if workload.mode in ("prefill", "decode"):
         raise _refused("mode", f"{name} is a ConvNet without {workload.mode}: use inference or training")
     _refuse_frames(workload)
@@ -202,8 +207,7 @@ def _convnet(workload: ModelWorkload, name: str) -> tuple[Network, Run]:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
     size = int(workload.image_size or default_image_size(name))
-    run = replace(run, of_images=True, image_size=size, input_copy=workload.input_copy)
-    return Network(("convnet", name), partial(lower_convnet, name)), run
+    return replace(run, of_images=True, image_size=size, input_copy=workload.input_copy)
 
 
 def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run]:

@@ -9,6 +9,8 @@ from app.graphs.run import Parallelism, Run
 from app.ops.stacks import (
     MEGATRON,
     STACKS,
+    Assumption,
+    assumption_of,
     eager_host_s,
     is_eager,
     is_first_engine,
@@ -107,6 +109,12 @@ def serving_stack(software: str | None, mode: str, dtype: str) -> str | None:
         return None
     code = stack_of(software or "")
     return STACKS[0] if np.isnan(code) else STACKS[int(code)]
+
+
+def run_assumption(workload: NetworkWorkload, run: Run) -> Assumption | None:
+    """Return the assumption made for a serving stack without measurements; None for other runs."""
+    serves = run.stack is not None and run.mode in _SERVING_MODES
+    return assumption_of(workload.software) if serves else None
 
 
 def attention_kernels(workload: ModelWorkload) -> str:

@@ -7,7 +7,8 @@ of operators: errors are fully correlated within a line of the breakdown, and in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.bands.band import width_at
 from app.bands.group_widths import network_widths
 from app.engine.engine import Engine
 from app.graphs.allocator import allocating
-from app.graphs.batched import per_configuration, unique_rows
+from app.graphs.batched import expanded, per_configuration, unique_rows
 from app.graphs.build import Builder
 from app.graphs.early_launch import with_early_launches
 from app.graphs.input_copy import COPY_SPREAD, input_copy_s
@@ -30,6 +31,7 @@ from app.ops.stacks import EAGER_HOST_S, NO_WAIT
 from app.services.models.networks import Prepared
 from app.services.models.quickest_kernels import quickest_kernels
 from app.services.operators.internode import predict_on
+from app.services.operators.operator_tables import CHUNK, slice_rows
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -48,7 +50,7 @@ _HOST_SPREAD = 1.6
 
 
 class Step(NamedTuple):
-    """A step on g GPUs.
+    """A step on g GPUs; one of c configurations has g c figures, GPU by GPU, in place of g.
 
     answer  predictions of the u distinct rows, GPU by GPU, [g u]
     done    the schedule
@@ -97,29 +99,44 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
     coverage: float,
     launched: bool,
 ) -> Step:
-    """Return the network's step on GPU rows `targets`; `launched` is whether the host launches each operator."""
-    table, row = rows.distinct.table, rows.distinct.row
-    u, g = len(table), len(targets)
+    """Return the step of a network's c configurations on each of g GPU rows `targets`, [g c] GPU by GPU.
 
-    def answered(ops: OpTable) -> Predictions:
+    run       batch, sequence and image size are numbers, or one per configuration
+    launched  whether the host launches each operator
+    """
+    table, u, g, c = rows.distinct.table, len(rows.distinct.table), len(targets), rows.configurations
+    workload = rows.workload if c == 1 or g == 1 else expanded(rows.workload, np.tile(np.arange(c), g))
+
+    def predict_rows(ops: OpTable) -> Predictions:
         network = run.parallelism.network_bytes_per_s
         return quickest_kernels(
             ops,
-            len(targets),
-            lambda rows: predict_on(
-                engine, rows, gpus, targets, predictor=predictor, coverage=coverage, network_bytes_per_s=network
+            g,
+            lambda rows: _predict_in_chunks(
+                rows,
+                g,
+                partial(
+                    predict_on,
+                    engine,
+                    gpus=gpus,
+                    targets=targets,
+                    predictor=predictor,
+                    coverage=coverage,
+                    network_bytes_per_s=network,
+                ),
             ),
         )
 
-    alone = answered(table)
+    alone = predict_rows(table)
     answer = with_early_launches(in_network(alone, table, run, gpus, targets), run, gpus, targets)
-    of = row[:, None] + u * np.arange(g)
+    each = np.broadcast_to(rows.distinct.row.reshape(len(workload), -1), (len(workload), c))
+    of = (each[:, None, :] + u * np.arange(g)[:, None]).reshape(len(workload), g * c)
     transfer: Floats | float = 0.0
     if run.parallelism.pipeline > 1:
-        transfer = answered(stage_transfer(rows.workload, run)).latency_s
-    waits = allocating(rows.workload, run, gpus, targets) if run.emptied else (0.0, 0.0)
-    line = timeline(
-        rows.workload,
+        transfer_s = predict_rows(stage_transfer(rows.workload, run)).latency_s
+        transfer = np.broadcast_to(transfer_s.reshape(g, -1), (g, c)).ravel()
+    line = _timeline(
+        workload,
         rows.group,
         answer,
         of,
@@ -127,15 +144,28 @@ def time_step(  # noqa: PLR0913  what is asked, and of whom  # (the query, and i
         launched=launched,
         coverage=coverage,
         transfer_s=transfer,
-        waits_s=waits,
+        waits_s=allocating(workload, run, gpus, np.repeat(targets, c).tolist()) if run.emptied else (0.0, 0.0),
     )
     if run.input_copy != "none":
-        line = _after_wait(*line, input_copy_s(run, gpus, targets), COPY_SPREAD)
+        line = _after_wait(*line, np.broadcast_to(input_copy_s(run, gpus, targets), (g, c)).ravel(), COPY_SPREAD)
     longer = answer.latency_s / np.maximum(alone.latency_s, np.finfo(np.float64).tiny)
-    return Step(answer, *line, np.zeros(g, dtype=np.bool_), longer)
+    return Step(answer, *line, np.zeros(g * c, dtype=np.bool_), longer)
 
 
-def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (rows and run options)
+def _predict_in_chunks(ops: OpTable, g: int, predict: Callable[[OpTable], Predictions]) -> Predictions:
+    """Return the predictions of rows on g GPUs, GPU by GPU, in chunks that fit the cache."""
+    if len(ops) <= CHUNK:
+        return predict(ops)
+    parts = [predict(slice_rows(ops, first, first + CHUNK)) for first in range(0, len(ops), CHUNK)]
+    return Predictions(
+        *(
+            np.concatenate([getattr(part, name).reshape(g, -1) for part in parts], axis=1).ravel()
+            for name in Predictions.__dataclass_fields__
+        )
+    )
+
+
+def _timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (rows and run options)
     w: Workload,
     line: Ints,
     answer: Predictions,
@@ -162,7 +192,8 @@ def timeline(  # noqa: PLR0913  what is known of the rows, and how they run  # (
         low, high = (done.step_s * (end / done.step_s) ** _CONVNET_WIDTH for end in (low, high))
     if run.engine_host != NO_WAIT:
         wait, each = run.engine_host
-        waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64)
+        waited = np.asarray(wait + each * run.batch / run.parallelism.data, dtype=np.float64).ravel()
+        waited = np.tile(waited, of.shape[1] // len(waited))
         done, low, high = _after_wait(done, low, high, waited, _HOST_SPREAD)
     # The host's speed is unknown, and less so where the software's version says how it launches.
     spread = EAGER_HOST_SPREAD if run.eager_host_s == EAGER_HOST_S else _VERSION_SPREAD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,10 @@ from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
+
+# Sorts of networks, whose runs are given in different fields.
+Sort = Literal["convnet", "tokens", "images"]
+SORTS: tuple[Sort, ...] = ("convnet", "tokens", "images")
 
 
 class Model(NamedTuple):
@@ -46,6 +50,13 @@ class Model(NamedTuple):
     def of_images(self) -> bool:
         """Whether it takes images."""
         return not np.isnan(self.side)
+
+    @property
+    def sort(self) -> Sort:
+        """Which sort of network it is."""
+        if self.architecture is None:
+            return "convnet"
+        return "images" if self.of_images else "tokens"
 
     def network(self, sizes: Floats) -> Network:
         """Return networks of this form with `sizes`, [c, ...], as one."""

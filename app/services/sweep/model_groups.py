@@ -16,17 +16,20 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
+from app.ops.stacks import Assumption
 from app.services.models.networks import all_rows as rows_of
-from app.services.models.resolve_networks import with_transformer_options, workload_dtype
-from app.services.models.run_options import is_host_launched, to_run
+from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
+from app.services.models.run_options import is_host_launched, run_assumption, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
-from app.services.sweep.model_forms import Model, to_model
+from app.services.sweep.model_forms import SORTS, Model, Sort, to_model
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload
 
 # Input length of transformers, and of ConvNets.
 _LENGTHS = ("sequence", "image_size")
+# Index of no sort of network, beyond SORTS.
+_INVALID = len(SORTS)
 
 
 class Group(NamedTuple):
@@ -37,6 +40,7 @@ class Group(NamedTuple):
     batch, length  per configuration, [c]: length is tokens of a sequence, or pixels of an image side
     run            their run, but for these two
     launched       whether the host launches each operator
+    assumption     what is assumed of their software's release
     """
 
     rows: Ints
@@ -46,6 +50,7 @@ class Group(NamedTuple):
     length: Floats
     run: Run
     launched: bool
+    assumption: Assumption | None
 
     def part(self, first: int, stop: int) -> Group:
         """Return some of the configurations."""
@@ -58,34 +63,26 @@ class Group(NamedTuple):
         """Yield their rows, in groups that are lowered the same way."""
 
         def lower(these: Ints) -> Workload:
-            run, length = (
-                replace(self.run, batch=per_configuration(self.batch[these])),
-                per_configuration(self.length[these]),
-            )
-            run = replace(run, image_size=length) if self.like.of_images else replace(run, sequence=length)
-            return rows_of(self.like.network(self.sizes[these]), run)
+            return rows_of(self.like.network(self.sizes[these]), self.run_of(these))
 
         return lower_groups(len(self.rows), lower)
 
+    def run_of(self, these: Ints) -> Run:
+        """Return the run of some of the configurations, with their batches and lengths."""
+        batch, length = (per_configuration(figures[these]) for figures in (self.batch, self.length))
+        if self.like.of_images:
+            return replace(self.run, batch=batch, image_size=length)
+        return replace(self.run, batch=batch, sequence=length)
+
 
 class GroupPlan(NamedTuple):
-    """What the configurations of one group share, from all other columns."""
+    """What the configurations of one group share, from all other columns: `runs` of each sort of network.
+
+    A sort of network that cannot run so has no run.
+    """
 
     workload: ModelWorkload
-    run: Run
-    launched: bool
-
-    @property
-    def is_split_by_tensors(self) -> bool:
-        """Whether layers are split over devices, which only transformers support."""
-        split = self.run.parallelism
-        return split.tensor > 1 or split.expert > 1 or split.context > 1
-
-    @property
-    def has_frames(self) -> bool:
-        """Whether sizes are given that only diffusion transformers have."""
-        sizes = self.workload.image_width, self.workload.frames, self.workload.part
-        return any(size is not None for size in sizes)
+    runs: Mapping[Sort, Run]
 
 
 class Table:
@@ -122,7 +119,10 @@ class Table:
         ready = [model for model in (self._ready_models[k] for k in used.tolist()) if model is not None]
         assert plan is not None
         sizes = np.array([model.sizes for model in ready], dtype=np.float64)[of]
-        return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], plan.run, plan.launched)
+        run, workload = plan.runs[ready[0].sort], plan.workload
+        launched = is_host_launched(workload.software, run.mode, run.dtype)
+        assumption = run_assumption(workload, run)
+        return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], run, launched, assumption)
 
     def workload(self, row: int) -> ModelWorkload:
         """Return one configuration as a workload of POST /predict. Raises BadInput."""
@@ -134,24 +134,18 @@ class Table:
     def _is_groupable(self) -> Bools:
         """Return which rows are valid and of a kind that can be predicted together."""
         plan = np.array([ready is not None for ready in self._ready_plans])[self._plans.of]
-        model = np.array([ready is not None for ready in self._ready_models])[self._models.of]
+        sorts = [_INVALID if ready is None else SORTS.index(ready.sort) for ready in self._ready_models]
+        model = np.array(sorts)[self._models.of] != _INVALID
         lengths = [_length_given(cells) for cells in self._lengths.each]
         of_images = np.array([ready is not None and ready.of_images for ready in self._ready_models])
         right = np.array([[field in fields for fields in lengths] for field in _LENGTHS])
         known: Bools = plan & model & right[of_images[self._models.of].astype(np.intp), self._lengths.of]
-        whole = np.array([ready is not None and ready.architecture is None for ready in self._ready_models])
-        dealt = np.array([ready is not None and ready.is_split_by_tensors for ready in self._ready_plans])
-        known &= ~(whole[self._models.of] & dealt[self._plans.of])
-        # Fields of diffusion transformers, which others refuse.
-        framed = [ready is not None and ready.has_frames for ready in self._ready_plans]
-        known &= ~np.array(framed)[self._plans.of]
+        runs = [[ready is not None and sort in ready.runs for sort in (*SORTS, None)] for ready in self._ready_plans]
+        known &= np.array(runs)[self._plans.of, np.array(sorts)[self._models.of]]
         # Formats of a configuration are part of a run, not of its sizes.
         formats = np.array([ready is not None and ready.has_formats for ready in self._ready_models])
         unsaid = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])
         known &= ~(formats[self._models.of] & unsaid[self._plans.of])
-        # The time of a copy differs by GPU, not by operator.
-        copied = np.array([ready is not None and ready.workload.input_copy != "none" for ready in self._ready_plans])
-        known &= ~copied[self._plans.of]
         return known & self._is_divisible(known)
 
     def _is_divisible(self, rows: Bools) -> Bools:
@@ -172,7 +166,7 @@ class Table:
         assert ready is not None
         try:
             sent = to_workload(self._batches.each[batch])
-            to_run(structs.replace(ready.workload, batch=sent.batch), dtype=ready.run.dtype)
+            to_run(structs.replace(ready.workload, batch=sent.batch), dtype=workload_dtype(ready.workload, None))
         except BadInput:
             return False
         return True
@@ -206,23 +200,27 @@ def _numbers(values: Values, name: str, default: float) -> Floats:
     return np.array([cell if isinstance(cell, int | float) else np.nan for cell in cells], dtype=np.float64)[values.of]
 
 
-def _none_if_refused(read: Callable[[Mapping[str, Any]], Any], cells: Mapping[str, Any]) -> Any:
+def _none_if_refused(read: Callable[..., Any], *cells: Mapping[str, Any]) -> Any:
     """Return None if the cells are refused."""
     try:
-        return read(cells)
+        return read(*cells)
     except BadInput:
         return None
 
 
 def _plan(cells: Mapping[str, Any]) -> GroupPlan:
     workload = to_workload(cells)
-    dtype = workload_dtype(workload, None)
-    run = to_run(structs.replace(workload, batch=_divisible(workload)), dtype=dtype)
-    run = with_transformer_options(run, workload)
-    return GroupPlan(workload, run, is_host_launched(workload.software, run.mode, run.dtype))
+    sample = structs.replace(workload, batch=_divisible(workload))
+    ways: Mapping[Sort, Callable[[], Run]] = {
+        "convnet": lambda: convnet_run(sample, "a ConvNet"),
+        "tokens": lambda: transformer_run(structs.replace(sample, sequence=1.0), of_images=False),
+        "images": lambda: transformer_run(sample, of_images=True),
+    }
+    runs = {sort: _none_if_refused(way) for sort, way in ways.items()}
+    return GroupPlan(workload, {sort: run for sort, run in runs.items() if run is not None})
 
 
 def _divisible(workload: ModelWorkload) -> float:
     """Return a batch that the workload's parallelism can split."""
     split = workload.parallelism
-    return split.data * split.microbatches * workload.gradient_accumulation
+    return split.data * split.attention_data * split.microbatches * workload.gradient_accumulation

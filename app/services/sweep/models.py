@@ -1,9 +1,8 @@
 """Predict many configurations of models on one GPU: latency tables for architecture search.
 
 Transformers that differ only by sizes, batch and sequence, and a ConvNet with images of any size and batch, are
-lowered,
-predicted and scheduled together, with shared operators predicted once. Networks that were measured as a whole, and
-invalid ones, are predicted individually. Both ways give the answers of POST /predict.
+lowered, predicted and scheduled together, with shared operators predicted once. Networks that were measured as a whole,
+and invalid ones, are predicted individually. Both ways give the answers of POST /predict.
 """
 
 from __future__ import annotations
@@ -15,26 +14,19 @@ import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
+from app.bands.widths import OTHER
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
-from app.graphs.network_rows import in_network
-from app.graphs.run import Run
 from app.graphs.schedule import STEP_PHASES
 from app.graphs.step_memory import memory
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
 from app.predictors.roofline import peaks
-from app.services.models.networks import distinct_rows
+from app.services.models.networks import Prepared, prepare_rows
 from app.services.models.predict_networks import predict_network
-from app.services.models.steps import stage_transfer, timeline
+from app.services.models.steps import time_step
 from app.services.models.whole_networks import predicts_networks_only
 from app.services.operators.common import unsupported_mask
-from app.services.operators.internode import predict_on
-from app.services.operators.operator_tables import CHUNK, slice_rows
 from app.services.sweep.model_groups import Group, Table
-from app.tables.arrays import Floats
-from app.tables.ops import OpTable
-from app.tables.predictions import Predictions
+from app.tables.arrays import Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.prediction_form import MemoryParts, Phases
@@ -44,8 +36,6 @@ from app.wire.prediction_form import MemoryParts, Phases
 _ROWS_AT_ONCE, _FIRST = 200_000, 256
 TIMES = ("latency_ms", "low_ms", "high_ms", *(f"{phase}_ms" for phase in STEP_PHASES))
 FIGURES = (*TIMES, *MemoryParts.__struct_fields__, "required_bytes")
-_GROUP_NAMES = sorted({op.group for op in OPS})
-_GROUPS = np.array([_GROUP_NAMES.index(op.group) for op in OPS])
 
 
 class SweepTarget(NamedTuple):
@@ -79,7 +69,7 @@ def predict_models(table: pa.Table, target: SweepTarget) -> pa.Table:
             part = group.part(first, first + at_once)
             first += at_once
             for of, workload in part.lower_groups():
-                answers = None if workload is None else _predict_group(workload, len(of), part, target)
+                answers = None if workload is None else _predict_group(workload, part, of, target)
                 if workload is None or answers is None:
                     one_by_one(np.sort(part.rows[of]).tolist())  # raises the error of the wrong row
                     continue
@@ -101,51 +91,32 @@ def _predict_single(workload: ModelWorkload, target: SweepTarget) -> list[float]
     ]
 
 
-def _predict_group(w: Workload, c: int, group: Group, target: SweepTarget) -> Floats | None:
-    """Return FIGURES of c configurations with common rows, [figures, c]; None if they cannot run."""
-    table, row, _ = distinct_rows(w.ops)
-    if _has_unsupported_dtype(table, target):
+def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> Floats | None:
+    """Return FIGURES of the group's configurations `of` with common rows, [figures, c]; None if they cannot run."""
+    engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
+    used, (run, assumption) = memory(w, group.run), (group.run_of(of), group.assumption)
+    rows = prepare_rows(w, used, 0.0, configurations=len(of))
+    if _has_unsupported_dtype(rows, target):
         return None
-    gpu = target.snapshot.row_of[target.gpu]
-    answer = _predict_rows(table, group.run, target)
-    answer = in_network(answer, table, group.run, target.snapshot.engine.gpus, [gpu])
-    of = np.broadcast_to(row.reshape(len(w), -1), (len(w), c))
-    line = _GROUPS[w.ops.kind]
-    transfer_s: Floats | float = 0.0
-    if group.run.parallelism.pipeline > 1:
-        transfer_s = _predict_rows(stage_transfer(w, group.run), group.run, target).latency_s
-    done, low, high = timeline(
-        w, line, answer, of, group.run, launched=group.launched, coverage=target.coverage, transfer_s=transfer_s
+    step = time_step(
+        engine,
+        rows,
+        run,
+        engine.gpus,
+        [gpu],
+        predictor=target.predictor,
+        coverage=target.coverage,
+        launched=group.launched,
     )
-    used = memory(w, group.run)
+    if assumption is not None:
+        step = step.widened(OTHER[assumption.other].token.above, target.coverage)
+    done = step.done
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
-    return np.vstack([np.vstack([done.step_s, low, high, done.phases_s]) * 1e3, kept])
+    return np.vstack([np.vstack([done.step_s, step.low_s, step.high_s, done.phases_s]) * 1e3, kept])
 
 
-def _has_unsupported_dtype(table: OpTable, target: SweepTarget) -> bool:
-    gpus, gpu = target.snapshot.engine.gpus, target.snapshot.row_of[target.gpu]
+def _has_unsupported_dtype(rows: Prepared, target: SweepTarget) -> bool:
+    table, gpus, gpu = rows.distinct.table, target.snapshot.engine.gpus, target.snapshot.row_of[target.gpu]
     if not np.isnan(peaks(gpus)[:, gpu])[table.dtype].any():
         return False
-    return bool(unsupported_mask(target.snapshot.engine, table, work_of(table, kinds_of(table)), gpus, gpu).any())
-
-
-def _predict_rows(table: OpTable, run: Run, target: SweepTarget) -> Predictions:
-    """Return the predictions of all rows on the GPU, in chunks that fit the cache."""
-    engine, gpu, parts = target.snapshot.engine, target.snapshot.row_of[target.gpu], []
-    for first in range(0, len(table), CHUNK):
-        part = slice_rows(table, first, first + CHUNK)
-        answer = predict_on(
-            engine,
-            part,
-            engine.gpus,
-            [gpu],
-            predictor=target.predictor,
-            coverage=target.coverage,
-            network_bytes_per_s=run.parallelism.network_bytes_per_s,
-        )
-        parts.append(answer)
-    if len(parts) == 1:
-        return parts[0]
-    return Predictions(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Predictions.__dataclass_fields__)
-    )
+    return bool(unsupported_mask(target.snapshot.engine, table, rows.work, gpus, gpu).any())
