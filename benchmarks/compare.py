@@ -22,7 +22,7 @@ from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
-from app.services.models import networks
+from app.steps import networks
 from app.wire.network_form import GPT2_LARGE
 
 GPUS, GOAL_MS = 30, 100.0

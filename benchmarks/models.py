@@ -22,7 +22,7 @@ from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import predict_workload
-from app.services.models import networks
+from app.steps import networks
 from app.wire.network_form import GPT2_LARGE
 from app.wire.predict_body import read_request, write_response
 from app.wire.prediction_form import PredictResponse

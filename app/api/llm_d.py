@@ -16,7 +16,7 @@ from app.api.openapi import json_answer, json_body, ref
 from app.api.work_queues import use_database
 from app.config import Settings
 from app.engine.snapshot import SnapshotHolder
-from app.services.graphs.graph_store import SizedCache
+from app.runtime.sized_cache import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.store.session import Database

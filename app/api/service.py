@@ -19,7 +19,7 @@ from app.api.tracing import traced
 from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
-from app.services.graphs.graph_store import SizedCache
+from app.runtime.sized_cache import SizedCache
 
 # Bytes of saved predictions that gateways ask about.
 MOST_SAVED_BYTES = 16 * 2**20

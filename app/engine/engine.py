@@ -209,6 +209,21 @@ class Engine:
             return _finish(served, ops, gpus, i, j, coverage, evidence)
         return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
 
+    def predict_with_hits(
+        self,
+        ops: OpTable,
+        gpus: GpuTable,
+        i: Ints,
+        j: Ints,
+        *,
+        predictor: str,
+        coverage: float,
+        requested: OpTable | None = None,
+    ) -> Predictions:
+        """Return the answer with measured times of the same operators, looked up by `requested` or `ops`."""
+        evidence = self.operators.index.evidence(ops if requested is None else requested, i, j)
+        return self.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=evidence)
+
     def _by_version(
         self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, predictor: str, coverage: float, evidence: Evidence
     ) -> Predictions:

@@ -87,6 +87,12 @@ class OpTable:
             return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, rows])
         return OpTable(kind, dtype, label, self.fields, self.dims[:, rows])
 
+    def slice(self, first: int, stop: int) -> OpTable:
+        """Return rows `first` to `stop`, contiguous, as compiled code expects; of no batched network."""
+        here = slice(first, stop)
+        dims = np.ascontiguousarray(self.dims[:, here])
+        return OpTable(self.kind[here], self.dtype[here], self.label[here], self.fields, dims)
+
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:
     """Return the concatenation of tables with equal fields."""

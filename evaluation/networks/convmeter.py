@@ -28,8 +28,8 @@ from app.errors import BadInput, NotTrained
 from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
-from app.services.models.networks import Network, prepare
-from app.services.models.steps import time_step
+from app.steps.networks import Network, prepare
+from app.steps.timing import time_step
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns

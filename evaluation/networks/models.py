@@ -21,8 +21,8 @@ from app.engine.engine import POOLED, Engine, Served
 from app.graphs.importers import hf
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
-from app.services.models.networks import Network, prepare
-from app.services.models.steps import time_step
+from app.steps.networks import Network, prepare
+from app.steps.timing import time_step
 from app.tables.arrays import Floats
 from app.tables.operator_runs import OperatorRuns
 from app.tables.workload import BACKWARD, FORWARD

@@ -20,9 +20,9 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.graphs.run import Mode
-from app.services.models.networks import prepare
 from app.services.models.resolve_networks import resolve_network
-from app.services.models.steps import time_step
+from app.steps.networks import prepare
+from app.steps.timing import time_step
 from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from evaluation.render import Report, Table

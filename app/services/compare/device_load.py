@@ -11,8 +11,8 @@ from app.engine.power_model import Load
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import prepare, rows_per_step
 from app.services.models.resolve_networks import resolve_network
+from app.steps.networks import prepare, rows_per_step
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_workload import KernelWorkload

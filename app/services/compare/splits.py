@@ -13,11 +13,11 @@ from itertools import product
 from msgspec import structs
 
 from app.errors import BadInput
-from app.graphs.step_memory import memory
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import check_stages, forward_rows
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.scaling import DEVICES_PER_NODE
+from app.steps.memory import memory
+from app.steps.networks import check_stages, forward_rows
 from app.wire.network_form import NetworkWorkload, ParallelismIn
 
 # With this many microbatches per pipeline stage, bubbles take at most a fifth of the time.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from app.errors import BadInput, FieldError
 from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
 from app.graphs.importers.tensors import binding
 from app.graphs.run import Run
 from app.ops.kinds import kinds_of, work_of
+from app.runtime.sized_cache import SizedCache
 from app.services.graphs.source import JSON, ONNX, Source, from_database
 from app.store import graphs as store
 from app.store.graphs import GraphRow
@@ -20,46 +19,10 @@ from app.store.session import Database
 from app.tables.workload import Workload
 from app.wire.graph_form import check_graph
 
-T = TypeVar("T")
-
 # Limits on cached rows of workloads, about 600 bytes each, and on bytes of JSON of sources, which take some 15 times as
 # many as objects: a node may have a thousand tensors.
 CACHED_ROWS = 200_000
 CACHED_JSON_BYTES = 12 * 2**20
-
-
-class SizedCache(Generic[T]):
-    """Least-recently-used cache with a limit on the sum of item sizes. Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-        self._sum = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable) -> T | None:
-        """Return the item of `key` and mark it as used; None if absent."""
-        with self._lock:
-            if key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            return self._held[key][0]
-
-    def put(self, key: Hashable, thing: T, size: int) -> None:
-        """Keep an item, unless it alone exceeds the limit."""
-        with self._lock:
-            if key in self._held or size > self._most:
-                return
-            self._held[key] = thing, size
-            self._sum += size
-            while self._sum > self._most:
-                self._sum -= self._held.popitem(last=False)[1][1]
-
-    def clear(self) -> None:
-        """Drop all items."""
-        with self._lock:
-            self._held.clear()
-            self._sum = 0
 
 
 class GraphFigures(NamedTuple):

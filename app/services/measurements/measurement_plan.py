@@ -22,7 +22,6 @@ from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.measurement_plan_mix import DESIGNED, RANGES, Mix, design, operator_mix, workload_mix
 from app.services.measurements.stored import operator_form
-from app.services.operators.common import predict_with_hits
 from app.store.session import Database
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
@@ -153,7 +152,7 @@ def _is_usual(table: OpTable) -> Bools:
 
 def _predict(snapshot: Snapshot, gpus: GpuTable, target: int, table: OpTable) -> Predictions:
     i, j = np.arange(len(table)), np.full(len(table), target)
-    return predict_with_hits(snapshot.engine, table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
+    return snapshot.engine.predict_with_hits(table, gpus, i, j, predictor=DEFAULT, coverage=COVERAGE)
 
 
 def _groups(

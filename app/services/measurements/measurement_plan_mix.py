@@ -19,10 +19,10 @@ from app.engine.operator_rows import read_operators
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import prepare
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.common import unsupported_message
 from app.services.operators.operator_tables import unsupported_rows
+from app.steps.networks import prepare
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.measurement_plan_form import MeasurementPlanRequest

@@ -19,9 +19,9 @@ from app.engine.operator_blocks import to_runs
 from app.errors import BadInput
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
 from app.services.models.network_hits import to_workload
-from app.services.models.networks import forward_rows
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.whole_networks import network_figures, network_row
+from app.steps.networks import forward_rows
 from app.store import measurements, stored_rows
 from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities

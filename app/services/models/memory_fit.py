@@ -12,9 +12,9 @@ from msgspec import structs
 
 from app.errors import BadInput
 from app.graphs.run import Run
-from app.graphs.step_memory import Memory, memory
 from app.runtime.cancellation import check_cancelled
-from app.services.models.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
+from app.steps.memory import Memory, memory
+from app.steps.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
 from app.wire.network_form import MOST_BATCH, NetworkWorkload
 from app.wire.prediction_form import Suggestion
 

@@ -17,11 +17,11 @@ from app.ops import OPS
 from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled
 from app.services.models.memory_fit import MemoryFit
-from app.services.models.networks import Prepared, rows_per_step
-from app.services.models.steps import Step, stage_transfer
 from app.services.operators.common import ROOFLINE, gpu_warnings, uses_slot
 from app.services.operators.explanations import explanations
-from app.services.operators.internode import OperatorQuery
+from app.steps.networks import Prepared, rows_per_step
+from app.steps.predict_rows import OperatorQuery
+from app.steps.timing import Step, stage_transfer
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES

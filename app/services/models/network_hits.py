@@ -14,12 +14,12 @@ from msgspec.structs import replace as replace_field
 from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
 from app.graphs.run import Run
-from app.graphs.schedule import schedule
 from app.ops.stacks import EAGER_HOST_S
 from app.predictors.roofline import hardware_limit
-from app.services.models.networks import Network, prepare
 from app.services.models.resolve_networks import is_network_name, resolve_network
 from app.services.models.run_options import is_host_launched
+from app.steps.networks import Network, prepare
+from app.steps.schedule import schedule
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
 from app.wire.measurements.measurement_form import MeasuredModel

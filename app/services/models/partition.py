@@ -12,14 +12,14 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.partition import Partition, Units, partition, units_of
-from app.graphs.schedule import EAGER_GAP_S
-from app.graphs.step_memory import RESERVE_BYTES
 from app.services.graphs.graph_store import Graphs
-from app.services.models.networks import Prepared, prepare
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.run_options import is_host_launched
-from app.services.models.steps import Step, time_step
 from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask
+from app.steps.memory import RESERVE_BYTES
+from app.steps.networks import Prepared, prepare
+from app.steps.schedule import EAGER_GAP_S
+from app.steps.timing import Step, time_step
 from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED

@@ -23,13 +23,13 @@ from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer
 from app.services.models.network_hits import network_key
-from app.services.models.networks import Network, Prepared, prepare
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.run_options import is_host_launched, run_assumption
 from app.services.models.serving import serving_figures
-from app.services.models.steps import Step, time_step
 from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
 from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
+from app.steps.networks import Network, Prepared, prepare
+from app.steps.timing import Step, time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload

@@ -20,8 +20,8 @@ from app.graphs.run import Run
 from app.ops.stacks import NO_WAIT, engine_host
 from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
-from app.services.models.networks import Network
 from app.services.models.run_options import attention_kernels, is_cudnn_attention, is_first_flash, to_run
+from app.steps.networks import Network
 from app.tables.ops import WEIGHT_DTYPES
 from app.wire.graph_form import check_graph
 from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload

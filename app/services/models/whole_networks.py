@@ -13,7 +13,7 @@ from app.graphs.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
 from app.predictors import capabilities
-from app.services.models.networks import Prepared, prepare_rows
+from app.steps.networks import Prepared, prepare_rows
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
 

@@ -17,7 +17,6 @@ from app.predictors.roofline import peaks
 from app.tables.arrays import Bools, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
-from app.tables.predictions import Predictions
 from app.wire.near_names import did_you_mean
 from app.wire.prediction_form import Skipped
 
@@ -93,22 +92,6 @@ def supported_targets(
         else:
             skipped.append(Skipped(gpu, unsupported_dtypes(gpu, ops, missing)))
     return keep, skipped
-
-
-def predict_with_hits(  # noqa: PLR0913  what is asked, and of whom  # (the query, and its options)
-    engine: Engine,
-    ops: OpTable,
-    gpus: GpuTable,
-    i: Ints,
-    j: Ints,
-    *,
-    predictor: str,
-    coverage: float,
-    requested: OpTable | None = None,
-) -> Predictions:
-    """Return the engine's answer with measured times of the same operators, looked up by `requested` or `ops`."""
-    evidence = engine.operators.index.evidence(ops if requested is None else requested, i, j)
-    return engine.predict(ops, gpus, i, j, predictor=predictor, coverage=coverage, evidence=evidence)
 
 
 def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:

@@ -14,7 +14,7 @@ from app.predictors.auto.operators.explain import Explanation as Explained
 from app.predictors.auto.operators.explain import Member
 from app.predictors.base import explainer
 from app.predictors.links import gpu_id_of
-from app.services.operators.internode import OperatorQuery
+from app.steps.predict_rows import OperatorQuery
 from app.tables.predictions import Predictions
 from app.wire.prediction_form import (
     Explanation,

@@ -22,7 +22,7 @@ from app.services.operators.common import (
     unsupported_message,
     uses_slot,
 )
-from app.services.operators.internode import predict_on
+from app.steps.predict_rows import CHUNK, predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -34,8 +34,6 @@ from app.wire.prediction_form import AnsweredBy, Skipped
 
 Path = tuple[str | int, ...]
 
-# Not a power of two, which would map columns to the same cache lines.
-CHUNK = 16_000
 _BOUND_NAMES = np.array(BOUNDS, dtype=object)
 
 
@@ -139,7 +137,7 @@ def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, pred
     slotted = False
     for first in range(0, n, CHUNK):
         check_cancelled()
-        part = slice_rows(ops, first, first + CHUNK)
+        part = ops.slice(first, first + CHUNK)
         here = slice(first, first + len(part))
         answer = predict_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
@@ -149,13 +147,6 @@ def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, pred
         unmeasured += int((answer.support == EXTRAPOLATED).sum())
         slotted |= uses_slot(part, gpus, target)
     return Times(times_ms, bound, unanswered, unmeasured, slotted)
-
-
-def slice_rows(ops: OpTable, first: int, stop: int) -> OpTable:
-    """Return rows `first` to `stop`, contiguous, as compiled code expects."""
-    here = slice(first, stop)
-    dims = np.ascontiguousarray(ops.dims[:, here])
-    return OpTable(ops.kind[here], ops.dtype[here], ops.label[here], ops.fields, dims)
 
 
 def bound_names(bound: Ints) -> list[str]:

@@ -32,7 +32,7 @@ from app.services.operators.common import (
     uses_slot,
 )
 from app.services.operators.explanations import explanations
-from app.services.operators.internode import OperatorQuery, predict_on
+from app.steps.predict_rows import OperatorQuery, predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES

@@ -18,10 +18,10 @@ from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
 from app.ops.stacks import STACKS as STACK_NAMES
 from app.ops.stacks import is_eager, stack_name, stack_of
-from app.services.models.networks import Network
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
 from app.serving.stacks import STACKS, Stack
+from app.steps.networks import Network
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload

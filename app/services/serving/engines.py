@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.step_memory import Memory
-from app.services.models.networks import prepare
 from app.services.serving.deployment import Deployment, run_of
 from app.services.serving.step_tables import Axes, TableQuery, Tables, axes_of, step_tables
 from app.serving.engine_limits import EngineLimits
@@ -28,6 +26,8 @@ from app.serving.step_times import (
     VERIFIED,
     StepTimes,
 )
+from app.steps.memory import Memory
+from app.steps.networks import prepare
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
 

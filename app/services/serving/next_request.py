@@ -14,7 +14,7 @@ from app.bands.log_normal import standard_deviation
 from app.engine.engine import Engine as Predictors
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput
-from app.services.graphs.graph_store import SizedCache
+from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import refused, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_factor
 from app.services.serving.predict_serving import predict_serving

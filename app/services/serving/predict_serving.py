@@ -15,7 +15,6 @@ from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
 from app.ops.stacks import assumption_of
 from app.runtime.cancellation import check_cancelled
-from app.services.models.networks import prepare
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
@@ -26,6 +25,7 @@ from app.services.serving.served_points import Known, known_of
 from app.services.serving.served_times import milliseconds, served_time, whole_time
 from app.services.serving.simulated import check_predicted
 from app.services.serving.step_tables import TableQuery
+from app.steps.networks import prepare
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable

@@ -16,7 +16,7 @@ from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.graphs.builtin import canonical_name
 from app.ops.stacks import stack_name
-from app.services.graphs.graph_store import SizedCache
+from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures

@@ -10,14 +10,14 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.graphs.batched import by_row, lower_groups, per_configuration
-from app.graphs.early_launch import with_early_launches
 from app.graphs.run import Mode
 from app.ops import OPS
-from app.services.graphs.graph_store import SizedCache
-from app.services.models.networks import distinct_rows
-from app.services.models.quickest_kernels import quickest_kernels
-from app.services.operators.internode import predict_on
+from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import Deployment, run_of
+from app.steps.early_launch import with_early_launches
+from app.steps.networks import distinct_rows
+from app.steps.predict_rows import predict_on
+from app.steps.quickest_kernels import quickest_kernels
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

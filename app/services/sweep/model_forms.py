@@ -19,9 +19,9 @@ from app.graphs.transformers.architecture import Architecture
 from app.graphs.transformers.batched import split_sizes, with_sizes
 from app.graphs.transformers.lowering import write
 from app.graphs.transformers.splitting import check
-from app.services.models.networks import Network
 from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload
+from app.steps.networks import Network
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
 

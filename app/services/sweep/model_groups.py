@@ -17,11 +17,11 @@ from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.ops.stacks import Assumption
-from app.services.models.networks import all_rows as rows_of
 from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
 from app.services.models.run_options import is_host_launched, run_assumption, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
 from app.services.sweep.model_forms import SORTS, Model, Sort, to_model
+from app.steps.networks import all_rows as rows_of
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload

@@ -17,15 +17,15 @@ from msgspec import structs
 from app.bands.widths import OTHER
 from app.engine.gpu_rows import Snapshot
 from app.errors import GpucastError
-from app.graphs.schedule import STEP_PHASES
-from app.graphs.step_memory import memory
 from app.predictors.roofline import peaks
-from app.services.models.networks import Prepared, prepare_rows
 from app.services.models.predict_networks import predict_network
-from app.services.models.steps import time_step
 from app.services.models.whole_networks import predicts_networks_only
 from app.services.operators.common import unsupported_mask
 from app.services.sweep.model_groups import Group, Table
+from app.steps.memory import memory
+from app.steps.networks import Prepared, prepare_rows
+from app.steps.schedule import STEP_PHASES
+from app.steps.timing import time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelRequest, ModelWorkload

@@ -19,7 +19,7 @@ WIDENS = {"exp", "expm1", "hypot", "width_at", "normal_quantile", "inv_cdf"}
 # Ends of other things than intervals: ranges of training samples and of suites, and interpolation between batch sizes.
 RANGES = ("predictors/auto", "predictors/trees", "measure", "serving/step_times.py")
 # Steps of networks.
-OPEN = ("services/models/steps.py",)
+OPEN = ("steps/timing.py",)
 
 
 def figure(middle: float, low: float, high: float) -> tuple[float, Band[float]]:

@@ -10,7 +10,7 @@ import pytest
 from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.ops import OP_CODE
-from app.services.models.networks import Network, all_rows
+from app.steps.networks import Network, all_rows
 from app.tables.ops import OUTPUT_BYTES
 from app.tables.workload import FORWARD, Workload
 

@@ -12,12 +12,12 @@ from app.graphs.importers.hf import lower
 from app.graphs.narrow_products import with_quantised_operands
 from app.graphs.roles import ADAPTER, EXPERTS, learning, of_experts
 from app.graphs.run import Parallelism, Run
-from app.graphs.step_memory import memory
-from app.graphs.stragglers import in_step, slowest_of
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import MEGATRON
+from app.steps.memory import memory
+from app.steps.stragglers import in_step, slowest_of
 from app.tables.workload import BACKWARD, UPDATE, Workload
 from tests.unit.transformers import config
 

@@ -11,14 +11,14 @@ import pytest
 from app.bands.conformal import Intervals
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
-from app.graphs.internode_collectives import in_racks, within_nodes
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.predictor import Auto
 from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
 from app.services.operators.explanations import explanations
-from app.services.operators.internode import OperatorQuery, predict_on
+from app.steps.internode_collectives import in_racks, within_nodes
+from app.steps.predict_rows import OperatorQuery, predict_on
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements

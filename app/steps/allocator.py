@@ -14,7 +14,7 @@ import numpy as np
 
 from app.graphs.batched import by_row
 from app.graphs.run import Run
-from app.graphs.step_memory import memory
+from app.steps.memory import memory
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuTable
 from app.tables.workload import FORWARD, Workload

@@ -9,15 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.engine import Engine
-from app.graphs.internode_collectives import Across, in_racks, over_nodes, within_nodes
 from app.graphs.run import Parallelism
 from app.predictors.priors import IS_COLLECTIVE
-from app.services.operators.common import predict_with_hits
+from app.steps.internode_collectives import Across, in_racks, over_nodes, within_nodes
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 
+# Most rows predicted at once, whose columns fit the cache; no power of two, which would map them to the same lines.
+CHUNK = 16_000
 # Default network bandwidth per device, bytes per second.
 USUAL_BYTES_PER_S = Parallelism().network_bytes_per_s
 
@@ -94,8 +95,8 @@ class OperatorQuery(NamedTuple):
     def predict_within(self, ops: OpTable, targets: Sequence[int], requested: OpTable | None = None) -> Predictions:
         """Return the predictors' answers within a node, GPU by GPU; `requested` rows are looked up as measured."""
         i, j = np.tile(np.arange(len(ops)), len(targets)), np.repeat(np.array(targets, dtype=np.intp), len(ops))
-        return predict_with_hits(
-            self.engine, ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
+        return self.engine.predict_with_hits(
+            ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
 
     def predict(self, ops: OpTable, targets: Sequence[int]) -> Predictions:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from app.graphs.build import Builder
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.inserted_rows import with_column
-from app.graphs.pace import Launches, pace_of, start
 from app.graphs.run import Parallelism, Run
-from app.graphs.schedule import schedule
-from app.graphs.step_interval import step_interval
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
+from app.steps.pace import Launches, pace_of, start
+from app.steps.schedule import schedule
+from app.steps.step_interval import step_interval
 from app.tables.predictions import Predictions
 from tests.unit.networks import gpt2, roofline
 

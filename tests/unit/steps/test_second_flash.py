@@ -9,7 +9,7 @@ import pytest
 
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
-from app.graphs.second_flash import with_second_flash
+from app.steps.second_flash import with_second_flash
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions

@@ -24,8 +24,8 @@ from app.graphs.data_parallel import gradient_bytes
 from app.graphs.operands import fed_by
 from app.graphs.roles import learning, of_experts, of_scores
 from app.graphs.run import Run
-from app.graphs.stages import stage_repeats
 from app.graphs.training_pass import recomputed
+from app.steps.stages import stage_repeats
 from app.tables.arrays import Floats, Ints
 from app.tables.workload import FORWARD, Workload
 

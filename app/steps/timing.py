@@ -16,22 +16,21 @@ import numpy as np
 from app.bands.band import width_at
 from app.bands.group_widths import network_widths
 from app.engine.engine import Engine
-from app.graphs.allocator import allocating
 from app.graphs.batched import expanded, per_configuration, unique_rows
 from app.graphs.build import Builder
-from app.graphs.early_launch import with_early_launches
-from app.graphs.input_copy import COPY_SPREAD, input_copy_s
-from app.graphs.network_rows import in_network
 from app.graphs.run import Run
-from app.graphs.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
-from app.graphs.step_interval import step_interval
-from app.graphs.stragglers import in_step
 from app.ops import OP_CODE
 from app.ops.stacks import EAGER_HOST_S, NO_WAIT
-from app.services.models.networks import Prepared
-from app.services.models.quickest_kernels import quickest_kernels
-from app.services.operators.internode import predict_on
-from app.services.operators.operator_tables import CHUNK, slice_rows
+from app.steps.allocator import allocating
+from app.steps.early_launch import with_early_launches
+from app.steps.input_copy import COPY_SPREAD, input_copy_s
+from app.steps.network_rows import in_network
+from app.steps.networks import Prepared
+from app.steps.predict_rows import CHUNK, predict_on
+from app.steps.quickest_kernels import quickest_kernels
+from app.steps.schedule import EAGER_GAP_S, EAGER_HOST_SPREAD, Schedule, schedule
+from app.steps.step_interval import step_interval
+from app.steps.stragglers import in_step
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -156,7 +155,7 @@ def _predict_in_chunks(ops: OpTable, g: int, predict: Callable[[OpTable], Predic
     """Return the predictions of rows on g GPUs, GPU by GPU, in chunks that fit the cache."""
     if len(ops) <= CHUNK:
         return predict(ops)
-    parts = [predict(slice_rows(ops, first, first + CHUNK)) for first in range(0, len(ops), CHUNK)]
+    parts = [predict(ops.slice(first, first + CHUNK)) for first in range(0, len(ops), CHUNK)]
     return Predictions(
         *(
             np.concatenate([getattr(part, name).reshape(g, -1) for part in parts], axis=1).ravel()

@@ -22,11 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from app.graphs.batched import by_row
-from app.graphs.pace import Launches, Pace, State, pace_of, paces_of, start, still
 from app.graphs.run import Run
-from app.graphs.stages import stage_repeats
 from app.ops import OP_CODE
 from app.predictors.priors import SENDS
+from app.steps.pace import Launches, Pace, State, pace_of, paces_of, start, still
+from app.steps.stages import stage_repeats
 from app.tables.arrays import Bools, Floats
 from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Workload
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.graphs.host_collectives import with_host_collectives
 from app.graphs.run import Run
-from app.graphs.second_flash import with_second_flash
-from app.graphs.single_loads import with_single_loads
-from app.graphs.steady_products import with_steady_products
+from app.steps.host_collectives import with_host_collectives
+from app.steps.second_flash import with_second_flash
+from app.steps.single_loads import with_single_loads
+from app.steps.steady_products import with_steady_products
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions

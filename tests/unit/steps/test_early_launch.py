@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.engine.curated import load_seed_specs
-from app.graphs.early_launch import with_early_launches
 from app.graphs.run import Run
 from app.ops.stacks import launches_early
+from app.steps.early_launch import with_early_launches
 from app.tables.gpus import GpuTable
 from app.tables.predictions import Predictions
 

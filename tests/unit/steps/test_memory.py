@@ -8,8 +8,8 @@ import pytest
 
 from app.graphs.build import Builder
 from app.graphs.run import Parallelism, Run
-from app.graphs.step_memory import RESERVE_BYTES, memory
 from app.graphs.training_pass import training
+from app.steps.memory import RESERVE_BYTES, memory
 from tests.unit.networks import gpt2
 
 TRAINING = Run(mode="training", optimizer="adam")

@@ -17,12 +17,12 @@ from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.fuse_pass import fused
 from app.graphs.memory_format import in_memory_format
 from app.graphs.run import Run
-from app.graphs.step_memory import Memory, memories
 from app.graphs.training_pass import training
 from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
-from app.services.graphs.graph_store import SizedCache
+from app.runtime.sized_cache import SizedCache
+from app.steps.memory import Memory, memories
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload

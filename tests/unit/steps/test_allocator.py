@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from app.engine.curated import load_seed_specs
-from app.graphs.allocator import FULL_S, HIP_SEGMENT_S, SEGMENT_S, allocating
 from app.graphs.build import Builder
 from app.graphs.run import Run
-from app.graphs.schedule import schedule
 from app.graphs.training_pass import training
+from app.steps.allocator import FULL_S, HIP_SEGMENT_S, SEGMENT_S, allocating
+from app.steps.schedule import schedule
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, FORWARD

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.graphs.schedule import Schedule
 from app.runtime.compiled import compiled
+from app.steps.schedule import Schedule
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import Predictions
 

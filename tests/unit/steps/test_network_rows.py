@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from app.engine.curated import load_seed_specs
-from app.graphs.host_collectives import with_host_collectives
 from app.graphs.run import Run
-from app.graphs.single_loads import with_single_loads
-from app.graphs.steady_products import STEADY, with_steady_products
 from app.ops.alignment import ACCESSES_PER_CLOCK
+from app.steps.host_collectives import with_host_collectives
+from app.steps.single_loads import with_single_loads
+from app.steps.steady_products import STEADY, with_steady_products
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, MEMORY, Predictions

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.graphs.build import Builder
 from app.graphs.run import Parallelism, Run
-from app.graphs.schedule import schedule
-from app.graphs.stages import stage_repeats
+from app.steps.schedule import schedule
+from app.steps.stages import stage_repeats
 from tests.unit.networks import gpt2, roofline
 
 
