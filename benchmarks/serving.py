@@ -23,7 +23,7 @@ from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.services.serving.predict_serving import predict_serving
-from app.services.serving.step_tables import TableQuery
+from app.steps.timing import StepQuery
 from app.wire.job_plan_form import read_plan
 from app.wire.served_choice_form import ServingPlanResponse
 from app.wire.serving_form import MOST_TRACED, ServingLoad, ServingParallelism, ServingRequest, ServingWorkload
@@ -181,7 +181,7 @@ def _worst(snapshot: Snapshot) -> None:
 def _swept(snapshot: Snapshot, k: int) -> object:
     engine, target = snapshot.engine, snapshot.row_of[GPU]
     deployment = resolve_deployment(workload(k, "closed_form"))
-    query = TableQuery(engine, engine.gpus, [target], "auto")
+    query = StepQuery(engine, engine.gpus, [target], "auto")
     return load_figures(deployment, engines_on(query, deployment, [engine.catalog.specs[target]])[0])
 
 

@@ -76,7 +76,7 @@ class Run:
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
-    early_launch  True if each kernel is set up while the one before it ends (app.steps.early_launch)
+    early_launch  True if each kernel is set up while the one before it ends (app.steps.corrections)
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
@@ -89,7 +89,7 @@ class Run:
     multi_tensor  True if the update is torch.optim's, an operation after the other, not one fused kernel
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
-    emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.allocator)
+    emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
     recompute     True if backward recomputes each block's activations instead of saving them
     recompute_scores  True if it recomputes those between attention's two products only (Korthikanti et al. 2022)
     """

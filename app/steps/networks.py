@@ -43,32 +43,38 @@ class Network:
     key_bytes: int = field(default=100, compare=False)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A network as one device runs it, in c configurations (mostly one): n rows, and u distinct ones to predict.
+@dataclass(frozen=True, kw_only=True)
+class StepRows:
+    """n rows of a step in c configurations (mostly one), and u distinct ones, which are predicted.
 
     distinct  the rows to predict, and the index of each workload row among them; of row k in c configurations the c
               indices from k c on
-    runs      float64 [n] or [c, n], how often each row runs in a pass over one microbatch
     group     int [n], into `groups`
     groups    names of the breakdown's lines
-    memory    memory of a device
-    fixed_bytes  the part of it that does not depend on the batch
     """
 
     workload: Workload
     distinct: Distinct
-    runs: Floats
     group: Ints
     groups: tuple[str, ...]
-    memory: Memory
-    fixed_bytes: float
     configurations: int = 1
 
     @cached_property
     def work(self) -> Work:
         """Work of each distinct row, one repetition."""
         return work_of(self.distinct.table, kinds_of(self.distinct.table))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(StepRows):
+    """A network as one device runs it, in one configuration.
+
+    memory  memory of a device
+    fixed_bytes  the part of it that does not depend on the batch
+    """
+
+    memory: Memory
+    fixed_bytes: float
 
 
 def prepare(network: Network, run: Run) -> Prepared:
@@ -110,7 +116,7 @@ def all_rows(network: Network, run: Run) -> Workload:
 def rows_per_step(rows: Prepared, run: Run) -> Floats:
     """Return how often each row runs in a whole step over all pipeline stages, float64 [n]."""
     each = run.parallelism.microbatches * run.accumulation
-    times: Floats = rows.runs * np.where(rows.workload.phase == UPDATE, 1.0, each)
+    times: Floats = rows.workload.runs * np.where(rows.workload.phase == UPDATE, 1.0, each)
     return times
 
 
@@ -122,34 +128,44 @@ def bytes_for_batch(rows: Workload, run: Run, batch: int) -> float:
 def _prepared(network: Network, run: Run) -> Prepared:
     workload = all_rows(network, run)
     memory, empty = memories(workload, run, (1.0, 0.0))
-    return prepare_rows(workload, memory, empty.required_bytes)
+    return with_memory(step_rows(workload), memory, empty.required_bytes)
 
 
-def prepare_rows(workload: Workload, memory: Memory, fixed_bytes: float, *, configurations: int = 1) -> Prepared:
-    """Return these rows of one device, prepared, with its memory."""
+def step_rows(workload: Workload, configurations: int = 1) -> StepRows:
+    """Return these rows of one device with the distinct ones among them."""
     kinds, kind = np.unique(workload.ops.kind, return_inverse=True)
     names = [OPS[code].group for code in kinds.tolist()]
     groups = tuple(dict.fromkeys(names))
-    return Prepared(
+    group = np.array([groups.index(name) for name in names], dtype=np.intp)[kind]
+    return StepRows(
         workload=workload,
-        distinct=distinct_rows(workload.ops),
-        runs=workload.runs,
-        group=np.array([groups.index(name) for name in names], dtype=np.intp)[kind],
+        distinct=_distinct_rows(workload.ops),
+        group=group,
         groups=groups,
-        memory=memory,
-        fixed_bytes=fixed_bytes,
         configurations=configurations,
     )
 
 
-def distinct_rows(ops: OpTable) -> Distinct:
+def with_memory(rows: StepRows, memory: Memory, fixed_bytes: float) -> Prepared:
+    """Return these rows, prepared, with the memory of a device."""
+    return Prepared(
+        workload=rows.workload,
+        distinct=rows.distinct,
+        group=rows.group,
+        groups=rows.groups,
+        memory=memory,
+        fixed_bytes=fixed_bytes,
+    )
+
+
+def _distinct_rows(ops: OpTable) -> Distinct:
     """Rows of a network, equal ones once, in the order in which they stand.
 
     Of c configurations (app/graphs/batched.py), in whatever order; `row` and `repeats` are those of row k from k c on.
     """
     every = unique_rows(ops)
-    found = deduplicate(every.table)
-    return Distinct(found.table, every.rows(found.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
+    distinct = deduplicate(every.table)
+    return Distinct(distinct.table, every.rows(distinct.row).reshape(-1), by_row(ops.column("count")).reshape(-1))
 
 
 _cache: SizedCache[Prepared] = SizedCache(_CACHE_BYTES)

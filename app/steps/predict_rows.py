@@ -1,21 +1,129 @@
-"""Predict operators on several GPUs, including collectives over several nodes; predictors only cover one node."""
+"""Predict rows of a network on several GPUs, each by its quickest kernel, with collectives over several nodes.
+
+Predictors cover collectives within a node, where they were measured; those over several follow alpha-beta models of
+rings and trees (Thakur et al. 2005; NCCL's double trees). Over N nodes of L devices each (n = N L), a ring moves
+S (n - 1) / n bytes over each link within a node and over the node's L network adapters together. Its time is the larger
+of the node's own time for those bytes (`within_nodes`) and the adapters' time, plus latency: N hops between nodes and
+the hops within the other nodes, twice for all_reduce; or, if shorter, a tree of log2 N levels that moves the same bytes
+(NCCL picks the faster). all_to_all sends S / n to every other device: to other nodes through the device's own adapter,
+concurrently within the node. send_recv passes S through the adapter. Machines joined by one link domain (a rack such as
+NVL72) count as one node, several racks as several nodes.
+
+A serving stack chooses among kernels. An all-reduce is the stack's own or the library's, by size. SGLang multiplies in
+FP8 by blocks with DeepGEMM or with TensorRT-LLM's kernels from FlashInfer, by GPU
+(srt/layers/quantization/fp8_utils.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from app.engine.engine import Engine
 from app.graphs.run import Parallelism
+from app.ops import OP_CODE, OPS
+from app.ops.collective import CUSTOM, NCCL
+from app.ops.figures import Pattern
+from app.ops.stacks import stack_of
 from app.predictors.priors import IS_COLLECTIVE
-from app.steps.internode_collectives import Across, in_racks, over_nodes, within_nodes
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPE_CODE, OpTable, concatenate
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
+
+# Launch and protocol overhead, and a hop within a node: NCCL on eight A100, H100 and B200 (NVLink).
+_BASE_S, _HOP_S = 9e-6, 1e-6
+# A hop through adapters and switches, and the payload share of an adapter's bandwidth: InfiniBand, RoCE.
+_NETWORK_HOP_S, _NETWORK_SHARE = 5e-6, 0.9
+
+
+def in_racks(ops: OpTable, joined: float) -> OpTable:
+    """Return the collectives with racks in place of nodes; `joined` devices share one link domain.
+
+    Every rack holds equally many devices; at least one row is a collective.
+    """
+    rows = np.flatnonzero(IS_COLLECTIVE[ops.kind])
+    n, spread = ops.column("devices")[rows], ops.column("spread")[rows]
+    least = np.minimum(np.ceil(np.fmax(spread, n) / joined), n)
+    (n, least), row = np.unique(np.array([n, least]), axis=1, return_inverse=True)
+    racks = n
+    for k in range(1, isqrt(int(n.max())) + 1):
+        for divisor in (k, n / k):
+            racks = np.where((n % k == 0.0) & (divisor >= least), np.minimum(racks, divisor), racks)
+    dims = ops.dims.copy()
+    dims[ops.fields["nodes"], rows] = racks[row.ravel()]
+    return replace(ops, dims=dims)
+
+
+def within_nodes(ops: OpTable) -> OpTable:
+    """Return each collective's part within one node: as many bytes over each of the node's own links."""
+    size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
+    each, dims = n / nodes, ops.dims.copy()
+    sent = np.where(_IS_EXCHANGE[ops.kind], each / n, (n - 1.0) / n * each / np.maximum(each - 1.0, 1.0))
+    dims[ops.fields["message_bytes"]] = np.maximum(size * sent, 1.0)
+    dims[ops.fields["spread"]] /= nodes
+    dims[ops.fields["devices"]], dims[ops.fields["nodes"]] = each, 1.0
+    return replace(ops, dims=dims)
+
+
+_IS_EXCHANGE = np.array([op.pattern == Pattern("exchange") for op in OPS])
+
+
+class Across(NamedTuple):
+    """Parts of the time of collectives over several nodes, seconds, float64 [n, g] each.
+
+    node      time of the part within a node; 0 where there is none
+    adapters  launch overhead and the bytes through a node's network adapters, concurrent with `node`
+    hops      latency at other nodes, in addition
+    """
+
+    node: Floats
+    adapters: Floats
+    hops: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Total time, seconds, float64 [n, g]."""
+        whole: Floats = np.maximum(self.node, self.adapters) + self.hops
+        return whole
+
+
+def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Across:
+    """Return the parts of the time of collectives over several nodes.
+
+    within_s             float64 [n, g], predicted seconds of `within_nodes` on each GPU; NaN for a GPU without a link,
+                         whose bytes all pass through an adapter
+    network_bytes_per_s  bandwidth of one adapter, one way
+    """
+    size, n, nodes = (ops.column(name)[:, None] for name in ("message_bytes", "devices", "nodes"))
+    each = n / nodes
+    adapter = _NETWORK_SHARE * network_bytes_per_s
+    linked = np.isfinite(within_s)
+    near = np.where((each > 1.0) & linked, within_s, 0.0)
+    # Rings enter and leave a node through all of its adapters.
+    moved = size * (n - 1.0) / n / (np.where(linked, each, 1.0) * adapter)
+    ring = nodes * _NETWORK_HOP_S + (nodes - 1.0) * (each - 1.0) * _HOP_S
+    tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S
+    away = size * (n - each) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
+    once = Across(near, _BASE_S + moved, ring)
+    parts = {
+        Pattern("ring", 2): Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
+        Pattern("ring", 1): once,
+        # Devices send independently, so the node's sending overlaps the latency of messages.
+        Pattern("exchange"): Across(near, _BASE_S + away, np.zeros_like(near)),
+        Pattern("send"): Across(np.zeros_like(near), _BASE_S + size / adapter, np.full_like(near, _NETWORK_HOP_S)),
+    }
+    total = Across(*np.zeros((3, *near.shape)))
+    for pattern, across in parts.items():
+        rows = np.isin(ops.kind, [kind for kind, op in enumerate(OPS) if op.pattern == pattern])[:, None]
+        if rows.any():
+            total = Across(*(np.where(rows, part, rest) for part, rest in zip(across, total, strict=True)))
+    return total
+
 
 # Most rows predicted at once, whose columns fit the cache; no power of two, which would map them to the same lines.
 CHUNK = 16_000
@@ -155,3 +263,78 @@ def _replace_times(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -
     for name, column in columns.items():
         column[rows] = changed[name]
     return replace(answer, **columns)
+
+
+_SUM, _PRODUCT, _BY_BLOCKS = OP_CODE["all_reduce"], OP_CODE["linear"], DTYPE_CODE["fp8_block"]
+_SGLANG, _TRTLLM = stack_of("sglang"), stack_of("trtllm")
+
+
+def predict_quickest(
+    engine: Engine,
+    ops: OpTable,
+    gpus: GpuTable,
+    targets: Sequence[int],
+    *,
+    predictor: str,
+    coverage: float,
+    network_bytes_per_s: float,
+) -> Predictions:
+    """Return the predictions of n rows on GPU rows `targets`, GPU by GPU, each with its stack's quickest kernel."""
+
+    def predict(rows: OpTable) -> Predictions:
+        parts = [
+            predict_on(
+                engine,
+                rows if len(rows) <= CHUNK else rows.slice(first, first + CHUNK),
+                gpus,
+                targets,
+                predictor=predictor,
+                coverage=coverage,
+                network_bytes_per_s=network_bytes_per_s,
+            )
+            for first in range(0, max(len(rows), 1), CHUNK)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        columns = ([getattr(part, name) for part in parts] for name in Predictions.__dataclass_fields__)
+        rows_of = ([column.reshape(len(targets), -1) for column in each] for each in columns)
+        return Predictions(*(np.concatenate(each, axis=1).ravel() for each in rows_of))
+
+    return quickest_kernels(ops, len(targets), predict)
+
+
+def quickest_kernels(ops: OpTable, targets: int, predict: Callable[[OpTable], Predictions]) -> Predictions:
+    """Return the predictions of a network's rows on `targets` GPUs, GPU by GPU, from those of `predict`.
+
+    Rows whose stack has another kernel are also predicted with that one, and have the quicker prediction of both.
+    """
+    sums, products = _with_choice(ops, _SUM, "implementation", CUSTOM), _products(ops)
+    own = np.flatnonzero(sums | products)
+    if not len(own):
+        return predict(ops)
+    others = ops.take(own)
+    dims = others.dims.copy()
+    for rows, field, value in ((sums, "implementation", NCCL), (products, "stack", _TRTLLM)):
+        if rows.any():
+            dims[others.fields[field], rows[own]] = value
+    every = predict(concatenate([ops, replace(others, dims=dims)]))
+    n = len(ops)
+    first = np.arange(targets)[:, None] * (n + len(own))
+    own_kernel, other_kernel = (first + rows for rows in (np.arange(n), n + np.arange(len(own))))
+    own_kernel[:, own] = np.where(
+        every.latency_s[other_kernel] < every.latency_s[own_kernel[:, own]], other_kernel, own_kernel[:, own]
+    )
+    chosen = own_kernel.ravel()
+    return Predictions(*(getattr(every, name)[chosen] for name in Predictions.__dataclass_fields__))
+
+
+def _products(ops: OpTable) -> Bools:
+    """Return SGLang's products in FP8 by blocks, bool [n]."""
+    by_blocks: Bools = ops.dtype == _BY_BLOCKS
+    return by_blocks & _with_choice(ops, _PRODUCT, "stack", _SGLANG)
+
+
+def _with_choice(ops: OpTable, kind: int, field: str, value: float) -> Bools:
+    """Return the rows of one operator whose `field` has this value, bool [n]."""
+    rows: Bools = ops.kind == kind
+    return rows & (ops.column(field) == value) if rows.any() else rows

@@ -1,12 +1,15 @@
-"""Split of a network into pipeline stages of whole consecutive layers that minimises the largest stage."""
+"""Split of a network into pipeline stages: whole consecutive layers, the largest stage minimal; their transfers."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from app.graphs.batched import work_of_rows
+from app.graphs.batched import per_configuration, unique_rows, work_of_rows
+from app.graphs.build import Builder
+from app.graphs.run import Run
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats
+from app.tables.ops import OpTable
 from app.tables.workload import FORWARD, Workload
 
 # FLOPs per byte of bandwidth: about the ratio of tensor cores to HBM in 16 bits. It hardly matters: layers of a
@@ -87,3 +90,21 @@ def _filled(cost: Floats, repeats: Floats, most: float, dealt: Floats) -> bool:
             dealt[stage, block] = layers - here - (more - 1) * fits
             room = most - dealt[stage, block] * each
     return True
+
+
+def stage_transfer(rows: Workload, run: Run) -> OpTable:
+    """Return the transfer of a microbatch's activations between pipeline stages: one row, or one per configuration.
+
+    Stages are cut between layers; the transfer is the output of the most repeated layer.
+    """
+    longest = np.atleast_1d(rows.repeats[..., : rows.blocks].argmax(axis=-1))
+    last = np.searchsorted(rows.block, longest, side="right") - 1
+    written = np.atleast_2d(rows.output_bytes)
+    message = np.maximum(written[np.arange(len(written)), last], 1.0)
+    builder = Builder(run.dtype)
+    split = run.parallelism
+    nodes, spread = 2.0 if split.nodes > 1 else 1.0, float(split.devices)
+    builder.add(
+        "send_recv", outputs=0.0, message_bytes=per_configuration(message), devices=2.0, nodes=nodes, spread=spread
+    )
+    return unique_rows(builder.build().ops).table

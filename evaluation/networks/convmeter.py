@@ -29,7 +29,7 @@ from app.graphs.convnets import lower
 from app.graphs.run import Run
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.steps.networks import Network, prepare
-from app.steps.timing import time_step
+from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
@@ -252,7 +252,7 @@ def _run(run: str, batch: float, size: int, dtype: str) -> Run:
 def _step_s(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> float:
     """Return the predicted step time of network `name` on GPU row `gpu`, seconds."""
     rows = prepare(Network(("convnet", name), partial(lower, name)), run)
-    step = time_step(engine, rows, run, gpus, [gpu], predictor=PREDICTOR, coverage=COVERAGE, launched=True)
+    step = time_step(StepQuery(engine, gpus, [gpu], PREDICTOR, COVERAGE), rows, run, launched=True)
     return float(step.done.step_s[0])
 
 

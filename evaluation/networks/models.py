@@ -22,7 +22,7 @@ from app.graphs.importers import hf
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
 from app.steps.networks import Network, prepare
-from app.steps.timing import time_step
+from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Floats
 from app.tables.operator_runs import OperatorRuns
 from app.tables.workload import BACKWARD, FORWARD
@@ -111,8 +111,8 @@ def predicted_models(fitted: Fitted, runs: Sequence[Measured], data: NeuSightDat
         config = read_config(data.folder, model)
         rows = prepare(Network(("neusight", model), partial(hf.lower, config)), run)
         targets = [data.gpus.ids.index(measured.gpu) for measured in here]
-        name = fitted.predictor.name
-        step = time_step(engine, rows, run, data.gpus, targets, predictor=name, coverage=COVERAGE, launched=True)
+        query = StepQuery(engine, data.gpus, targets, fitted.predictor.name, COVERAGE)
+        step = time_step(query, rows, run, launched=True)
         for k, measured in enumerate(here):
             seconds = (step.low_s[k], step.done.step_s[k], step.high_s[k])
             yield _cell(measured, seconds, step.done.phases_s[[FORWARD, BACKWARD], k], data)

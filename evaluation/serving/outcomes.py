@@ -16,8 +16,8 @@ from app.services.serving.engines import engines_on
 from app.services.serving.figures import LoadFigures
 from app.services.serving.host_fit import MeasuredLoad, search_host
 from app.services.serving.predict_serving import predict_served
-from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import HostTimes
+from app.steps.timing import StepQuery
 from app.wire.serving_form import ServedTime, ServingPrediction, ServingRequest
 from evaluation.serving.loads import INFERENCEX, Load, read_loads
 from evaluation.study import PREDICTOR, Progress, compared, grouped
@@ -86,7 +86,7 @@ def _on_engines(engine: Engine, loads: Sequence[Load]) -> list[MeasuredLoad]:
     for load in loads:
         target = rows.row(load.gpu, ("gpu",))
         deployment = resolve_deployment(load.workload)
-        query = TableQuery(engine, rows.table(), [target], PREDICTOR)
+        query = StepQuery(engine, rows.table(), [target], PREDICTOR)
         (served,) = engines_on(query, deployment, [rows.spec(target)])
         ready.append(MeasuredLoad(deployment, served, 1e-3 * load.measured.ttft_ms, 1e-3 * load.measured.tpot_ms))
     return ready

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from app.engine.engine import Engine
 from app.graphs.run import Mode
 from app.services.models.resolve_networks import resolve_network
 from app.steps.networks import prepare
-from app.steps.timing import time_step
+from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from evaluation.render import Report, Table
@@ -102,9 +101,9 @@ def _step_s(point: Point, engine: Engine, query: _Query) -> Floats:
     )
     network, run = resolve_network(workload, None)
     target = engine.gpus.ids.index(engine.catalog.resolve(point.gpu).id)
-    timed = partial(time_step, predictor=PREDICTOR, coverage=COVERAGE, launched=False)
+    of_gpu = StepQuery(engine, engine.gpus, [target], PREDICTOR, COVERAGE)
     by_stack, by_modules = (
-        timed(engine, prepare(network, each), each, engine.gpus, [target]) for each in (run, replace(run, stack=None))
+        time_step(of_gpu, prepare(network, each), each, launched=False) for each in (run, replace(run, stack=None))
     )
     ends = (by_stack.done.step_s, by_stack.low_s, by_stack.high_s, by_modules.done.step_s)
     return np.array([float(end[0]) for end in ends])

@@ -18,7 +18,7 @@ from app.services.operators.common import require_predictor
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import engines_on, have_room
 from app.services.serving.predict_serving import runnable
-from app.services.serving.step_tables import TableQuery
+from app.steps.timing import StepQuery
 from app.tables.gpus import GpuSpec
 from app.wire.prediction_form import Skipped
 from app.wire.serving_form import ServingRequest, ServingWorkload
@@ -106,7 +106,7 @@ class Splits:
     def _priced(self, deployment: Deployment, targets: Sequence[int], among: Sequence[GpuSpec]) -> list[Option]:
         if not targets:
             return []
-        query = TableQuery(self._snapshot.engine, self._rows.table(), targets, self._asked.predictor)
+        query = StepQuery(self._snapshot.engine, self._rows.table(), targets, self._asked.predictor)
         specs = [self._of[target].spec for target in targets]
         engines = engines_on(query, deployment, specs, room=max(BUDGETS), among=among)
         return [

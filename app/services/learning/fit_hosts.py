@@ -19,8 +19,8 @@ from app.predictors.auto.predictor import Auto
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.host_fit import MeasuredLoad, search_host
-from app.services.serving.step_tables import TableQuery
 from app.serving.stacks import HOST, HostTimes
+from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.training.fit import Trained
 from app.wire.serving_form import ServingWorkload
@@ -133,7 +133,7 @@ def _loads(engine: Engine, points: Sequence[_Point]) -> Iterator[MeasuredLoad]:
     for gpu, _, point in points:
         target = rows.row(gpu, ("gpu",))
         deployment = resolve_deployment(msgspec.convert(point.workload, ServingWorkload))
-        query = TableQuery(engine, rows.table(), [target], Auto.name)
+        query = StepQuery(engine, rows.table(), [target], Auto.name)
         (served,) = engines_on(query, deployment, [rows.spec(target)])
         yield MeasuredLoad(deployment, served, point.ttft_s, point.tpot_s)
 

@@ -84,7 +84,7 @@ def workload_mix(
     elif isinstance(predict_request, ModelRequest | GraphRequest):
         ready = prepare(*resolve_network(predict_request.workload, graphs))
         table, row = ready.distinct.table, ready.distinct.row
-        mix = Mix(table, _counted(row, ready.runs, len(table)))
+        mix = Mix(table, _counted(row, ready.workload.runs, len(table)))
     else:
         raise _refused(("workload", "kind"), "send operators, model or graph")
     if len(mix.table) > max_rows:

@@ -21,7 +21,8 @@ from app.services.operators.common import ROOFLINE, gpu_warnings, uses_slot
 from app.services.operators.explanations import explanations
 from app.steps.networks import Prepared, rows_per_step
 from app.steps.predict_rows import OperatorQuery
-from app.steps.timing import Step, stage_transfer
+from app.steps.stages import stage_transfer
+from app.steps.timing import Step
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES

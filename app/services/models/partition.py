@@ -19,7 +19,7 @@ from app.services.operators.common import gpu_warnings, require_predictor, unsup
 from app.steps.memory import RESERVE_BYTES
 from app.steps.networks import Prepared, prepare
 from app.steps.schedule import EAGER_GAP_S
-from app.steps.timing import Step, time_step
+from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
@@ -62,8 +62,8 @@ def partition_network(
         message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
         raise _refused(("workload",), message)
     launched = is_host_launched(predict_request.workload.software, run.mode, run.dtype)
-    options = {"predictor": predict_request.predictor, "coverage": predict_request.coverage}
-    step = time_step(engine, ready, run, gpus, targets, launched=launched, **options)  # type: ignore[arg-type]
+    query = StepQuery(engine, gpus, targets, predict_request.predictor, predict_request.coverage)
+    step = time_step(query, ready, run, launched=launched)
     links = _links(request, rows, targets)
     link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])

@@ -29,7 +29,7 @@ from app.services.models.serving import serving_figures
 from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
 from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
 from app.steps.networks import Network, Prepared, prepare
-from app.steps.timing import Step, time_step
+from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
@@ -70,24 +70,14 @@ def predict_network(
         return PredictResponse([], skipped)
     launched = is_host_launched(workload.software, run.mode, run.dtype) and not whole
 
-    def step_of(ready: Prepared, run: Run) -> Step:
-        return time_step(
-            engine,
-            ready,
-            run,
-            gpus,
-            targets,
-            predictor=request.predictor,
-            coverage=request.coverage,
-            launched=launched,
-        )
+    query = StepQuery(engine, gpus, targets, request.predictor, request.coverage)
 
     def step_s(workload: ModelWorkload) -> Floats:
         network, run = find(workload)
-        return step_of(rows_of(network, run), run).done.step_s
+        return time_step(query, rows_of(network, run), run, launched=launched).done.step_s
 
     key = network_key(network, run, launched=launched)
-    step = _with_measured(step_of(ready, run), engine, key, rows, targets, request)
+    step = _with_measured(time_step(query, ready, run, launched=launched), engine, key, rows, targets, request)
     if (assumption := run_assumption(workload, run)) is not None:
         step = step.widened(OTHER[assumption.other].token.above, request.coverage)
     answer = NetworkAnswer(

@@ -13,7 +13,7 @@ from app.graphs.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
 from app.predictors import capabilities
-from app.steps.networks import Prepared, prepare_rows
+from app.steps.networks import Prepared, step_rows, with_memory
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
 
@@ -33,7 +33,7 @@ def as_one_row(ready: Prepared, run: Run) -> Prepared:
     Raises BadInput like `network_figures`.
     """
     totals = network_figures(ready.workload, run)
-    return prepare_rows(_workload(_table(totals, run)), ready.memory, ready.fixed_bytes)
+    return with_memory(step_rows(_workload(_table(totals, run))), ready.memory, ready.fixed_bytes)
 
 
 def network_figures(rows: Workload, run: Run) -> Figures:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.services.serving.deployment import Deployment, run_of
-from app.services.serving.step_tables import Axes, TableQuery, Tables, axes_of, step_tables
+from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine_limits import EngineLimits
 from app.serving.stacks import HostTimes
 from app.serving.steady_state import Shape
@@ -28,6 +28,7 @@ from app.serving.step_times import (
 )
 from app.steps.memory import Memory
 from app.steps.networks import prepare
+from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
 
@@ -61,7 +62,7 @@ class Engine(NamedTuple):
 
 
 def engines_on(
-    query: TableQuery,
+    query: StepQuery,
     deployment: Deployment,
     specs: Sequence[GpuSpec],
     *,

@@ -19,8 +19,8 @@ from app.services.serving.deployment import refused, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_factor
 from app.services.serving.predict_serving import predict_serving
 from app.services.serving.served_points import known_of
-from app.services.serving.step_tables import TableQuery
 from app.serving.queue_state import QueueState, next_times
+from app.steps.timing import StepQuery
 from app.wire.llm_d_form import MODEL_TYPE, EngineState, NextRequestTimes, PredictorStatus
 from app.wire.predict_body import read_request
 from app.wire.serving_form import ServedTime, ServingLoad, ServingRequest
@@ -56,7 +56,7 @@ class NextRequests:
         rows = GpuRows(snapshot)
         (target,) = rows.targets(request)
         deployment, spec = resolve_deployment(workload), rows.spec(target)
-        query = TableQuery(snapshot.engine, rows.table(), [target], request.predictor)
+        query = StepQuery(snapshot.engine, rows.table(), [target], request.predictor)
         (engine,) = engines_on(query, deployment, [spec])
         if not rows.is_uncatalogued(target):
             engine = with_factor(engine, known_of(snapshot.engine, workload, spec, target, request.predictor).factor)

@@ -24,8 +24,8 @@ from app.services.serving.load_figures import load_figures, sequence_limit
 from app.services.serving.served_points import Known, known_of
 from app.services.serving.served_times import milliseconds, served_time, whole_time
 from app.services.serving.simulated import check_predicted
-from app.services.serving.step_tables import TableQuery
 from app.steps.networks import prepare
+from app.steps.timing import StepQuery
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
@@ -79,7 +79,7 @@ def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: 
         return ServingResponse([], skipped)
     check_predicted(len(targets), 0)
     specs = [rows.spec(target) for target in targets]
-    engines = engines_on(TableQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
+    engines = engines_on(StepQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
     answer = _Answer(snapshot, request, deployment, max_rows, steps)
     predictions, simulated = list[ServingPrediction](), 0
     for target, spec, served in zip(targets, specs, engines, strict=True):

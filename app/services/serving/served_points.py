@@ -20,7 +20,7 @@ from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
-from app.services.serving.step_tables import TableQuery
+from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
 from app.wire.serving_form import ServingWorkload
@@ -86,7 +86,7 @@ def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predi
     if known is None:
         workload = msgspec.convert(point.workload, ServingWorkload)
         deployment = resolve_deployment(workload)
-        (served,) = engines_on(TableQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
+        (served,) = engines_on(StepQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
         found = load_figures(deployment, served)
         known = 0.0 if found.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / found.tpot.mean))
         _shifts.put(key, known, len(key[-1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 from weakref import ref
 
@@ -14,28 +14,14 @@ from app.graphs.run import Mode
 from app.ops import OPS
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import Deployment, run_of
-from app.steps.early_launch import with_early_launches
-from app.steps.networks import distinct_rows
-from app.steps.predict_rows import predict_on
-from app.steps.quickest_kernels import quickest_kernels
+from app.steps.networks import step_rows
+from app.steps.timing import StepQuery, time_rows
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import GpuTable
-from app.tables.ops import OpTable
-from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
 _OF_EXPERTS = np.array([op.name in ("moe", "all_to_all") for op in OPS])
 # Operators whose time depends on whose tokens they are given: those with queries of sequences.
 _BY_SEQUENCE = np.array(["query_length" in op.fields for op in OPS])
-
-
-class TableQuery(NamedTuple):
-    """Who predicts, and on which rows of which GPU table."""
-
-    engine: Engine
-    gpus: GpuTable
-    targets: Sequence[int]
-    predictor: str
 
 
 class Axes(NamedTuple):
@@ -87,7 +73,7 @@ def _doubling(first: float, last: float, *, between: bool = False) -> Floats:
     return np.unique(np.concatenate([steps, 1.5 * steps[steps >= 32.0][:-1]])) if between else steps
 
 
-def step_tables(query: TableQuery, deployment: Deployment, axes: Axes) -> Tables:
+def step_tables(query: StepQuery, deployment: Deployment, axes: Axes) -> Tables:
     """Return the seconds of the parts of a step on all targets, cached: loads of a deployment share them.
 
     Raises BadInput for states that the model refuses.
@@ -106,7 +92,7 @@ def step_tables(query: TableQuery, deployment: Deployment, axes: Axes) -> Tables
     return tables
 
 
-def _computed(query: TableQuery, deployment: Deployment, axes: Axes) -> Tables:
+def _computed(query: StepQuery, deployment: Deployment, axes: Axes) -> Tables:
     b, k = len(axes.sequences), len(axes.contexts)
     grid = np.stack(np.meshgrid(axes.sequences, axes.contexts, indexing="ij")).reshape(2, -1)
     apart = np.stack([axes.tokens, np.full(len(axes.tokens), axes.contexts[0])])
@@ -156,7 +142,7 @@ class _Seconds(NamedTuple):
 class _Steps:
     """Lowers and predicts steps of one deployment."""
 
-    def __init__(self, query: TableQuery, deployment: Deployment) -> None:
+    def __init__(self, query: StepQuery, deployment: Deployment) -> None:
         self._query, self._deployment = query, deployment
         # Rows of both modes are of tokens, whosever they are.
         names = [self._names(mode) for mode in ("decode", "prefill")]
@@ -204,22 +190,7 @@ class _Steps:
         return own
 
     def _times(self, rows: Workload, c: int) -> Floats:
-        """Return the seconds of every row in a step, all its runs together, [g, n, c]."""
-        query, found = self._query, distinct_rows(rows.ops)
-        run = self._deployment.run
-
-        def predicted(ops: OpTable) -> Predictions:
-            return predict_on(
-                query.engine,
-                ops,
-                query.gpus,
-                query.targets,
-                predictor=query.predictor,
-                coverage=0.8,
-                network_bytes_per_s=run.parallelism.network_bytes_per_s,
-            )
-
-        answer = quickest_kernels(found.table, len(query.targets), predicted)
-        answer = with_early_launches(answer, run, query.gpus, query.targets)
-        each = answer.latency_s.reshape(len(query.targets), -1)[:, found.row]
-        return each.reshape(len(query.targets), len(rows), c) * by_row(rows.runs)
+        """Return the seconds of every row in a step of an engine whose host waits for nothing, [g, n, c]."""
+        times = time_rows(self._query, step_rows(rows, c), self._deployment.run)
+        seconds = times.launch_s * by_row(times.workload.runs)
+        return np.moveaxis(seconds.reshape(len(rows), -1, c), 1, 0)

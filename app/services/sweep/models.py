@@ -23,9 +23,9 @@ from app.services.models.whole_networks import predicts_networks_only
 from app.services.operators.common import unsupported_mask
 from app.services.sweep.model_groups import Group, Table
 from app.steps.memory import memory
-from app.steps.networks import Prepared, prepare_rows
+from app.steps.networks import StepRows, step_rows
 from app.steps.schedule import STEP_PHASES
-from app.steps.timing import time_step
+from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelRequest, ModelWorkload
@@ -95,19 +95,11 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     """Return FIGURES of the group's configurations `of` with common rows, [figures, c]; None if they cannot run."""
     engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
     used, (run, assumption) = memory(w, group.run), (group.run_of(of), group.assumption)
-    rows = prepare_rows(w, used, 0.0, configurations=len(of))
+    rows = step_rows(w, len(of))
     if _has_unsupported_dtype(rows, target):
         return None
-    step = time_step(
-        engine,
-        rows,
-        run,
-        engine.gpus,
-        [gpu],
-        predictor=target.predictor,
-        coverage=target.coverage,
-        launched=group.launched,
-    )
+    query = StepQuery(engine, engine.gpus, [gpu], target.predictor, target.coverage)
+    step = time_step(query, rows, run, launched=group.launched)
     if assumption is not None:
         step = step.widened(OTHER[assumption.other].token.above, target.coverage)
     done = step.done
@@ -115,7 +107,7 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     return np.vstack([np.vstack([done.step_s, step.low_s, step.high_s, done.phases_s]) * 1e3, kept])
 
 
-def _has_unsupported_dtype(rows: Prepared, target: SweepTarget) -> bool:
+def _has_unsupported_dtype(rows: StepRows, target: SweepTarget) -> bool:
     table, gpus, gpu = rows.distinct.table, target.snapshot.engine.gpus, target.snapshot.row_of[target.gpu]
     if not np.isnan(peaks(gpus)[:, gpu])[table.dtype].any():
         return False

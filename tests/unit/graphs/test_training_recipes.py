@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.engine.curated import load_seed_specs
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.importers.hf import lower
 from app.graphs.narrow_products import with_quantised_operands
@@ -16,8 +17,10 @@ from app.graphs.training_pass import training
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.ops.stacks import MEGATRON
+from app.steps.corrections import slowest_of
 from app.steps.memory import memory
-from app.steps.stragglers import in_step, slowest_of
+from app.steps.timing import corrected_launches
+from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, UPDATE, Workload
 from tests.unit.transformers import config
 
@@ -107,10 +110,11 @@ def test_synchronous_training_waits_for_the_slowest_device() -> None:
     run = replace(RUN, parallelism=Parallelism(data=8))
     w = with_gradient_exchange(training(lower(LLAMA, run), run), run)
     times, collective = np.ones((len(w), 2)), w.ops.kind == OP_CODE["all_reduce"]
-    waited = in_step(w, times, run)
+    gpus = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id.startswith("h100-sxm5")][:1] * 2)
+    waited, _ = corrected_launches(times, w, run, gpus)
     assert (waited[collective] == 1.0).all()
     assert waited[~collective] == pytest.approx(slowest_of(8))
-    assert in_step(w, times, RUN) is times
+    assert corrected_launches(times, w, RUN, gpus)[0] is times
 
 
 def test_megatron_sends_larger_buckets_and_gathers_behind_the_next_forward() -> None:

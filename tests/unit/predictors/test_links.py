@@ -17,8 +17,7 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
 from app.services.operators.explanations import explanations
-from app.steps.internode_collectives import in_racks, within_nodes
-from app.steps.predict_rows import OperatorQuery, predict_on
+from app.steps.predict_rows import OperatorQuery, in_racks, predict_on, within_nodes
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements

@@ -9,17 +9,26 @@ from app.engine.curated import load_seed_specs
 from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.training_pass import training
-from app.steps.allocator import FULL_S, HIP_SEGMENT_S, SEGMENT_S, allocating
+from app.steps.corrections import FULL_S, HIP_SEGMENT_S, SEGMENT_S
 from app.steps.schedule import schedule
+from app.steps.timing import corrected_launches
+from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.workload import BACKWARD, FORWARD
+from app.tables.workload import BACKWARD, FORWARD, Workload
 from tests.unit.networks import gpt2, roofline
 
 CATALOG = Catalog(load_seed_specs())
 GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in ("a100-pcie-80gb", "amd-instinct-mi210", "tesla-p4")])
 RUN = Run(mode="training", optimizer="none", emptied=True)
 MIB = 2**20
+
+
+def allocating(w: Workload, run: Run, gpus: GpuTable, targets: list[int]) -> tuple[Floats, Floats]:
+    """The host's seconds in the driver per launch, and what a launch waits for memory."""
+    none = np.zeros((len(w), len(targets)))
+    device_s, host_s = corrected_launches(none, w, run, gpus.take(np.array(targets)))
+    return np.broadcast_to(host_s, none.shape), device_s
 
 
 def test_segments_follow_tensor_sizes() -> None:

@@ -8,9 +8,10 @@ import pytest
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
 from app.ops.stacks import launches_early
-from app.steps.early_launch import with_early_launches
+from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
 from app.tables.predictions import Predictions
+from tests.unit.operators import mixed, operators
 
 GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in ("a100-sxm4-80gb", "h100-sxm5-80gb")])
 SECONDS = np.array([1e-6, 3e-6, 1e-3])
@@ -19,9 +20,10 @@ SECONDS = np.array([1e-6, 3e-6, 1e-3])
 def _times(software: str | None) -> dict[str, list[float]]:
     seconds, codes = np.tile(SECONDS, len(GPUS)), np.zeros(len(SECONDS) * len(GPUS), dtype=np.intp)
     answer = Predictions(seconds, 0.5 * seconds, 2.0 * seconds, seconds, codes, codes, codes, seconds > 0.0)
-    found = with_early_launches(answer, Run(early_launch=launches_early(software)), GPUS, range(len(GPUS)))
-    assert found.low_s == pytest.approx(0.5 * found.latency_s)
-    return dict(zip(GPUS.ids, found.latency_s.reshape(len(GPUS), -1).tolist(), strict=True))
+    table = mixed([operators("gelu", {"b": 8.0, "h": 8.0}, dtype="fp16")] * len(SECONDS))
+    corrected = corrected_rows(answer, table, Run(mode="decode", early_launch=launches_early(software)), GPUS)
+    assert corrected.low_s == pytest.approx(0.5 * corrected.latency_s)
+    return dict(zip(GPUS.ids, corrected.latency_s.reshape(len(GPUS), -1).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("software", ["trtllm", "trtllm-1.2.0rc6", "TensorRT-LLM-1.1"])

@@ -7,7 +7,7 @@ import pytest
 
 from app.graphs.inserted_rows import table_of
 from app.ops import MIXED_FIELDS, OPS
-from app.steps.internode_collectives import over_nodes, within_nodes
+from app.steps.predict_rows import over_nodes, within_nodes
 from app.tables.ops import DTYPE_CODE, OpTable
 
 LINK, NETWORK, ADAPTER = 300e9, 25e9, 0.9 * 25e9

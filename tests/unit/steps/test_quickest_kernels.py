@@ -5,7 +5,7 @@ import numpy as np
 from app.ops import OP_CODE
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.stacks import STACKS
-from app.steps.quickest_kernels import quickest_kernels
+from app.steps.predict_rows import quickest_kernels
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
 from tests.unit.operators import operators

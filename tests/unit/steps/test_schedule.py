@@ -17,9 +17,8 @@ from app.graphs.inserted_rows import with_column
 from app.graphs.run import Parallelism, Run
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
-from app.steps.pace import Launches, pace_of, start
-from app.steps.schedule import schedule
-from app.steps.step_interval import step_interval
+from app.steps.schedule import Launches, pace_of, schedule, start
+from app.steps.timing import step_interval
 from app.tables.predictions import Predictions
 from tests.unit.networks import gpt2, roofline
 

@@ -9,7 +9,8 @@ import pytest
 
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
-from app.steps.second_flash import with_second_flash
+from app.steps.corrections import CORRECTIONS
+from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -17,6 +18,7 @@ from tests.unit.operators import mixed, operators
 
 GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in ("a100-sxm4-80gb", "h100-sxm5-80gb")])
 PYTORCH = Run(dtype="bf16", attention="flash")
+_SECOND_FLASH = [correction for correction in CORRECTIONS if correction.name == "second_flash"]
 
 
 def _table(dtype: str = "bf16") -> OpTable:
@@ -31,7 +33,7 @@ def _ratios(run: Run, dtype: str = "bf16") -> np.ndarray:
     n = len(table) * len(GPUS)
     ones, codes = np.ones(n), np.zeros(n, dtype=np.intp)
     answer = Predictions(ones, 0.5 * ones, 2.0 * ones, 0.1 * ones, codes, codes, codes, ones > 0.0)
-    found = with_second_flash(answer, table, run, GPUS, range(len(GPUS)))
+    found = corrected_rows(answer, table, run, GPUS, _SECOND_FLASH)
     assert found.low_s == pytest.approx(0.5 * found.latency_s)
     assert found.high_s == pytest.approx(2.0 * found.latency_s)
     return found.latency_s.reshape(len(GPUS), len(table))
@@ -68,7 +70,7 @@ def test_heads_between_its_kernels_are_padded() -> None:
     ones, codes = np.ones(4), np.zeros(4, dtype=np.intp)
     answer = Predictions(ones, ones, ones, ones, codes, codes, codes, ones > 0.0)
     h100 = GPUS.ids.index("h100-sxm5-80gb")
-    found = with_second_flash(answer, table, PYTORCH, GPUS, [h100]).latency_s
+    found = corrected_rows(answer, table, PYTORCH, GPUS.take(np.array([h100])), _SECOND_FLASH).latency_s
     assert found[0] == found[1]
     assert found[2] == found[3]
     assert found[0] < found[2]

@@ -10,9 +10,8 @@ import pytest
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
 from app.ops.alignment import ACCESSES_PER_CLOCK
-from app.steps.host_collectives import with_host_collectives
-from app.steps.single_loads import with_single_loads
-from app.steps.steady_products import STEADY, with_steady_products
+from app.steps.corrections import CORRECTIONS, STEADY
+from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, MEMORY, Predictions
@@ -22,6 +21,12 @@ KNOWN = ("a30", "gtx-1080-ti", "h100-sxm5-80gb", "intel-max-1550", "rtx-2080-ti"
 GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in KNOWN])
 DENOISED = Run(dtype="bf16", part="denoiser")
 ROWS, WIDTH = 8192.0, 2432.0
+
+
+def corrected(name: str, answer: Predictions, table: OpTable, run: Run, gpus: list[int]) -> Predictions:
+    """The answer after the correction of this name alone."""
+    alone = [correction for correction in CORRECTIONS if correction.name == name]
+    return corrected_rows(answer, table, run, GPUS.take(np.array(gpus)), alone)
 
 
 def _answer(n: int, seconds: float = 1e-5, bound: int = COMPUTE) -> Predictions:
@@ -40,23 +45,23 @@ def _modulation(dtype: str = "bf16") -> OpTable:
 
 
 def test_repeated_operands_are_loaded_no_faster_than_sms_access_elements() -> None:
-    found = with_single_loads(_answer(3), _modulation(), DENOISED, GPUS, _gpu("h100-sxm5-80gb"))
+    answer = corrected("single_loads", _answer(3), _modulation(), DENOISED, _gpu("h100-sxm5-80gb"))
     rate = ACCESSES_PER_CLOCK * GPUS.column("sm_count") * GPUS.column("boost_clock_hz")
     least = 2.0 * ROWS * WIDTH / rate[_gpu("h100-sxm5-80gb")[0]]
-    assert found.latency_s == pytest.approx([least, least, 1e-5])
-    assert found.high_s == pytest.approx(2.0 * found.latency_s)
+    assert answer.latency_s == pytest.approx([least, least, 1e-5])
+    assert answer.high_s == pytest.approx(2.0 * answer.latency_s)
 
 
 def test_slow_memory_hides_how_elements_are_loaded() -> None:
     """An RTX 4090 moves the same bytes in 79 us at its bandwidth, and accesses the elements in 35."""
-    found = with_single_loads(_answer(3, 79e-6), _modulation(), DENOISED, GPUS, _gpu("rtx-4090"))
-    assert found.latency_s == pytest.approx(79e-6)
+    answer = corrected("single_loads", _answer(3, 79e-6), _modulation(), DENOISED, _gpu("rtx-4090"))
+    assert answer.latency_s == pytest.approx(79e-6)
 
 
 @pytest.mark.parametrize("run", [replace(DENOISED, stack="vllm"), Run(dtype="bf16")])
 def test_serving_stacks_and_other_networks_load_whole_vectors(run: Run) -> None:
-    found = with_single_loads(_answer(3), _modulation(), run, GPUS, _gpu("h100-sxm5-80gb"))
-    assert found.latency_s == pytest.approx(1e-5)
+    answer = corrected("single_loads", _answer(3), _modulation(), run, _gpu("h100-sxm5-80gb"))
+    assert answer.latency_s == pytest.approx(1e-5)
 
 
 def _products(dtype: str) -> OpTable:
@@ -82,15 +87,15 @@ def _products(dtype: str) -> OpTable:
     ],
 )
 def test_products_of_tensor_units_take_longer_in_training(gpu: str, dtype: str, longer: list[float]) -> None:
-    found = with_steady_products(_answer(3), _products(dtype), Run(mode="training"), GPUS, _gpu(gpu))
-    assert found.latency_s == pytest.approx(1e-5 * np.array(longer))
+    answer = corrected("steady_products", _answer(3), _products(dtype), Run(mode="training"), _gpu(gpu))
+    assert answer.latency_s == pytest.approx(1e-5 * np.array(longer))
 
 
 def test_products_that_wait_for_memory_and_those_of_serving_are_as_alone() -> None:
     table = _products("bf16")
     for run, bound in ((Run(mode="training"), MEMORY), (Run(mode="prefill"), COMPUTE), (Run(mode="decode"), COMPUTE)):
-        found = with_steady_products(_answer(3, bound=bound), table, run, GPUS, _gpu("h100-sxm5-80gb"))
-        assert found.latency_s == pytest.approx(1e-5)
+        answer = corrected("steady_products", _answer(3, bound=bound), table, run, _gpu("h100-sxm5-80gb"))
+        assert answer.latency_s == pytest.approx(1e-5)
 
 
 def _sums() -> OpTable:
@@ -102,14 +107,14 @@ def _sums() -> OpTable:
 
 def test_the_first_vllm_on_intel_waits_for_each_collective() -> None:
     """A step of Llama-2-7b has some 65 all-reduces and took 38 ms more on two devices, 64 ms more on four."""
-    found = with_host_collectives(_answer(3), _sums(), Run(first_engine=True), GPUS, _gpu("intel-max-1550"))
-    added = found.latency_s - 1e-5
+    answer = corrected("host_collectives", _answer(3), _sums(), Run(first_engine=True), _gpu("intel-max-1550"))
+    added = answer.latency_s - 1e-5
     assert added[2] == 0.0
     assert 65 * added[:2] == pytest.approx([38e-3, 64e-3], rel=0.05)
-    assert (found.low_s < found.latency_s).all()
-    assert (found.latency_s < found.high_s).all()
+    assert (answer.low_s < answer.latency_s).all()
+    assert (answer.latency_s < answer.high_s).all()
 
 
 @pytest.mark.parametrize(("run", "gpu"), [(Run(), "intel-max-1550"), (Run(first_engine=True), "h100-sxm5-80gb")])
 def test_later_releases_and_other_makes_do_not_wait(run: Run, gpu: str) -> None:
-    assert with_host_collectives(_answer(3), _sums(), run, GPUS, _gpu(gpu)).latency_s == pytest.approx(1e-5)
+    assert corrected("host_collectives", _answer(3), _sums(), run, _gpu(gpu)).latency_s == pytest.approx(1e-5)

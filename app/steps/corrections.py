@@ -1,0 +1,375 @@
+"""What a network changes of times that were predicted of operators alone: one tuple of corrections, applied in order.
+
+A correction changes the predictions of distinct rows ("row"), the time of each launch in the step ("launch"), what the
+host adds to each launch ("host"), or the step as a whole ("step"). `where` says on which rows and GPUs of which runs it
+applies, for all that is timed: steps of predictions and of sweeps, and the tables of served models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from app.graphs.batched import by_row
+from app.graphs.run import Run
+from app.ops import OP_CODE, OPS
+from app.ops.alignment import ACCESSES_PER_CLOCK
+from app.ops.network import NETWORK
+from app.ops.stacks import NO_WAIT
+from app.predictors.priors import IS_COLLECTIVE, SENDS
+from app.predictors.roofline import PIPES_OF_DTYPE
+from app.steps.memory import memory
+from app.tables.arrays import Bools, Floats, Ints
+from app.tables.complete import PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM
+from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OUTPUT_BYTES, OpTable
+from app.tables.predictions import COMPUTE
+from app.tables.workload import FORWARD, Workload
+
+Stage: TypeAlias = Literal["row", "launch", "host", "step"]
+# Hosts, and copies from their memory, may be that many times as fast, or as slow.
+HOST_SPREAD = 1.6
+
+
+class Subject(NamedTuple):
+    """What a correction is computed of, for g GPUs, or with c configurations of a step for g c GPUs, repeated.
+
+    run       batch, sequence and image size are numbers, or one per configuration
+    gpus      g rows
+    ops       u distinct rows; of a launch and of a step the n rows of the workload
+    answer_s  float64 [g, u], predicted seconds of distinct rows, and `bound` int [g, u] what they are bound by
+    workload  of a launch and of a step
+    """
+
+    run: Run
+    gpus: GpuTable
+    ops: OpTable
+    answer_s: Floats | None = None
+    bound: Ints | None = None
+    workload: Workload | None = None
+
+
+Where: TypeAlias = Callable[[Subject], Bools]
+Figure: TypeAlias = Callable[[Subject], Floats]
+
+
+class Correction(NamedTuple):
+    """One effect: `factor` on times, or seconds `added_s` to them.
+
+    Shapes broadcast to [g, u] of rows, [n, g] of launches and the host, and [g] of a step.
+
+    where        bool, where it applies
+    coefficient  the number that it was fitted or chosen by; None where it follows from figures of others
+    spread       added seconds may be that many times as short, or as long
+    """
+
+    name: str
+    stage: Stage
+    where: Where
+    factor: Figure | None = None
+    added_s: Figure | None = None
+    coefficient: float | None = None
+    spread: float = 1.0
+
+    def figure(self, subject: Subject) -> Floats | None:
+        """Return the factors, or the seconds that are added; None where it applies nowhere."""
+        on, change = self.where(subject), self.factor or self.added_s
+        if change is None or not on.any():
+            return None
+        return np.where(on, change(subject), 0.0 if self.factor is None else 1.0)
+
+
+# FlashAttention 2 on Hopper, as the fused attention of PyTorch before 2.11 runs there in inference. Attention on Hopper
+# is learned of serving stacks, which run FlashAttention 3. Times of the second over the third: the forward pass in FP16
+# without a causal mask on an H100 SXM (Shah et al. 2024, arXiv 2407.08608, figure 5): TFLOP/s of both by the keys of a
+# query, for heads of 64 and of 128 elements. Its kernels are for heads of multiples of 32 elements; others are padded
+# (flash_attn 2.7, static_switch.h).
+_ATTENTION, _SIXTEEN_BITS = OP_CODE["attention_prefill"], [DTYPE_CODE[name] for name in ("fp16", "bf16")]
+_KEYS = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
+_OF_64 = np.array([333.0, 392.0, 460.0, 476.0, 496.0, 497.0]) / np.array([282.0, 306.0, 318.0, 321.0, 322.0, 324.0])
+_OF_128 = np.array([467.0, 565.0, 625.0, 638.0, 646.0, 648.0]) / np.array([309.0, 350.0, 362.0, 368.0, 370.0, 370.0])
+_KERNEL_STEP = 32.0
+
+
+def _runs_second_flash(subject: Subject) -> Bools:
+    run, ops = subject.run, subject.ops
+    others = run.attention == "eager" or run.first_flash or run.cudnn_attention
+    if run.mode != "inference" or run.stack is not None or others:
+        return _NOWHERE
+    rows = (ops.kind == _ATTENTION) & np.isin(ops.dtype, _SIXTEEN_BITS)
+    on: Bools = _of_architectures(subject.gpus, ("hopper",))[:, None] & rows
+    return on
+
+
+def _second_flash(subject: Subject) -> Floats:
+    """Return the time of FlashAttention 2 over the third's by keys and head size, of every row, float64 [u]."""
+    ops = subject.ops
+    keys, window = ops.column("context_length"), ops.column("window")
+    keys = np.log2(np.where(window > 0.0, np.fmin(keys, window), keys))
+    share = np.clip((_KERNEL_STEP * np.ceil(ops.column("head_dim") / _KERNEL_STEP) - 64.0) / 64.0, 0.0, 1.0)
+    ratios: Floats = (1.0 - share) * np.interp(keys, _KEYS, _OF_64) + share * np.interp(keys, _KEYS, _OF_128)
+    return ratios
+
+
+# Kernels of PyTorch that load one element at a time, in the pipelines of diffusion models. PyTorch's element-wise
+# kernels load 16 bytes at once where all operands are contiguous, equally large and of one format. With an operand that
+# is repeated over rows (the shifts, scales and gates of a modulation, a norm's weights), strided (rotary positions) or
+# of another format (casts) each thread loads an element at a time. Too few bytes are then in flight for a fast memory:
+# an SM accesses some 3.5 elements of 16 bits per clock, whatever the bandwidth. That figure is of kernels that load so:
+# the gated activations of vLLM before 0.6 in Vidur's profiles (MIT), 3.35 on A100 and 3.7 on H100; on an A40 they are
+# as fast as its memory, as they should be. PyTorch's layer norm of phi-2 in the same profiles is as slow: 3.2 and 3.6.
+# Operators that stand for such kernels in a diffusion model's rows have two accesses per element; and casts between 16
+# and 32 bits access an element twice per 6 bytes.
+_BROADCAST = [OP_CODE[name] for name in ("mul_scalar", "add_scalar", "layer_norm")]
+_CAST, _CAST_BYTES = OP_CODE["memory"], 6.0
+
+
+def _loads_singly(subject: Subject) -> Bools:
+    if subject.run.part is None or subject.run.stack is not None:
+        return _NOWHERE
+    on: Bools = (_accesses(subject.ops) > 0.0)[None]
+    return on
+
+
+def _accesses(ops: OpTable) -> Floats:
+    """Return the elements that each row reads and writes one at a time, float64 [u]."""
+    sixteen = np.isin(ops.dtype, _SIXTEEN_BITS)
+    each = np.where(np.isin(ops.kind, _BROADCAST), 2.0 * ops.column("b") * ops.column("h"), 0.0)
+    casts = np.where(ops.kind == _CAST, 2.0 / _CAST_BYTES * ops.column("bytes"), 0.0)
+    accesses: Floats = np.where(sixteen, np.nan_to_num(each) + np.nan_to_num(casts), 0.0)
+    return accesses
+
+
+def _single_loads(subject: Subject) -> Floats:
+    gpus = subject.gpus
+    per_s = ACCESSES_PER_CLOCK * gpus.column("sm_count") * gpus.column("boost_clock_hz")
+    least = np.nan_to_num(_accesses(subject.ops) / per_s[:, None])
+    return np.maximum(least / np.maximum(_answer_s(subject), np.finfo(np.float64).tiny), 1.0)
+
+
+# Products of tensor units between the other operators of a network, minute after minute. Products were measured alone,
+# for milliseconds: on a cool card, whose power limit had yet to bring the clock down. In a training step, or where a
+# network runs again and again, the card is hot and at its board power, and they take longer. By how much was fitted to
+# the training steps of Megatron-Bridge, MLPerf and MPT: with 1.06, 1.09, 1.12 and 1.15 the medians of their errors sum
+# to 21.9, 21.4, 21.2 and 20.5 % (26.7 without); at 1.15 Megatron-Bridge is at its limit of 8. With attention too the
+# best sum is 22.6. Steps of serving stacks are left as they are: what else they take was fitted to whole served loads.
+# So are convolutions before Ampere and on cards without HBM, whose rate was set on whole networks.
+STEADY = 1.12
+_PRODUCTS = [OP_CODE[name] for name in ("linear", "bmm", "moe", "conv2d")]
+# (number format, pipe of tensor units that multiplies it)
+_TENSOR_PIPES = tuple(
+    (code, pipe)
+    for code, name in enumerate(DTYPES)
+    for pipe in PIPES_OF_DTYPE[name]
+    if name not in ("fp64", "fp32", "tf32") and pipe.endswith("_tensor")
+)
+_CONV2D, _HBM, _SET_ON_NETWORKS = OP_CODE["conv2d"], "/hbm", ("pascal", "volta")
+
+
+def _is_busy_product(subject: Subject) -> Bools:
+    if subject.run.mode not in ("training", "inference"):
+        return _NOWHERE
+    ops, gpus = subject.ops, subject.gpus
+    has_units = np.zeros((len(gpus), len(DTYPES)), dtype=np.bool_)
+    for code, pipe in _TENSOR_PIPES:
+        has_units[:, code] |= np.isfinite(gpus.column(f"peak_{pipe}_flops"))
+    names = gpus.architectures or ("",) * len(gpus)
+    set_apart = np.array([name.endswith(_HBM) and not name.startswith(_SET_ON_NETWORKS) for name in names])
+    slows = has_units[:, ops.dtype] & (set_apart[:, None] | (ops.kind != _CONV2D))
+    on: Bools = np.isin(ops.kind, _PRODUCTS) & slows & (subject.bound == COMPUTE)
+    return on
+
+
+# Collectives of Intel's GPUs under the first vLLM that ran there: the host waits for each, and launches the next.
+# oneCCL of 2024 took 0.6 ms of a step per all-reduce on two devices and 1.0 ms on four, of messages of 8 kB to 512 kB
+# alike. Fitted to Llama-2-7b on Max 1550 in LLM-Inference-Bench (BSD-3), at batch 1. Seconds, and seconds per device.
+_COLLECTIVE_S, _COLLECTIVE_DEVICE_S = 0.2e-3, 0.2e-3
+
+
+def _waits_for_collectives(subject: Subject) -> Bools:
+    if not subject.run.first_engine:
+        return _NOWHERE
+    of_intel = np.array([name.startswith("intel-") for name in subject.gpus.ids])
+    on: Bools = of_intel[:, None] & IS_COLLECTIVE[subject.ops.kind]
+    return on
+
+
+def _host_collective_s(subject: Subject) -> Floats:
+    wait: Floats = _COLLECTIVE_S + _COLLECTIVE_DEVICE_S * np.nan_to_num(subject.ops.column("devices"))
+    return wait
+
+
+# Programmatic dependent launch: a kernel is set up while the one before it ends, which saves a part of its time.
+# TensorRT-LLM launches its kernels so from Hopper on (app.ops.stacks.launches_early). Operators were measured one after
+# another without it. Seconds of each kernel that are saved: the best of 0 to 1.25 in steps of 0.25 on InferenceX's
+# closed loops under TensorRT-LLM; without each of the three models 0.5 or 0.75 is. Of a short kernel half of its time
+# is left.
+_SAVED_S, _LEAST_LEFT = 0.75e-6, 0.5
+
+
+def _launches_early(subject: Subject) -> Bools:
+    if not subject.run.early_launch:
+        return _NOWHERE
+    return _of_architectures(subject.gpus, ("hopper", "blackwell"))[:, None]
+
+
+def _early_launch(subject: Subject) -> Floats:
+    return np.maximum(1.0 - _SAVED_S / _answer_s(subject), _LEAST_LEFT)
+
+
+# How much longer the slowest of several equal devices takes, which synchronous training waits for. Standard deviation
+# of the speed of equal GPUs: Sinha et al. (SC 2022) find those of a cluster 8 % apart on average, taken for two
+# standard deviations either way. Measured times of collectives, and of networks, have waited for all devices already.
+_DEVICE_SPREAD = 0.02
+_TOGETHER = SENDS | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
+
+
+def slowest_of(devices: int) -> float:
+    """Return the expected time of the slowest of `devices` over the mean, for normal times (Blom's approximation)."""
+    return 1.0 + _DEVICE_SPREAD * NormalDist().inv_cdf((devices - 0.375) / (devices + 0.25))
+
+
+def _has_stragglers(subject: Subject) -> Bools:
+    if subject.run.mode != "training" or subject.run.parallelism.devices == 1:
+        return _NOWHERE
+    on: Bools = ~_TOGETHER[subject.ops.kind][:, None]
+    return on
+
+
+# PyTorch's caching allocator in a step that starts with an empty cache (the first, or after `empty_cache`). Tensors of
+# 10 MiB or more get a driver segment each, tensors over 1 MiB share segments of 20 MiB, smaller ones share segments of
+# 2 MiB (PyTorch's CUDACachingAllocator). Tensors saved for backward need new segments, and the host waits for the
+# driver; other memory is reused. When memory is nearly full, the allocator frees its cached segments, which
+# synchronises the device, and tries again. Seconds per driver segment in CUDA and in HIP; the share of memory from
+# which segments are freed, and the seconds that freeing takes: chosen on training runs of V100, MI100 and MI210
+# (docs/explanation/notebook.md).
+_MIB = 2.0**20
+_LARGE_BYTES, _SMALL_BYTES, _SHARED_BYTES, _SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB
+SEGMENT_S, HIP_SEGMENT_S = 0.45e-3, 0.25e-3
+FULL_FROM, FULL_S = 0.8, 0.57
+
+
+def _allocates(subject: Subject) -> Bools:
+    if not subject.run.emptied or subject.run.mode != "training":
+        return _NOWHERE
+    on: Bools = (_workload(subject).phase == FORWARD)[:, None]
+    return on
+
+
+def _segment_s(subject: Subject) -> Floats:
+    """Return the host's seconds in the driver per launch: of its saved output, and of what else it saves, [n, g]."""
+    w = _workload(subject)
+    count = w.ops.column("count")
+    written = np.minimum(w.saved_bytes, w.output_bytes)
+    segments = _segments_of(written / count) + _segments_of((w.saved_bytes - written) / count)
+    of_hip = _of_architectures(subject.gpus, ("cdna",))
+    seconds: Floats = by_row(segments) * np.where(of_hip, HIP_SEGMENT_S, SEGMENT_S)
+    return seconds
+
+
+def _segments_of(size: Floats) -> Floats:
+    shared = size / np.where(size > _SMALL_BYTES, _SHARED_BYTES, _SMALL_SEGMENT_BYTES)
+    return np.where(size >= _LARGE_BYTES, 1.0, shared)
+
+
+def _freeing_s(subject: Subject) -> Floats:
+    """Return the seconds that a launch waits for freed memory, [g]."""
+    w = _workload(subject)
+    full = memory(w, subject.run).required_bytes > FULL_FROM * subject.gpus.column("memory_bytes")
+    launches = np.maximum(w.runs[..., w.phase == FORWARD].sum(axis=-1), 1.0)
+    seconds: Floats = full * FULL_S / launches
+    return seconds
+
+
+# Waits of a serving engine's steps for its host, of the releases that app.ops.stacks.engine_host knows.
+
+
+def _waits_for_engine(subject: Subject) -> Bools:
+    return np.array([subject.run.engine_host != NO_WAIT])
+
+
+def _engine_host_s(subject: Subject) -> Floats:
+    wait, each = subject.run.engine_host
+    return _per_gpu(subject, wait + each * subject.run.batch / subject.run.parallelism.data)
+
+
+# Copy of a step's input from host memory to its devices, which the step waits for. Shares of the slot's bandwidth that
+# copies attain: pinned memory 5 to 6 of 8 GB/s over PCIe 2 and 11 of 15.75 GB/s over PCIe 3 ("How to Optimize Data
+# Transfers in CUDA C/C++", NVIDIA 2012); pageable memory about half of that, as the driver copies it to pinned memory
+# first. Bytes of a token's id, and colours of a pixel.
+_COPY_SHARES = {"pageable": 0.4, "pinned": 0.7}
+_TOKEN_BYTES, _COLOURS = 8.0, 3.0
+
+
+def _copies_input(subject: Subject) -> Bools:
+    if subject.run.input_copy == "none":
+        return _NOWHERE
+    of_device: Bools = subject.gpus.column("warp_size") != 1.0  # a CPU's memory is the host's
+    return of_device
+
+
+def _input_copy_s(subject: Subject) -> Floats:
+    """Return the seconds of the copy: of images in the format they are computed in, or of tokens, [g]."""
+    run, gpus = subject.run, subject.gpus
+    if run.of_images:
+        sample = _COLOURS * run.image_size**2 * OUTPUT_BYTES[DTYPE_CODE[run.dtype]]
+    else:
+        sample = _TOKEN_BYTES * (1 if run.mode == "decode" else run.sequence)
+    copied = _per_gpu(subject, sample * run.batch / run.parallelism.data)
+    older = gpus.column("process_node_nm") > PCIE_4_NODE_NM
+    by_age = np.where(older, PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S)
+    link = np.fmin(gpus.column("slot_bandwidth_bytes_per_s"), gpus.column("link_bandwidth_bytes_per_s"))
+    return copied / (_COPY_SHARES[run.input_copy] * np.fmin(link, by_age))
+
+
+_NOWHERE = np.zeros(1, dtype=np.bool_)
+
+CORRECTIONS = (
+    Correction("second_flash", "row", _runs_second_flash, _second_flash),
+    Correction("single_loads", "row", _loads_singly, _single_loads, coefficient=ACCESSES_PER_CLOCK),
+    Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY), coefficient=STEADY),
+    Correction(
+        "host_collectives",
+        "row",
+        _waits_for_collectives,
+        added_s=_host_collective_s,
+        coefficient=_COLLECTIVE_S,
+        spread=HOST_SPREAD,
+    ),
+    Correction("early_launch", "row", _launches_early, _early_launch, coefficient=_SAVED_S),
+    Correction(
+        "stragglers",
+        "launch",
+        _has_stragglers,
+        lambda subject: np.array(slowest_of(subject.run.parallelism.devices)),
+        coefficient=_DEVICE_SPREAD,
+    ),
+    Correction("allocator_segments", "host", _allocates, added_s=_segment_s, coefficient=SEGMENT_S),
+    Correction("allocator_freeing", "launch", _allocates, added_s=_freeing_s, coefficient=FULL_S),
+    Correction("engine_host", "step", _waits_for_engine, added_s=_engine_host_s, spread=HOST_SPREAD),
+    Correction("input_copy", "step", _copies_input, added_s=_input_copy_s, spread=HOST_SPREAD),
+)
+
+
+def _of_architectures(gpus: GpuTable, prefixes: tuple[str, ...]) -> Bools:
+    """Return which GPUs' architectures begin so, bool [g]."""
+    return np.array([name.startswith(prefixes) for name in gpus.architectures or ("",) * len(gpus)])
+
+
+def _per_gpu(subject: Subject, figure: float | Floats) -> Floats:
+    """Return a figure, one or per configuration, for every GPU, float64 [g]: configurations follow one another."""
+    each = np.atleast_1d(np.asarray(figure, dtype=np.float64))
+    return np.tile(each, len(subject.gpus) // len(each))
+
+
+def _answer_s(subject: Subject) -> Floats:
+    assert subject.answer_s is not None
+    return subject.answer_s
+
+
+def _workload(subject: Subject) -> Workload:
+    assert subject.workload is not None
+    return subject.workload
