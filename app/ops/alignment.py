@@ -22,7 +22,7 @@ LOAD_BYTES = 16
 _LOADED_SO = np.isin(DTYPES, ("tf32", "fp16", "bf16"))
 _MOST = np.where(_LOADED_SO, LOAD_BYTES / DTYPE_BYTES, 1.0)
 # FLOPs of an SM per clock where threads load one element at once, and two or four; what products are padded to, rows
-# and columns and the dimension summed over; and elements that an SM accesses per clock (app.steps.single_loads). By
+# and columns and the dimension summed over; and elements that an SM accesses per clock (app.steps.corrections). By
 # eye from products of over 20 us in BF16 and FP16 on our H200.
 _ONE_AT_ONCE, _SOME_AT_ONCE = 550.0, 850.0
 _TILE, _STEP = 64.0, 32.0
@@ -61,7 +61,7 @@ def misaligned_clocks(op: Op, table: OpTable, alignment: Alignment, products: Pr
     `moved`: bytes of operands and results.
     """
     if products is None:
-        return np.zeros(len(table))
+        return np.zeros(table.kind.size)
     batch, m, n, k = products
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
     clocks = np.where(alignment.usual, 0.0, whole / np.where(alignment.at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE))

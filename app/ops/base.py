@@ -101,7 +101,7 @@ def no_products(table: OpTable) -> None:
 
 def nothing_handed(table: OpTable) -> Floats:
     """Zero bytes of operands written by the row before, float64 [n]."""
-    return np.zeros(len(table))
+    return np.zeros(table.kind.size)
 
 
 def handed_rows(table: OpTable) -> Floats:
@@ -112,7 +112,7 @@ def handed_rows(table: OpTable) -> Floats:
 
 def one_launch(table: OpTable) -> Floats:
     """One launch per row, float64 [n]."""
-    return np.ones(len(table))
+    return np.ones(table.kind.size)
 
 
 def columns(dims: Iterable[Dim]) -> Mapping[str, int]:

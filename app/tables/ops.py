@@ -66,6 +66,10 @@ class OpTable:
         column: Floats = self.dims[row] if self.place is None else self.dims[self.place[row]].T
         return column
 
+    def columns(self, names: Sequence[str]) -> Floats:
+        """Return several dimensions of every row, float64 [names, n]; of no batched network."""
+        return self.dims.take([self.fields[name] for name in names], axis=0)
+
     def take(self, i: Ints) -> OpTable:
         """Return the rows `i`, which may repeat."""
         kind, dtype, label = self.kind[i], self.dtype[i], self.label[i]

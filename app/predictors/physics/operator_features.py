@@ -165,7 +165,7 @@ def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats])
     """Return a feature of every row [n], computed family by family."""
     if len(kinds) == 1:
         return figure(kinds[0])
-    column = np.empty(len(ops))
+    column = np.empty(ops.kind.size)
     for kind in kinds:
         column[kind.rows] = figure(kind)
     return column
@@ -191,13 +191,13 @@ def _relaid(nothing: Floats, kinds: list[Kind]) -> Floats:
 
 def _activations(kind: Kind) -> Floats:
     quantised = kind.op.quantised
-    return np.zeros(len(kind.table)) if quantised is None else quantised(kind.table)
+    return np.zeros(kind.table.kind.size) if quantised is None else quantised(kind.table)
 
 
 def _between(kind: Kind) -> Floats:
     table = kind.table
     if kind.op.quantised is None or kind.op.weights is None:
-        return np.zeros(len(table))
+        return np.zeros(table.kind.size)
     weights: Floats = kind.op.weights(table) * _IN_TURN_BYTES[table.dtype]
     return weights * ~(table.column("eager") > 0.0)
 
@@ -280,7 +280,7 @@ def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
     costly = [(kind, kind.op.library_costs) for kind in kinds if kind.op.library_costs is not None]
     costs = np.zeros((len(LibraryCosts._fields), len(libraries) if costly else 0, libraries.shape[1]))
     for kind, costing in costly:
-        of_rows = np.zeros((len(costs), len(libraries), len(kind.table)))
+        of_rows = np.zeros((len(costs), len(libraries), kind.table.kind.size))
         rows = costing.rows(kind.table)
         _FILL_COSTS[kind.op.name](rows, np.ascontiguousarray(libraries[:, kind.rows]), LibraryCosts(*of_rows))
         costs[:, :, kind.rows] = of_rows
@@ -290,15 +290,15 @@ def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
     """Return the operator features of every row."""
     work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
-    nothing, eager = np.zeros(len(ops)), np.ascontiguousarray(ops.column("eager"))
-    stack = np.nan_to_num(ops.column("stack"))
+    eager, burst, backward, stack = ops.columns(("eager", "burst", "backward", "stack"))
+    nothing, stack = np.zeros(ops.kind.size), np.nan_to_num(stack)
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
     loads = [alignment_of(kind.op, kind.table) for kind in kinds]
     slow, misaligned = _misaligned(nothing, kinds, loads, products, work.bytes)
     if slow is not nothing:
         rereads = rereads._replace(clocks=rereads.clocks + slow)
-    grid, transformed = _in_other_spaces(_grid_of(len(ops), kinds, loads, products), kinds)
+    grid, transformed = _in_other_spaces(_grid_of(ops.kind.size, kinds, loads, products), kinds)
     return OperatorFeatures(
         flops,
         least_flops_of(work.flops, kinds),
@@ -314,13 +314,13 @@ def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products |
         nothing if sent is None else sent,
         *passing_of(ops, kinds, nothing),
         eager,
-        np.ascontiguousarray(ops.column("burst")),
-        np.ascontiguousarray(ops.column("backward")),
+        burst,
+        backward,
         stack,
         transformed,
         *grid,
-        _loops(len(ops), kinds),
-        _parts(len(ops), kinds),
+        _loops(ops.kind.size, kinds),
+        _parts(ops.kind.size, kinds),
         libraries := _libraries(stack, ops.dtype, kinds),
         _library_costs(libraries, kinds),
         ops.kind,

@@ -8,6 +8,7 @@ have the logarithms of these in place of tiles.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -120,9 +121,11 @@ def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -
 
 def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Return the shape features of one family's rows: tasks, products, ratios, dimensions."""
-    table = kind.table
-    n, code = len(table), int(table.kind[0])
-    column = {name: _column(table, name) for name in own_dims(code)}
+    table, code = kind.table, int(kind.table.kind[0])
+    names = (*own_dims(code), "eager")
+    given = dict(zip(names, table.columns(names), strict=True))
+    eager, n = given["eager"], table.kind.size
+    column = {name: _with_defaults(table, given, name) for name in own_dims(code)}
     sizes = np.array([column[name] for name in size_dims(code)])
     sizes = np.log(np.maximum(sizes, 0.5))  # over zero for their logarithms
     ratios = _ratio_signs(code) @ sizes
@@ -132,7 +135,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
         _fill_products(np.array(product), parts[-1])
     parts += [ratios[1:], sizes, *(column[name][None] for name in code_dims(code))]
     if "window" in column:  # other kernels run with one, also where it is no shorter than the context
-        parts.append((table.column("window") > 0.0)[None].astype(np.float64))
+        parts.append((given["window"] > 0.0)[None].astype(np.float64))
     if product is None:
         parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
     features, at = np.zeros((SHAPE_FEATURES, n), dtype=np.float32), 0
@@ -143,19 +146,19 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     kernel_class = OPS[code].kernel_class
     if kernel_class is not None:
         features[ROUTER_CLASS] = kernel_class(table)
-    eager = table.column("eager")
     features[EAGER] = np.where(np.isnan(eager), IS_EAGER[table.dtype], eager > 0.0)
     return features
 
 
-def _column(table: OpTable, name: str) -> Floats:
-    """Return a dimension [n] with defaults in place of absent values."""
-    given, kind = table.column(name), int(table.kind[0])
+def _with_defaults(table: OpTable, given: Mapping[str, Floats], name: str) -> Floats:
+    """Return a dimension [n] of `given` with defaults in place of absent values."""
+    values, kind = given[name], int(table.kind[0])
     if name in code_dims(kind):  # an absent number format defaults to the row's dtype
-        return np.where(np.isnan(given), table.dtype.astype(np.float64), given)
+        return np.where(np.isnan(values), table.dtype.astype(np.float64), values)
     if (other := absent_dims(kind).get(name)) is not None:
-        return np.where(np.isnan(given) | (given == 0.0), table.column(other), given)
-    return given
+        default = given[other] if other in given else table.column(other)
+        return np.where(np.isnan(values) | (values == 0.0), default, values)
+    return values
 
 
 @compiled
