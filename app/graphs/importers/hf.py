@@ -1,8 +1,9 @@
 """Importer of Hugging Face's `config.json`: `model_type` selects the family that reads it.
 
-The family reads the configuration into an Architecture (app.graphs.transformers.architecture), which
-app.graphs.transformers.lowering lowers; a new model type needs a short function and a name here. The head follows the
-first entry of `architectures`; by default decoders have a language-model head, encoders that of their family.
+It is read into an Architecture (app.graphs.transformers.architecture), which app.graphs.transformers.lowering lowers.
+A new model type is a row of seed_data/model_types.json, and a function named here where its layers are of other parts.
+The head follows the first entry of `architectures`; by default decoders have a language-model head, encoders that of
+their family.
 """
 
 from __future__ import annotations
@@ -13,39 +14,11 @@ from typing import Any, NoReturn
 
 from app.graphs.formats import Formats
 from app.graphs.importers.diffusers import CLASS_NAME, is_diffusion
-from app.graphs.importers.families.bert import bert, deberta_v2, distilbert, electra, mpnet, nomic_bert, roberta
-from app.graphs.importers.families.clip import clip, siglip
+from app.graphs.importers.families import decoder_families, encoder_decoders, encoders, hybrids, sparse
 from app.graphs.importers.families.config_fields import CONFIG, Fields, shown
-from app.graphs.importers.families.decoders import DECODERS, dense_decoder
-from app.graphs.importers.families.deepseek import deepseek_v2, deepseek_v3, glm_lite, latent_dense, longcat_flash
-from app.graphs.importers.families.ernie import ernie4_5, ernie4_5_moe
-from app.graphs.importers.families.falcon import dbrx, falcon, mpt
-from app.graphs.importers.families.gemma import gemma, gemma2, gemma3, gemma3n, gemma4
-from app.graphs.importers.families.glm import glm4_moe
-from app.graphs.importers.families.gpt import gpt2, gpt_bigcode, opt
-from app.graphs.importers.families.gpt_oss import gpt_oss
-from app.graphs.importers.families.kimi import kimi_linear
-from app.graphs.importers.families.llama import hunyuan, llama, ministral, mistral, qwen, qwen2, qwen3, seed_oss
-from app.graphs.importers.families.llama4 import llama4
-from app.graphs.importers.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2, nemotron_h
-from app.graphs.importers.families.mimo import mimo_v2
-from app.graphs.importers.families.minimax import minimax_m2
-from app.graphs.importers.families.mixtures import hunyuan_moe, mixtral, qwen2_moe, qwen3_moe
-from app.graphs.importers.families.mllama import mllama_text
-from app.graphs.importers.families.modernbert import modernbert
+from app.graphs.importers.families.decoders import TYPES, decoder
 from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
-from app.graphs.importers.families.nemotron_nas import nemotron_nas
-from app.graphs.importers.families.olmo import olmo2, olmo3
-from app.graphs.importers.families.phi import phi, phi3, phi4mm
 from app.graphs.importers.families.quantization import read_formats
-from app.graphs.importers.families.qwen_hybrid import qwen3_5, qwen3_next
-from app.graphs.importers.families.routed import MIXTURES, routed_decoder
-from app.graphs.importers.families.seq2seq import PAIRS, encoder_decoder, whisper
-from app.graphs.importers.families.short_mixers import jamba, lfm2, lfm2_moe, mamba
-from app.graphs.importers.families.sparse import deepseek_v4, deepseek_v32, minimax_m3
-from app.graphs.importers.families.step import step3, step3p7
-from app.graphs.importers.families.t5 import switch_transformers, t5
-from app.graphs.importers.families.vit import dinov2, vit
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.graphs.transformers import splitting
@@ -54,103 +27,53 @@ from app.graphs.transformers.lowering import write
 from app.tables.workload import Workload
 
 _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
-    "bamba": bamba,
-    "bert": bert,
-    "deepseek_v2": deepseek_v2,
-    "deepseek_ref": deepseek_v4,
-    "deepseek_v3": deepseek_v3,
-    "deepseek_v32": deepseek_v32,
-    "deepseek_v4": deepseek_v4,
-    "ernie4_5": ernie4_5,
-    "ernie4_5_moe": ernie4_5_moe,
-    "falcon_h1": falcon_h1,
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3_text": gemma3,
-    "gemma3n_text": gemma3n,
-    "gemma4_text": gemma4,
-    "glm4_moe": glm4_moe,
-    "glm_moe_dsa": deepseek_v32,
-    "gpt2": gpt2,
-    "gpt_oss": gpt_oss,
-    "granitemoehybrid": granite_hybrid,
-    "hunyuan_v1_dense": hunyuan,
-    "kimi_k2": deepseek_v3,
-    "kimi_linear": kimi_linear,
-    "llama": llama,
-    "llama4_text": llama4,
-    "mamba2": mamba2,
-    "mimo": qwen2,
-    "mimo_v2_flash": mimo_v2,
-    "minimax_m2": minimax_m2,
-    "minimax_m3": minimax_m3,
-    "ministral": ministral,
-    "ministral3": mistral,
-    "mistral": mistral,
-    "mixtral": mixtral,
-    "modernbert": modernbert,
-    "nemotron-nas": nemotron_nas,
-    "nemotron_h": nemotron_h,
-    "olmo2": olmo2,
-    "olmo3": olmo3,
-    "opt": opt,
-    "phi": phi,
-    "phi3": phi3,
-    "qwen2": qwen2,
-    "qwen2_moe": qwen2_moe,
-    "qwen3": qwen3,
-    "qwen3_5_moe_text": qwen3_next,
-    "qwen3_5_text": qwen3_5,
-    "qwen3_moe": qwen3_moe,
-    "qwen3_next": qwen3_next,
-    "qwen3_vl_moe_text": qwen3_moe,
-    "qwen3_vl_text": qwen3,
-    "roberta": roberta,
-    "seed_oss": seed_oss,
-    "step3p7": step3p7,
-    "switch_transformers": switch_transformers,
-    "t5": t5,
-    "vit": vit,
-    "dbrx": dbrx,
-    "falcon": falcon,
-    "mpt": mpt,
-    "hunyuan_v1_moe": hunyuan_moe,
-    "minicpm3": latent_dense,
-    "youtu": latent_dense,
-    "glm4_moe_lite": glm_lite,
-    "step3p5": step3p7,
-    "glm4v_moe_text": glm4_moe,
-    "mllama_text_model": mllama_text,
-    "qwen2_5_omni_text": qwen2,
-    "qwen2_5_vl_text": qwen2,
-    "qwen2_vl_text": qwen2,
-    "qwen3_omni_moe_text": qwen3_moe,
-    "step3_text": step3,
-    "camembert": roberta,
-    "distilbert": distilbert,
-    "electra": electra,
-    "clip": clip,
-    "whisper": whisper,
-    "mt5": t5,
-    "umt5": t5,
-    "dinov2": dinov2,
-    "gpt_bigcode": gpt_bigcode,
-    "qwen": qwen,
-    "longcat_flash": longcat_flash,
-    "phi4mm": phi4mm,
-    "nomic_bert": nomic_bert,
-    "mamba": mamba,
-    "falcon_mamba": mamba,
-    "jamba": jamba,
-    "lfm2": lfm2,
-    "lfm2_moe": lfm2_moe,
-    "deberta-v2": deberta_v2,
-    "siglip": siglip,
-    "mpnet": mpnet,
-    "xlm-roberta": roberta,
-    **dict.fromkeys(DECODERS, dense_decoder),
-    **dict.fromkeys(MIXTURES, routed_decoder),
-    **dict.fromkeys(PAIRS, encoder_decoder),
+    **dict.fromkeys(TYPES, decoder),
+    "dbrx": decoder_families.dbrx,
+    "falcon": decoder_families.falcon,
+    "gemma3n_text": decoder_families.gemma3n,
+    "gemma4_text": decoder_families.gemma4,
+    "gpt2": decoder_families.gpt2,
+    "gpt_bigcode": decoder_families.gpt_bigcode,
+    "hunyuan_v1_moe": decoder_families.hunyuan_moe,
+    "llama4_text": decoder_families.llama4,
+    "mimo_v2_flash": decoder_families.mimo_v2,
+    "mllama_text_model": decoder_families.mllama_text,
+    "mpt": decoder_families.mpt,
+    "nemotron-nas": decoder_families.nemotron_nas,
+    "opt": decoder_families.opt,
+    "phi4mm": decoder_families.phi4mm,
+    "step3_text": decoder_families.step3,
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), sparse.deepseek_v32),
+    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), sparse.deepseek_v4),
+    "longcat_flash": sparse.longcat_flash,
+    "minimax_m3": sparse.minimax_m3,
+    "bamba": hybrids.bamba,
+    "falcon_h1": hybrids.falcon_h1,
+    "granitemoehybrid": hybrids.granite_hybrid,
+    "jamba": hybrids.jamba,
+    "kimi_linear": hybrids.kimi_linear,
+    "lfm2": hybrids.lfm2,
+    "lfm2_moe": hybrids.lfm2_moe,
+    "mamba2": hybrids.mamba2,
+    **dict.fromkeys(("mamba", "falcon_mamba"), hybrids.mamba),
+    "nemotron_h": hybrids.nemotron_h,
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), hybrids.qwen_hybrid),
+    "bert": encoders.bert,
+    "clip": encoders.clip,
+    "deberta-v2": encoders.deberta_v2,
+    "dinov2": encoders.dinov2,
+    "distilbert": encoders.distilbert,
+    "electra": encoders.electra,
+    "modernbert": encoders.modernbert,
+    "mpnet": encoders.mpnet,
+    "nomic_bert": encoders.nomic_bert,
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), encoders.roberta),
+    "siglip": encoders.siglip,
+    "vit": encoders.vit,
+    **dict.fromkeys(encoder_decoders.PAIRS, encoder_decoders.encoder_decoder),
+    "switch_transformers": encoder_decoders.switch_transformers,
+    **dict.fromkeys(("t5", "mt5", "umt5"), encoder_decoders.t5),
+    "whisper": encoder_decoders.whisper,
 }
 KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
 # Named where nothing resembles an unknown model type.

@@ -1,4 +1,4 @@
-"""Reader of untrusted configurations: each field by its name, type and limits."""
+"""Reader of untrusted configurations: each field by its name, type and limits, and the head that they choose."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from app.graphs.refusal import refuse
+from app.graphs.transformers.architecture import Head
 
 T = TypeVar("T")
 CONFIG = ("workload", "config")
@@ -14,10 +15,18 @@ CONFIG = ("workload", "config")
 MOST_SIZE = 2**24
 MOST_LAYERS = 10_000
 MOST_EXPERTS = 2**16
-
-
 # Characters of a refused value that its error repeats.
 _SHOWN = 60
+# Heads of decoders, by the end of a class name in `architectures`.
+_CAUSAL = {
+    "ForCausalLM": "words",
+    "LMHeadModel": "words",
+    "ForConditionalGeneration": "words",
+    "ForSequenceClassification": "score",
+    "ForTokenClassification": "token labels",
+    "ForQuestionAnswering": "token labels",
+    "Model": "none",
+}
 
 
 def shown(value: object) -> str:
@@ -187,3 +196,37 @@ class Fields:
         if size % parts:
             self.refuse(field, f"{parts} does not divide {of}, which is {size}")
         return size // parts
+
+
+def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
+    """Return the kind of head of the first entry of `architectures`, or `default` if the field is absent.
+
+    `known` maps suffixes of class names to kinds.
+    """
+    given = fields.config.get("architectures")
+    if given is None:
+        return default
+    if not isinstance(given, list) or not given or not isinstance(given[0], str):
+        fields.refuse("architectures", "must be a list with one class name")
+    endings = [ending for ending in known if given[0].endswith(ending)]
+    if not endings:
+        fields.refuse("architectures", f"must end in one of {', '.join(known)}; absent: {default}")
+    return known[max(endings, key=len)]
+
+
+def causal_head(fields: Fields, vocabulary: int, *, tied: bool, bias: bool = False, softcap: bool = False) -> Head:
+    """Return the head of a decoder; by default that of a causal language model."""
+    kind = head_kind(fields, _CAUSAL, "words")
+    if kind == "words":
+        return Head(vocabulary=vocabulary, tied=tied, bias=bias, softcap=softcap)
+    if kind == "none":
+        return Head()
+    return Head(labels=labels(fields), labels_bias=kind == "token labels", of="token")
+
+
+def labels(fields: Fields) -> int:
+    """Return the number of labels: `num_labels`, else the entries of `id2label`, else 2, as in Hugging Face."""
+    named = fields.config.get("id2label")
+    if named is not None and not isinstance(named, Mapping):
+        fields.refuse("id2label", "must be an object: label by number")
+    return fields.size("num_labels", default=len(named) if named else 2)

@@ -1,24 +1,30 @@
-"""Dense decoders that differ from Llama's in a few fields: one row of a table each.
+"""Decoders by model type: a table of traits (seed_data/model_types.json), and the parts that they describe.
 
-A row has the names by which a configuration calls the usual fields, and the options of its layers.
+A row holds what sets a type apart from a decoder with RMS norms, rotary positions, a gated feed-forward part and no
+biases. `like` names another row, whose traits it takes; rows that start with an underscore are only taken from. Sources
+are the modules of Hugging Face transformers, or those beside the published weights. Types whose layers are of other
+parts have functions in decoder_families.py and hybrids.py, which read the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
-from app.graphs.importers.families.config_fields import Fields
-from app.graphs.importers.families.decoder import causal_head
-from app.graphs.importers.families.gpt_oss import WINDOWED
-from app.graphs.importers.families.llama import grouped, heads_of
+import msgspec
+
+from app.config import SEED_DATA
+from app.graphs.importers.families.config_fields import MOST_EXPERTS, MOST_SIZE, Fields, causal_head
 from app.graphs.transformers.architecture import (
     Architecture,
     Attention,
     Embedding,
+    Experts,
     FeedForward,
+    Latent,
     Layer,
     NormKind,
     Order,
@@ -26,209 +32,348 @@ from app.graphs.transformers.architecture import (
 )
 from app.graphs.transformers.row_writer import ACTIVATIONS
 
-
-class Flag(NamedTuple):
-    """An option that a field of the configuration says, and its value where the field is absent."""
-
-    field: str
-    default: bool = False
+# A trait of all models of a type; or the field that decides it, and its value where that is absent.
+Trait = bool | tuple[str, bool]
+WINDOWED = {"sliding_attention": True, "full_attention": False}
 
 
-Trait = bool | Flag
-_NONE: Mapping[str, str] = MappingProxyType({})
-_ATTENTION_BIAS, _INNER_BIAS = Flag("attention_bias"), Flag("mlp_bias")
+class Windows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which layers have a sliding window.
 
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What sets a decoder apart from Llama's.
-
-    names        own names of usual fields
-    bias, out_bias, inner_bias, head_bias  biases of queries, keys and values; of the output projection; of the
-                 feed-forward part; of the logits
-    parallel     attention and feed-forward part run beside one another, as `abreast` says
-    tied         the logits' weights are the embedding's where the configuration does not say
-    activation   where the configuration has none
-    rotated      field with the share of a head that is rotated, and its value where the field is absent
-    head_norm, whole_norm  queries and keys are normalised per head, or all heads together
-    windows      which layers have the window: none, all, or as `layer_types` says and without it all but every
-                 `full_every`-th; `window` is its size where the configuration has none
-    one_linear, one_gate  queries, keys and values come from one linear layer; gate and up projection do
-    alibi        scores get a bias by distance, in place of rotary positions
+    layers  all; those from `max_window_layers` on, with `use_sliding_window` (Qwen); or those that `layer_types` lists
+    every   without a list, layer k has none if k + `first` is divisible by this number, or by this field with its
+            default; 0: all have one if the configuration gives its size
+    size    of the window, if the configuration gives none
+    null_is_none  without a window is also each layer of a configuration whose size is null
     """
 
-    names: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    layers: Literal["all", "last", "listed"]
+    every: int | tuple[str, int] = 4
+    first: int = 1
+    size: int = 4096
+    null_is_none: bool = False
+
+
+class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Experts.
+
+    count        fields with their number; `usual_count` if all are absent, 0: required
+    each         field with the inner features of an expert
+    top_k        experts per token where the configuration does not say
+    bias         biases of an expert, if not as those of the dense part
+    shared       field with the number of experts that process every token; with `shared_is_size` with their features
+    router_bias  the router has a bias per expert
+    groups       the router chooses groups first where this field, or its default, exceeds 1
+    latent       field with the features that tokens are projected to before the experts
+    optional     a configuration without a number of experts has none
+    dense_first  layers without experts at the beginning: field and default
+    last, step, dense  fields with the last layer with experts, with the step between them, and with exceptions
+    every        field that must be 1
+    """
+
+    count: tuple[str, ...]
+    usual_count: int = 0
+    each: str = "moe_intermediate_size"
+    top_k: int = 8
+    bias: Trait | None = None
+    shared: str = ""
+    shared_is_size: bool = False
+    shared_gate: bool = False
+    router_bias: Trait = False
+    groups: tuple[str, int] | None = None
+    latent: str = ""
+    jitter: bool = False
+    optional: bool = False
+    dense_first: tuple[str, int] | None = None
+    last: str = ""
+    step: str = ""
+    dense: str = ""
+    every: str = ""
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traits of a model type.
+
+    names        the configuration's own names of fields, by the usual ones
+    refused      flags that must be false, and what is said of them otherwise
+    parallel     attention and feed-forward part run beside one another, as `abreast` says
+    bias, out_bias, inner_bias, head_bias  biases of queries, keys and values; of the output projection; of the
+                 feed-forward part; of the logits
+    rotated      whether heads are rotated, or the field with the share of a head that is, and its default; with
+                 `rotary_dim` a field of this name goes before it
+    head_norm, whole_norm  queries and keys are normalised per head, or over all heads together
+    one_linear, one_gate  queries, keys and values come from one linear layer; gate and up projection do
+    alibi        scores get a bias by distance, in place of rotary positions
+    score_cap, logit_cap  scores, and logits, pass through a scaled tanh
+    latent       multi-head latent attention (DeepSeek)
+    activation   where the configuration has none
+    inner_default  inner features in widths, where the configuration has none; `halved_inner`: it counts them twice
+    tied         the logits' weights are the embedding's where the configuration does not say
+    drops, attention_drops, embedding_drops  fields with the rates of dropout
+    """
+
+    names: Mapping[str, str] = {}
+    refused: Mapping[str, str] = {}
     norm: NormKind = "rms_norm"
     order: Order = "pre"
     parallel: Trait = False
     abreast: Order = "parallel"
-    bias: Trait = _ATTENTION_BIAS
-    out_bias: Trait = _ATTENTION_BIAS
-    inner_bias: Trait = _INNER_BIAS
+    bias: Trait = False
+    out_bias: Trait = False
+    inner_bias: Trait = False
     head_bias: Trait = False
-    tied: bool = False
-    activation: str = "silu"
-    gated: bool = True
-    rotated: tuple[str, float] = ("partial_rotary_factor", 1.0)
+    rotated: bool | tuple[str, float] = True
+    rotary_dim: bool = False
     head_norm: Trait = False
-    whole_norm: bool = False
-    windows: Literal["none", "all", "types"] = "none"
-    full_every: int = 4
-    window: int = 4096
+    whole_norm: Trait = False
     one_linear: bool = False
     one_gate: bool = False
     alibi: Trait = False
-    embedding_norm: bool = False
-    scaled_logits: bool = False
+    sinks: bool = False
+    gated_attention: bool = False
+    score_cap: Trait = False
+    logit_cap: Trait = False
+    latent: bool = False
+    windows: Windows | None = None
+    activation: str = "silu"
+    gated: bool = True
     inner_default: int = 0
+    halved_inner: bool = False
+    experts: Mixture | None = None
+    tied: bool = False
+    embedding_norm: bool = False
+    scaled_embedding: bool = False
+    scaled_logits: bool = False
+    drops: tuple[str, ...] = ()
+    attention_drops: tuple[str, ...] = ("attention_dropout",)
+    embedding_drops: str = ""
 
 
-_NUMBERED = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
-_GPTJ_NAMES = _NUMBERED | {
-    "hidden_size": "n_embd", "intermediate_size": "n_inner", "hidden_act": "activation_function",
-}  # fmt: skip
-_INTERNLM_BIAS = Flag("bias")
-_COMMAND_R = Variant(
-    norm="unbiased_layer_norm", parallel=True, tied=True, head_norm=Flag("use_qk_norm"), scaled_logits=True,
-    inner_bias=False,
-)  # fmt: skip
-_GPTJ = Variant(
-    names=_GPTJ_NAMES, norm="layer_norm", parallel=True, bias=False, out_bias=False, inner_bias=True, head_bias=True,
-    activation="gelu_new", gated=False, inner_default=4,
-)  # fmt: skip
-_GLM = Variant(
-    bias=Flag("attention_bias", default=True), out_bias=False, inner_bias=False,
-    rotated=("partial_rotary_factor", 0.5), one_gate=True,
-)  # fmt: skip
-_CHATGLM_NAMES = {
-    "num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size", "head_dim": "kv_channels",
-    "num_key_value_heads": "multi_query_group_num", "vocab_size": "padded_vocab_size",
-}  # fmt: skip
+def _types() -> Mapping[str, Traits]:
+    """Return the table, each row with the traits of those that it is like."""
+    given: dict[str, dict[str, Any]] = json.loads((SEED_DATA / "model_types.json").read_text("utf-8"))
 
-# By model type. Sources: the modules of Hugging Face transformers, or those beside the published weights.
-DECODERS: Mapping[str, Variant] = {
-    "apertus": Variant(activation="xielu", gated=False, head_norm=True),
-    "apriel": Variant(),
-    "arcee": Variant(activation="relu2", gated=False),
-    "baichuan": Variant(bias=False, out_bias=False, inner_bias=False, one_linear=True),
-    "bloom": Variant(
-        names=_NUMBERED, norm="layer_norm", bias=True, out_bias=True, inner_bias=True, tied=True,
-        activation="gelu_new", gated=False, one_linear=True, alibi=True, embedding_norm=True, inner_default=4,
-    ),
-    "chatglm": Variant(
-        names=_CHATGLM_NAMES, bias=Flag("add_qkv_bias"), out_bias=Flag("add_bias_linear"),
-        inner_bias=Flag("add_bias_linear"), rotated=("partial_rotary_factor", 0.5), one_linear=True, one_gate=True,
-    ),
-    "codegen": replace(_GPTJ, one_linear=True),
-    "cohere": _COMMAND_R,
-    "cohere2": replace(_COMMAND_R, head_norm=False, windows="types"),
-    "cwm": Variant(windows="types", window=8192, bias=False, out_bias=False),
-    "exaone": Variant(
-        names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"},
-    ),
-    "exaone4": Variant(order="inner", head_norm=True, windows="types", bias=False, out_bias=False, inner_bias=False),
-    "glm": _GLM,
-    "glm4": replace(_GLM, order="sandwich"),
-    "glm4v_text": replace(_GLM, order="sandwich"),
-    "gpt_neox": Variant(
-        norm="layer_norm", parallel=Flag("use_parallel_residual", default=True), abreast="parallel_normed",
-        bias=Flag("attention_bias", default=True), out_bias=Flag("attention_bias", default=True), inner_bias=True,
-        activation="gelu", gated=False, rotated=("rotary_pct", 0.25), one_linear=True,
-    ),
-    "gptj": _GPTJ,
-    "granite": Variant(),
-    "helium": Variant(),
-    "internlm": Variant(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False),
-    "internlm2": Variant(bias=_INTERNLM_BIAS, out_bias=_INTERNLM_BIAS, inner_bias=False, one_linear=True),
-    "internlm3": Variant(bias=Flag("qkv_bias"), out_bias=_INTERNLM_BIAS, inner_bias=_INTERNLM_BIAS),
-    "minicpm": Variant(tied=True),
-    "nemotron": Variant(
-        norm="layer_norm", activation="relu2", gated=False, rotated=("partial_rotary_factor", 0.5)
-    ),
-    "olmo": Variant(norm="weightless_layer_norm", inner_bias=False),
-    "smollm3": Variant(tied=True),
-    "stablelm": Variant(
-        norm="layer_norm", parallel=Flag("use_parallel_residual"), bias=Flag("use_qkv_bias"), out_bias=False,
-        inner_bias=False, rotated=("partial_rotary_factor", 0.25), head_norm=Flag("qk_layernorm"),
-    ),
-    "starcoder2": Variant(
-        norm="layer_norm", bias=Flag("use_bias", default=True), out_bias=Flag("use_bias", default=True),
-        inner_bias=Flag("use_bias", default=True), tied=True, activation="gelu_pytorch_tanh", gated=False,
-        windows="all",
-    ),
-}  # fmt: skip
+    def whole(name: str) -> dict[str, Any]:
+        own = dict(given[name])
+        like = whole(own.pop("like")) if "like" in own else {}
+        objects = {key: like[key] | own[key] for key in ("experts", "windows") if key in like and key in own}
+        return like | own | objects
+
+    return {name: msgspec.convert(whole(name), Traits) for name in given if not name.startswith("_")}
 
 
-def dense_decoder(fields: Fields) -> Architecture:
-    """Return the decoder of a configuration whose model type is in the table."""
-    variant = DECODERS[fields.model_type]
-    fields = fields.named(variant.names)
-    return of_layers(fields, variant)
+TYPES = _types()
 
 
-def of_layers(fields: Fields, variant: Variant) -> Architecture:
-    """Return a decoder of this variant, with the same feed-forward part in every layer."""
-    heads, layers = attention_of(fields, variant), fields.layers("num_hidden_layers")
-    inner = inner_of(fields, variant)
-    order = variant.abreast if has(fields, variant.parallel) else variant.order
-    near = windowed(fields, variant, layers)
-    window = replace(heads, window=fields.size("sliding_window", default=variant.window)) if any(near) else heads
-    parts = grouped(Layer(window if close else heads, inner, order) for close in near)
-    return whole(fields, variant, parts)
+def opened(fields: Fields) -> tuple[Fields, Traits]:
+    """Return the fields of a configuration by their usual names, and the traits of its model type."""
+    traits = TYPES[fields.model_type]
+    named = fields.named(traits.names)
+    for field, why in traits.refused.items():
+        if named.flag(field, default=False):
+            named.refuse(field, why)
+    return named, traits
 
 
-def attention_of(fields: Fields, variant: Variant) -> Attention:
+def decoder(fields: Fields) -> Architecture:
+    """Return the decoder of a configuration whose model type has no function of its own."""
+    return of_traits(*opened(fields))
+
+
+def of_traits(fields: Fields, traits: Traits) -> Architecture:
+    """Return a decoder of these traits."""
+    heads, layers = attention_of(fields, traits), fields.layers("num_hidden_layers")
+    near = windowed(fields, traits, layers)
+    window = in_window(fields, traits, heads) if any(near) else heads
+    mixed = mixed_layers(fields, traits, layers)
+    inner = inner_of(fields, traits) if not all(mixed) else None
+    needs = traits.experts is not None and (any(mixed) or not traits.experts.optional)
+    experts = experts_of(fields, traits) if needs else None
+    order = traits.abreast if has(fields, traits.parallel) else traits.order
+    parts = (
+        Layer(window if close else heads, experts if routed else inner, order)
+        for close, routed in zip(near, mixed, strict=True)
+    )
+    return whole(fields, traits, grouped(parts))
+
+
+def heads_of(fields: Fields) -> Attention:
+    """Return plain attention, in whose configuration `head_dim` and `num_key_value_heads` are optional."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    shared = fields.size("num_key_value_heads", default=heads)
+    fields.whole("num_key_value_heads", heads, shared, "num_attention_heads")
+    given = fields.given("head_dim") is not None
+    size = fields.size("head_dim") if given else fields.whole("num_attention_heads", width, heads, "hidden_size")
+    return Attention(heads, shared, size, rotary=size, copied="batched")
+
+
+def attention_of(fields: Fields, traits: Traits) -> Attention:
     """Return the attention of a layer without a window."""
-    heads, alibi = heads_of(fields), has(fields, variant.alibi)
-    name, share = variant.rotated
-    turned = fields.size("rotary_dim", default=int(heads.head_dim * fields.share(name, default=share)), least=0)
+    bias, out_bias = has(fields, traits.bias), has(fields, traits.out_bias)
+    if traits.latent:
+        return latent_heads(fields)
+    heads, alibi = heads_of(fields), has(fields, traits.alibi)
     return replace(
         heads,
-        rotary=0 if alibi else min(turned, heads.head_dim),
-        bias=has(fields, variant.bias),
-        out_bias=has(fields, variant.out_bias),
-        head_norm=has(fields, variant.head_norm),
-        whole_norm=variant.whole_norm,
-        one_linear=variant.one_linear,
+        rotary=0 if alibi else _rotated(fields, traits, heads.head_dim),
+        bias=bias,
+        out_bias=out_bias,
+        head_norm=has(fields, traits.head_norm),
+        whole_norm=has(fields, traits.whole_norm),
+        one_linear=traits.one_linear,
         biased="heads_first" if alibi else "no",
+        softcap=_capped(fields, traits.score_cap),
+        sinks=traits.sinks,
+        gated=traits.gated_attention,
     )
 
 
-def inner_of(fields: Fields, variant: Variant, size: str = "intermediate_size") -> FeedForward:
-    """Return the feed-forward part, whose inner features are the field `size`."""
-    usual = variant.inner_default * fields.size("hidden_size") or None
-    activation = fields.word("hidden_act", choices=ACTIVATIONS, default=variant.activation)
-    bias = has(fields, variant.inner_bias)
-    return FeedForward(fields.size(size, default=usual), activation, variant.gated, bias, variant.one_gate)
+def _rotated(fields: Fields, traits: Traits, size: int) -> int:
+    """Return the elements of a head of `size` that are rotated."""
+    if traits.rotated is False:
+        return 0
+    share = 1.0 if traits.rotated is True else fields.share(traits.rotated[0], default=traits.rotated[1])
+    turned = int(size * share)
+    return min(fields.size("rotary_dim", default=turned, least=0), size) if traits.rotary_dim else turned
 
 
-def windowed(fields: Fields, variant: Variant, layers: int) -> list[bool]:
+def latent_heads(fields: Fields) -> Attention:
+    """Return the latent attention of a configuration."""
+    heads = fields.size("num_attention_heads")
+    bias = fields.flag("attention_bias", default=False)
+    latent = Latent(
+        query=fields.size("q_lora_rank", default=0),
+        keys=fields.size("kv_lora_rank"),
+        plain=fields.size("qk_nope_head_dim"),
+        value=fields.size("v_head_dim"),
+    )
+    rotary = fields.size("qk_rope_head_dim")
+    return Attention(heads, heads, latent.plain, bias=bias, out_bias=bias, rotary=rotary, latent=latent)
+
+
+def windowed(fields: Fields, traits: Traits, layers: int) -> list[bool]:
     """Return whether each layer has a window."""
+    windows = traits.windows
     stated = fields.given("sliding_window") is not None
-    if variant.windows == "none":
+    if windows is None or (windows.null_is_none and not stated and "sliding_window" in fields.config):
         return [False] * layers
-    if variant.windows == "all":
-        return [stated] * layers
-    if not stated and "sliding_window" in fields.config:
-        return [False] * layers
-    types = fields.kinds("layer_types", WINDOWED, layers)
-    return types or [(k + 1) % variant.full_every != 0 for k in range(layers)]
+    if windows.layers == "all":
+        return [stated or (windows.size > 0 and "sliding_window" not in fields.config)] * layers
+    if windows.layers == "last":
+        if not fields.flag("use_sliding_window", default=False):
+            return [False] * layers
+        first = fields.size("max_window_layers", default=28, least=0)
+        return [k >= first for k in range(layers)]
+    every = windows.every if isinstance(windows.every, int) else fields.size(windows.every[0], default=windows.every[1])
+    usual = [(k + windows.first) % every != 0 for k in range(layers)] if every else [stated] * layers
+    return fields.kinds("layer_types", WINDOWED, layers) or usual
 
 
-def whole(fields: Fields, variant: Variant, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
+def in_window(fields: Fields, traits: Traits, heads: Attention) -> Attention:
+    """Return the attention of a layer with a window."""
+    return replace(heads, window=fields.size("sliding_window", default=traits.windows.size if traits.windows else None))
+
+
+def inner_of(fields: Fields, traits: Traits, size: str = "intermediate_size", bias: Trait | None = None) -> FeedForward:
+    """Return a feed-forward part, whose inner features are the field `size`, with the traits' biases or others."""
+    activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default=traits.activation)
+    usual = traits.inner_default * fields.size("hidden_size") if traits.inner_default else None
+    inner = fields.size(size, default=usual)
+    if traits.halved_inner:
+        inner = fields.whole(size, inner, 2, size)
+    biased = has(fields, traits.inner_bias if bias is None else bias)
+    return FeedForward(inner, activation, traits.gated, biased, traits.one_gate)
+
+
+def mixed_layers(fields: Fields, traits: Traits, layers: int) -> list[bool]:
+    """Return whether each layer has experts."""
+    mixture = traits.experts
+    if mixture is None or (mixture.optional and not fields.size(*mixture.count, default=0, most=MOST_EXPERTS)):
+        return [False] * layers
+    name, usual = mixture.dense_first or ("", 0)
+    first = fields.size(name, default=min(usual, layers), least=0, most=layers) if name else 0
+    last = fields.size(mixture.last, default=layers - 1, least=-1, most=MOST_EXPERTS) if mixture.last else -1
+    last, step = layers - 1 if last < 0 else last, fields.size(mixture.step, default=1) if mixture.step else 1
+    dense = fields.indices(mixture.dense, layers) if mixture.dense else set()
+    mixed = [first <= k <= last and (k + 1) % step == 0 and k not in dense for k in range(layers)]
+    if mixture.every and any(mixed) and fields.size(mixture.every, default=1) != 1:
+        fields.refuse(mixture.every, "must be 1: send any other network as a graph")
+    return mixed
+
+
+def experts_of(fields: Fields, traits: Traits) -> Experts:
+    """Return the experts of a layer, with the shared ones as one."""
+    mixture = traits.experts
+    assert mixture is not None
+    count = fields.size(*mixture.count, default=mixture.usual_count or None, most=MOST_EXPERTS)
+    each = inner_of(fields, traits, mixture.each, mixture.bias)
+    return Experts(
+        count,
+        top_k(fields, count, mixture.top_k),
+        each,
+        shared=_shared(fields, mixture, each),
+        shared_gate=mixture.shared_gate,
+        router_bias=has(fields, mixture.router_bias),
+        grouped=mixture.groups is not None and fields.size(mixture.groups[0], default=mixture.groups[1]) > 1,
+        jitter=mixture.jitter and fields.present("router_jitter_noise", default=False),
+        latent=fields.size(mixture.latent, default=0, least=0) if mixture.latent else 0,
+    )
+
+
+def _shared(fields: Fields, mixture: Mixture, each: FeedForward) -> FeedForward | None:
+    """Return the expert that processes every token; a configuration with a gate of it has one."""
+    if not mixture.shared:
+        return None
+    if mixture.shared_gate:
+        inner = fields.size(mixture.shared)
+    elif mixture.shared_is_size:
+        inner = fields.size(mixture.shared, default=0, least=0, most=MOST_SIZE)
+    else:
+        inner = fields.size(mixture.shared, default=0, least=0, most=MOST_EXPERTS) * each.inner
+    return FeedForward(inner, each.activation, each.gated) if inner else None
+
+
+def top_k(fields: Fields, count: int, default: int) -> int:
+    """Return the experts per token, at most `count`."""
+    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+    return fields.size(*names, default=min(default, count), most=count)
+
+
+def grouped(layers: Iterable[Layer]) -> tuple[tuple[Layer, int], ...]:
+    """Return each distinct layer with its number of occurrences, in the order of their first."""
+    return tuple(Counter(layers).items())
+
+
+def whole(fields: Fields, traits: Traits, layers: tuple[tuple[Layer, int], ...]) -> Architecture:
     """Return a decoder of an embedding, `layers`, a final norm and logits."""
     width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
-    tied = fields.flag("tie_word_embeddings", default=variant.tied)
-    head = causal_head(fields, vocabulary, tied=tied, bias=has(fields, variant.head_bias))
-    drops = ("hidden_dropout", "resid_pdrop", "residual_dropout")
-    return Architecture(
-        (Stack(width, Embedding(width, vocabulary, norm=variant.embedding_norm), layers, variant.norm),),
-        replace(head, scaled=variant.scaled_logits and head.vocabulary > 0),
-        drops=fields.share(*drops, default=0.0) > 0.0,
-        drops_attention=fields.share("attention_dropout", "attn_pdrop", default=0.0) > 0.0,
+    tied = fields.flag("tie_word_embeddings", default=traits.tied)
+    bias, capped = has(fields, traits.head_bias), _capped(fields, traits.logit_cap)
+    head = causal_head(fields, vocabulary, tied=tied, bias=bias, softcap=capped)
+    embedding = Embedding(
+        width,
+        vocabulary,
+        norm=traits.embedding_norm,
+        scaled=traits.scaled_embedding,
+        drops=_drops(fields, (traits.embedding_drops,) if traits.embedding_drops else ()),
     )
+    return Architecture(
+        (Stack(width, embedding, layers, traits.norm),),
+        replace(head, scaled=traits.scaled_logits and head.vocabulary > 0),
+        drops=_drops(fields, traits.drops),
+        drops_attention=_drops(fields, traits.attention_drops),
+    )
+
+
+def _drops(fields: Fields, names: tuple[str, ...]) -> bool:
+    return bool(names) and fields.share(*names, default=0.0) > 0.0
 
 
 def has(fields: Fields, trait: Trait) -> bool:
     """Return whether a configuration has a trait."""
-    return trait if isinstance(trait, bool) else fields.flag(trait.field, default=trait.default)
+    return trait if isinstance(trait, bool) else fields.flag(trait[0], default=trait[1])
+
+
+def _capped(fields: Fields, trait: Trait) -> bool:
+    """Return whether a number, which may be null, enables a trait."""
+    return trait if isinstance(trait, bool) else fields.present(trait[0], default=trait[1])

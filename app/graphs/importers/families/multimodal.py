@@ -1,88 +1,82 @@
-"""Models of text and images: the text part of the configuration is lowered, image encoders are counted (towers.py)."""
+"""Models of text and images or sound: the text part of the configuration is lowered, encoders are counted.
+
+Weights of encoders and of projectors to the text's width stay in memory; they do not run, since the text alone does
+(prompts of text). seed_data/multimodal.json has the parts of each model type, and a formula of each part's weights.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from app.graphs.importers.families import projectors, towers
+import msgspec
+
+from app.config import SEED_DATA
 from app.graphs.importers.families.config_fields import Fields
 from app.graphs.transformers.architecture import Architecture
 
 Family = Callable[[Fields], Architecture]
 
 
-class Wrapper(NamedTuple):
+class Wrapper(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a multi-modal model type holds.
 
     text    model type of `text_config` where that does not name it
-    vision  weights of the encoder of `vision_config`
-    projector  weights between the encoder and the text part, by the configuration and the text's width
+    vision  formula of the encoder of `vision_config`, or formulas by that one's model type, the first by default
+    sound   formula of the encoder of `audio_config`
+    projector  formula of what stands between the encoders and the text part, if not counted with them
     place   the object that holds the text part's fields
-    sound   weights of the encoder of `audio_config`
     within  the object that holds all of these, if not the configuration itself
     built_in  whether a configuration without a vision_config has the encoder all the same
     defaults  sizes of the text part that its publisher left out, by its model type
     """
 
     text: str
-    vision: Callable[[Fields], int] = towers.no_tower
-    projector: Callable[[Fields, int], int] = projectors.included
+    vision: str | dict[str, str] = ""
+    sound: str = ""
+    projector: str = ""
     place: str = "text_config"
-    sound: Callable[[Fields], int] = towers.no_tower
     within: str = ""
     built_in: bool = False
     defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
-# Sizes of the classes that LLaVA's configurations rely on (transformers' LlamaConfig and MistralConfig).
-_SEVEN_BILLION = {
-    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "vocab_size": 32000,
-}  # fmt: skip
-_LLAVA_TEXTS = {
-    "llama": _SEVEN_BILLION,
-    "mistral": _SEVEN_BILLION | {"intermediate_size": 14336, "num_key_value_heads": 8},
-}
+class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Weights of an encoder or a projector: the `sum` of terms in its `sizes`, and in `text`, the text's width.
 
-WRAPPERS: Mapping[str, Wrapper] = {
-    "aya_vision": Wrapper("cohere2", towers.siglip, projectors.aya),
-    "gemma3": Wrapper("gemma3_text", towers.siglip, projectors.normed_linear),
-    "gemma3n": Wrapper("gemma3n_text", towers.mobilenet, sound=towers.conformer),
-    "gemma4": Wrapper("gemma4_text", towers.gemma4, projectors.normed_linear, sound=towers.conformer),
-    "glm4v": Wrapper("glm4", towers.glm4v),
-    "glm4v_moe": Wrapper("glm4_moe", towers.glm4v),
-    "idefics3": Wrapper("llama", towers.siglip, projectors.merged_linear),
-    "internvl": Wrapper("qwen2", towers.internvit, projectors.merged_layers),
-    "internvl_chat": Wrapper("qwen2", towers.internvit, projectors.merged_layers, place="llm_config"),
-    "kimi_k25": Wrapper("deepseek_v3", towers.moonvit),
-    "kimi_k3": Wrapper("kimi_linear", towers.moonvit),
-    "kimi_vl": Wrapper("deepseek_v3", towers.kimi_vl, projectors.kimi_vl),
-    "llama4": Wrapper("llama4_text", towers.llama4, projectors.llama4, built_in=True),
-    "llava": Wrapper("llama", towers.of_its_type, projectors.two_layers, defaults=_LLAVA_TEXTS),
-    "llava_next": Wrapper("llama", towers.of_its_type, projectors.two_layers, defaults=_LLAVA_TEXTS),
-    "llava_onevision": Wrapper("qwen2", towers.of_its_type, projectors.two_layers),
-    "minimax_m3_vl": Wrapper("minimax_m3", towers.clip),
-    "mistral3": Wrapper("mistral", towers.pixtral, projectors.mistral3),
-    "mllama": Wrapper("mllama_text_model", towers.mllama, projectors.mllama),
-    "paligemma": Wrapper("gemma", towers.siglip, projectors.linear),
-    "qwen2_5_omni": Wrapper("qwen2", towers.qwen2_5_vl, within="thinker_config", sound=towers.qwen_omni),
-    "qwen2_audio": Wrapper("qwen2", sound=towers.whisper, projector=projectors.sound_linear),
-    "qwen2_vl": Wrapper("qwen2", towers.qwen2_vl),
-    "qwen2_5_vl": Wrapper("qwen2", towers.qwen2_5_vl),
-    "qwen3_omni_moe": Wrapper("qwen3_moe", towers.qwen3_vl, within="thinker_config", sound=towers.qwen3_omni),
-    "qwen3_5": Wrapper("qwen3_5_text", towers.qwen3_vl),
-    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", towers.qwen3_vl),
-    "qwen3_vl": Wrapper("qwen3_vl_text", towers.qwen3_vl),
-    "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", towers.qwen3_vl),
-    "smolvlm": Wrapper("llama", towers.siglip, projectors.merged_linear),
-    "step3_vl": Wrapper("step3_text", towers.step3),
-    "voxtral": Wrapper("llama", sound=towers.whisper, projector=projectors.voxtral),
-}
+    A size is [field or synonyms, default, kind, choices]: without a default the field is required; a text is a term in
+    earlier sizes. `_size` has the kinds. Functions of terms are those of _FUNCTIONS.
+    """
+
+    of: str
+    sizes: dict[str, tuple[Any, ...]]
+    sum: list[str]
+
+
+def _wrappers(given: Mapping[str, Any]) -> Mapping[str, Wrapper]:
+    rows = {name: {**given[row["like"]], **row} if "like" in row else row for name, row in given.items()}
+    own = {name: {key: value for key, value in row.items() if key != "like"} for name, row in rows.items()}
+    return msgspec.convert(own, dict[str, Wrapper])
+
+
+_TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "multimodal.json").read_text("utf-8"))
+WRAPPERS = _wrappers(_TABLES["wrappers"])
+_FORMULAS = msgspec.convert(_TABLES["weights"], dict[str, Formula])
 # Fields of the whole model, which its text part takes where it has none of its own.
 _WHOLE = ("architectures", "tie_word_embeddings", "num_labels", "id2label", "quantization_config")
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
+_OPERATIONS |= {ast.FloorDiv: operator.floordiv}
+_FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
+    # A linear layer with bias; an encoder's layer: four linear layers of attention, two after it, two norms.
+    "linear": lambda inputs, outputs: inputs * outputs + outputs,
+    "layer": lambda width, inner: 4 * width * width + 2 * width * inner + 5 * width + inner + 4 * width,
+}
 
 
 def text_fields(fields: Fields) -> Fields:
@@ -113,12 +107,79 @@ def multimodal(fields: Fields, families: Mapping[str, Family]) -> Architecture:
     if family is None or text.model_type in WRAPPERS:
         text.refuse("model_type", f"is not known; usual here: {wrapper.text}")
     architecture = family(text)
-    vision, sound = fields.inside("vision_config"), fields.inside("audio_config")
-    weights = architecture.towers
+    vision, sound, weights = fields.inside("vision_config"), fields.inside("audio_config"), architecture.towers
     if vision.config or wrapper.built_in:
-        weights += wrapper.vision(vision)
+        encoder = wrapper.vision
+        if isinstance(encoder, dict):
+            encoder = encoder[vision.word("model_type", choices=encoder, default=next(iter(encoder)))]
+        weights += weights_of(encoder, vision)
     if sound.config:
-        weights += wrapper.sound(sound)
+        weights += weights_of(wrapper.sound, sound)
     if vision.config or sound.config or wrapper.built_in:
-        weights += wrapper.projector(fields, architecture.stacks[-1].width)
+        weights += weights_of(wrapper.projector, fields, architecture.stacks[-1].width)
     return replace(architecture, towers=weights)
+
+
+def weights_of(name: str, fields: Fields, text: int = 0) -> int:
+    """Return the weights by a formula of the table, of the text's width for projectors; 0 without a name."""
+    if not name:
+        return 0
+    formula, values = _FORMULAS[name], {"text": text}
+    for size, spec in formula.sizes.items():
+        values[size] = _size(fields, spec, values)
+    return sum(_evaluated(_parsed(term), values) for term in formula.sum)
+
+
+def _size(fields: Fields, spec: tuple[Any, ...], values: Mapping[str, int]) -> int:
+    """Return a size of a formula.
+
+    layers   a number of layers;  none     a number that may be 0
+    square   a side, given as one number or as two
+    indices  how many layers a list names, of as many as its default says
+    length   how many entries a list has, or else the number in the second field
+    flag     1 for true (of any size with a default of true or false);  word  1 for the first of its choices
+    """
+    names, usual, kind = (*spec, None, None)[:3]
+    names = (names,) if isinstance(names, str) else names
+    if "." in names[0]:
+        place = names[0].partition(".")[0]
+        fields, names = fields.inside(place), tuple(name.partition(".")[2] for name in names)
+    if isinstance(usual, bool):
+        kind = "flag"
+    if isinstance(usual, str) and kind != "word":
+        usual = _evaluated(_parsed(usual), values)
+    given = fields.given(names[0])
+    if kind == "square" and isinstance(given, list) and given:
+        fields = Fields({names[0]: given[0]}, fields.model_type, fields.within)
+    match kind:
+        case "flag":
+            value = int(fields.flag(names[0], default=bool(usual)))
+        case "word":
+            value = int(fields.word(*names, choices=dict.fromkeys(spec[3]), default=usual) == spec[3][0])
+        case "indices":
+            value = len(fields.indices(names[0], usual))
+        case "layers":
+            value = fields.layers(*names, default=usual)
+        case "length":
+            value = len(given) if isinstance(given, list) else fields.size(names[1], default=usual)
+        case _:
+            value = fields.size(*names, default=usual, least=0 if kind == "none" else 1)
+    return value
+
+
+@cache
+def _parsed(term: str) -> ast.expr:
+    return ast.parse(term, mode="eval").body
+
+
+def _evaluated(term: ast.AST, values: Mapping[str, int]) -> int:
+    match term:
+        case ast.Constant(int(number)):
+            return number
+        case ast.Name(name):
+            return values[name]
+        case ast.BinOp(left, operation, right):
+            return int(_OPERATIONS[type(operation)](_evaluated(left, values), _evaluated(right, values)))
+        case ast.Call(ast.Name(function), [first, second]):
+            return _FUNCTIONS[function](_evaluated(first, values), _evaluated(second, values))
+    raise ValueError(f"not a term: {ast.dump(term)}")

@@ -1,14 +1,20 @@
-"""Models whose indexer selects keys: DeepSeek-V3.2, GLM-5, MiniMax-M3; and DeepSeek-V4, which compresses them too."""
+"""Decoders whose attention selects keys (DeepSeek-V3.2 and V4, GLM-5, MiniMax-M3), and LongCat-Flash."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from app.graphs.importers.families.config_fields import MOST_EXPERTS, Fields
-from app.graphs.importers.families.deepseek import latent_heads, routed_experts
-from app.graphs.importers.families.llama import decoder, gated, grouped, heads_of
-from app.graphs.importers.families.mixtures import top_k
-from app.graphs.transformers.architecture import Architecture, AttentionModule, Experts, FeedForward, Layer
+from app.graphs.importers.families.decoders import (
+    attention_of,
+    experts_of,
+    grouped,
+    inner_of,
+    latent_heads,
+    opened,
+    whole,
+)
+from app.graphs.transformers.architecture import Architecture, AttentionModule, FeedForward, Layer
 
 _DENSE = {"dense": True, "sparse": False}
 # Layers of GLM-5.2 that have an indexer, and those that use the selection of the one before.
@@ -18,8 +24,22 @@ _MARKS = {0: False, 1: True}
 _SELECTED = 4
 
 
+def longcat_flash(fields: Fields) -> Architecture:
+    """LongCat-Flash (Meituan, 2025): two dense layers of latent attention for every part with experts.
+
+    Some of the router's choices are experts that return their input (`zero_expert_num`), which take no time.
+    """
+    fields, traits = opened(fields)
+    layers, experts = fields.layers("num_hidden_layers"), experts_of(fields, traits)
+    idle = fields.size("zero_expert_num", default=0, least=0, most=MOST_EXPERTS)
+    chosen = max(round(experts.top_k * experts.count / (experts.count + idle)), 1)
+    both = Layer(latent_heads(fields), inner_of(fields, traits))
+    return whole(fields, traits, ((both, 2 * layers), (Layer(None, replace(experts, top_k=chosen)), layers)))
+
+
 def deepseek_v32(fields: Fields) -> Architecture:
     """DeepSeek-V3.2 and GLM-5: DeepSeek-V3's layers, attention on the `index_topk` keys that an indexer selects."""
+    fields, traits = opened(fields)
     layers = fields.layers("num_hidden_layers")
     own = fields.kinds("indexer_types", _OWN, layers) or [True] * layers
     first = fields.size("first_k_dense_replace", default=0, least=0, most=layers)
@@ -28,15 +48,13 @@ def deepseek_v32(fields: Fields) -> Architecture:
         fields.refuse("moe_layer_freq", "must be 1: send any other network as a graph")
     selecting = _latent_module(fields)
     shared = replace(selecting, index_heads=0)
-    experts = routed_experts(fields, router_bias=True) if not all(dense) else gated(fields)
-    inner = gated(fields) if any(dense) else experts
-    return decoder(
-        fields,
-        grouped(
-            Layer(selecting if full else shared, inner if plain else experts)
-            for full, plain in zip(own, dense, strict=True)
-        ),
+    experts = experts_of(fields, traits) if not all(dense) else None
+    inner = inner_of(fields, traits) if any(dense) else None
+    parts = (
+        Layer(selecting if full else shared, inner if plain else experts)
+        for full, plain in zip(own, dense, strict=True)
     )
+    return whole(fields, traits, grouped(parts))
 
 
 def _latent_module(fields: Fields) -> AttentionModule:
@@ -59,17 +77,17 @@ def _latent_module(fields: Fields) -> AttentionModule:
 
 def deepseek_v4(fields: Fields) -> Architecture:
     """DeepSeek-V4: windows beside keys compressed by 4 (selected) or 128, residual streams, experts in every layer."""
+    fields, traits = opened(fields)
     layers = fields.layers("num_hidden_layers")
     ratios = fields.sizes("compress_ratios", layers)
     if ratios is None:
         fields.refuse("compress_ratios", f"is missing: {layers} whole numbers, one per layer")
-    count = fields.size("n_routed_experts", most=MOST_EXPERTS)
-    each = gated(fields, "moe_intermediate_size")
-    shared = FeedForward(fields.size("n_shared_experts", default=1) * each.inner, each.activation, gated=True)
-    experts = Experts(count, top_k(fields, count, default=6), each, shared=shared, router_bias=True)
-    found = decoder(fields, grouped(Layer(_compressed(fields, ratio), experts) for ratio in ratios))
+    experts = experts_of(fields, traits)
+    shared = replace(experts.each, inner=fields.size("n_shared_experts", default=1) * experts.each.inner)
+    experts = replace(experts, shared=shared)
+    model = whole(fields, traits, grouped(Layer(_compressed(fields, ratio), experts) for ratio in ratios))
     streams = fields.size("hc_mult", default=4)
-    return replace(found, stacks=(replace(found.stacks[0], streams=streams),))
+    return replace(model, stacks=(replace(model.stacks[0], streams=streams),))
 
 
 def _compressed(fields: Fields, ratio: int) -> AttentionModule:
@@ -94,36 +112,26 @@ def _compressed(fields: Fields, ratio: int) -> AttentionModule:
 
 def minimax_m3(fields: Fields) -> Architecture:
     """MiniMax-M3: grouped heads that see selected blocks of keys, dense layers first, then experts."""
+    fields, traits = opened(fields)
     layers = fields.layers("num_hidden_layers")
     sparse = fields.inside("sparse_attention_config")
     selects = sparse.kinds("sparse_attention_freq", _MARKS, layers) or [False] * layers
     mixed = fields.kinds("moe_layer_freq", _MARKS, layers) or [True] * layers
-    heads = replace(heads_of(fields), head_norm=True)
-    heads = replace(heads, rotary=fields.size("rotary_dim", default=heads.head_dim))
+    heads = attention_of(fields, traits)
     module = AttentionModule("msa", heads.heads, heads.head_dim, heads.head_dim, heads.kv_heads, head_norm=True)
     if any(selects):
-        blocks = sparse.size("sparse_topk_blocks") * sparse.size("sparse_block_size")
         module = replace(
             module,
             index_heads=sparse.size("sparse_num_index_heads"),
             index_dim=sparse.size("sparse_index_dim"),
-            index_keys=blocks,
+            index_keys=sparse.size("sparse_topk_blocks") * sparse.size("sparse_block_size"),
         )
-    experts, dense = _minimax_experts(fields), gated(fields, "dense_intermediate_size")
-    return decoder(
-        fields,
-        grouped(
-            Layer(module if selected else heads, experts if routed else dense)
-            for selected, routed in zip(selects, mixed, strict=True)
-        ),
-    )
-
-
-def _minimax_experts(fields: Fields) -> Experts:
-    count = fields.size("num_local_experts", most=MOST_EXPERTS)
-    each = gated(fields)
+    experts, dense = experts_of(fields, traits), inner_of(fields, traits, "dense_intermediate_size")
     shared = fields.size("n_shared_experts", default=0, least=0, most=MOST_EXPERTS)
-    inner = shared * fields.size("shared_intermediate_size", default=each.inner, least=0)
-    always = FeedForward(inner, each.activation, gated=True) if inner else None
-    bias = fields.flag("use_routing_bias", default=True)
-    return Experts(count, top_k(fields, count, default=4), each, shared=always, router_bias=bias)
+    inner = shared * fields.size("shared_intermediate_size", default=experts.each.inner, least=0)
+    experts = replace(experts, shared=FeedForward(inner, experts.each.activation, gated=True) if inner else None)
+    parts = (
+        Layer(module if selected else heads, experts if routed else dense)
+        for selected, routed in zip(selects, mixed, strict=True)
+    )
+    return whole(fields, traits, grouped(parts))
