@@ -29,8 +29,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_shapes
 
 from app.graphs.importers.json_graph import lower
+from app.graphs.importers.onnx.stripped_file import stripped
 from app.graphs.importers.onnx.walk import Walk
-from app.graphs.importers.onnx_file import stripped
 from app.graphs.importers.tensors import free_dims
 from app.graphs.run import Run
 from app.wire.graph_form import check_graph

@@ -21,9 +21,8 @@ from app.graphs.importers.families.multimodal import WRAPPERS, multimodal
 from app.graphs.importers.families.quantization import read_formats
 from app.graphs.refusal import refuse
 from app.graphs.run import Run
-from app.graphs.transformers import splitting
 from app.graphs.transformers.architecture import Architecture
-from app.graphs.transformers.lowering import write
+from app.graphs.transformers.lowering import check, write
 from app.tables.workload import Workload
 
 _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
@@ -83,7 +82,7 @@ _USUAL = ("llama", "qwen3", "mistral", "mixtral", "deepseek_v3", "gemma3", "gpt2
 def lower(config: Mapping[str, Any], run: Run) -> Workload:
     """Return one device's rows of the network of `config`; raises BadInput with the name of an invalid field."""
     architecture = read(config)
-    splitting.check(architecture, run)
+    check(architecture, run)
     return write(architecture, run)
 
 

@@ -7,23 +7,26 @@ memory-bound by its tensors (NeuSight's rule) and counted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from difflib import get_close_matches
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from app.errors import BadInput, FieldError
 from app.graphs.build import DEFAULTS, Builder
-from app.graphs.importers.attributes import Fields, Mistake, read_attributes
-from app.graphs.importers.node_fields import completed
-from app.graphs.importers.node_names import RESHAPES, STANDS_FOR, VIEWS
-from app.graphs.importers.node_order import Names, running_order
-from app.graphs.importers.range_checks import wrong_figures
+from app.graphs.importers.node_fields import Fields, Mistake, completed, read_attributes
+from app.graphs.importers.steps import RESHAPES, STANDS_FOR, VIEWS
 from app.graphs.importers.tensors import INDEX_BYTES, Tensor, binding, bound
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
-from app.ops.base import MOST_BYTES
+from app.ops.base import MOST_BYTES, Dim
+from app.ops.kinds import kinds_of
 from app.runtime.release import release
-from app.tables.ops import DTYPE_CODE, WEIGHT_BYTES
+from app.tables.arrays import Floats
+from app.tables.ops import DTYPE_CODE, WEIGHT_BYTES, OpTable
 from app.tables.workload import Workload
 
 Loc = tuple[str | int, ...]
@@ -207,3 +210,145 @@ def _moved(held: float, dtype: str, inputs: Tensors, outputs: Tensors) -> float:
     """Return the bytes of all tensors and weights, each counted once."""
     weights = held * WEIGHT_BYTES[DTYPE_CODE[dtype]] if held else 0.0
     return float(weights + sum(tensor.bytes for tensor in (*inputs, *outputs))) or 1.0
+
+
+Node = Mapping[str, Any]
+
+_INPUT = -1
+_SHOWN = 10  # nodes of a cycle in a message
+_MANY = 2_000  # largest number of names searched for similar ones
+
+
+class Order(NamedTuple):
+    """Node numbers with writers before readers, or the errors."""
+
+    nodes: Sequence[int]
+    errors: list[FieldError]
+
+
+class Names:
+    """The writer of every tensor: a node's number, or -1 for an input of the graph."""
+
+    def __init__(self, inputs: Sequence[Node], nodes: Sequence[Node]) -> None:
+        self.writer: dict[str, int] = {}
+        self.errors: list[FieldError] = []
+        for k, tensor in enumerate(inputs):
+            self._take(tensor["name"], _INPUT, ("inputs", k, "name"))
+        for k, node in enumerate(nodes):
+            name, outputs = node["name"], len(node["outputs"])
+            self._take(name, k, ("nodes", k, "name"))
+            for j in range(1, outputs):
+                self._take(f"{name}:{j}", k, ("nodes", k, "name"))
+
+    def _take(self, name: str, writer: int, place: tuple[str | int, ...]) -> None:
+        if name in self.writer:
+            self.errors.append(FieldError(place, f"{name[:200]!r} is taken by another input or node"))
+        self.writer[name] = writer
+
+    def dangling(self, k: int, node: Node) -> list[FieldError]:
+        """Return errors for the first few undefined inputs of node `k`, with similar names for the first of them."""
+        nobody = [(j, name) for j, name in enumerate(node.get("inputs", ())) if name not in self.writer][:_SHOWN]
+        near = get_close_matches(nobody[0][1][:200], self.writer, n=3) if len(self.writer) <= _MANY else []
+        hints = [f"; did you mean: {', '.join(near)}" if near else ""] + [""] * _SHOWN
+        return [
+            FieldError(
+                ("nodes", k, "inputs", j),
+                f"node {node['name'][:200]!r} reads {name[:200]!r}, which no input or node of the graph writes{hint}",
+            )
+            for (j, name), hint in zip(nobody, hints, strict=False)
+        ]
+
+
+def running_order(nodes: Sequence[Node], names: Names) -> Order:
+    """Return the given order if it can run, else a stable topological order (Kahn 1962), or an error with a cycle."""
+    writer, late = names.writer, False
+    errors: list[FieldError] = []
+    for k, node in enumerate(nodes):
+        for name in node.get("inputs", ()):
+            found = writer.get(name)
+            if found is None:
+                errors += names.dangling(k, node)
+                break
+            late = late or found >= k
+        if len(errors) >= _SHOWN:
+            break
+    if errors or not late:
+        return Order(range(len(nodes)), errors)
+    return _sorted(nodes, writer)
+
+
+def _sorted(nodes: Sequence[Node], writer: Mapping[str, int]) -> Order:
+    readers: list[list[int]] = [[] for _ in nodes]
+    waits = [0] * len(nodes)
+    for k, node in enumerate(nodes):
+        for name in node.get("inputs", ()):
+            if writer[name] != _INPUT:
+                readers[writer[name]].append(k)
+                waits[k] += 1
+    ready = deque(k for k, count in enumerate(waits) if not count)
+    order: list[int] = []
+    while ready:
+        order.append(ready.popleft())
+        for k in readers[order[-1]]:
+            waits[k] -= 1
+            if not waits[k]:
+                ready.append(k)
+    if len(order) < len(nodes):
+        return Order(order, [_cycle(nodes, writer, {k for k, count in enumerate(waits) if count})])
+    return Order(order, [])
+
+
+def _cycle(nodes: Sequence[Node], writer: Mapping[str, int], stuck: set[int]) -> FieldError:
+    """Return an error with one cycle among the blocked nodes, found by following edges backwards."""
+    at, place = min(stuck), dict[int, int]()
+    path: list[int] = []
+    while at not in place:
+        place[at] = len(path)
+        path.append(at)
+        at = next(writer[name] for name in nodes[at]["inputs"] if writer[name] in stuck)
+    cycle = path[place[at] :][::-1]
+    first = cycle.index(min(cycle))
+    cycle = cycle[first:] + cycle[:first]
+    shown = [str(nodes[k]["name"])[:100] for k in cycle[:_SHOWN]]
+    more = f" and {len(cycle) - _SHOWN} more" if len(cycle) > _SHOWN else f" -> {shown[0]}"
+    return FieldError(("nodes", cycle[0], "inputs"), f"the nodes are a cycle: {' -> '.join(shown)}{more}")
+
+
+def wrong_figures(ops: OpTable, node_of_row: Sequence[int]) -> list[FieldError]:
+    """Return an error for every field that is missing, out of range or breaks a rule between fields, by node."""
+    nodes = np.array(node_of_row, dtype=np.intp)
+    errors: list[FieldError] = []
+    for op, rows, table in kinds_of(ops):
+        own = nodes[rows]
+        wrong = [
+            FieldError(("nodes", int(k), "attributes", dim.name), _wrong_figure(op.name, dim, value))
+            for dim in op.dims
+            for column in dim.columns
+            for k, value in _out_of_range(dim, table.column(column), own)
+        ]
+        if not wrong:
+            wrong = [
+                FieldError(("nodes", int(k), "attributes", broken.field), broken.message)
+                for broken in op.check(table)
+                for k in own[broken.rows]
+            ]
+        errors += wrong
+    return sorted(errors, key=lambda error: error.loc[1])
+
+
+def _out_of_range(
+    dim: Dim, values: Floats, nodes: np.ndarray[tuple[int], np.dtype[np.intp]]
+) -> list[tuple[int, float]]:
+    good = (values >= dim.least) & (values <= dim.most) | bool(dim.choices or dim.read)  # codes of words
+    if dim.whole:
+        good &= values == np.floor(values)
+    if dim.default is not None and np.isnan(dim.default):
+        good |= np.isnan(values)
+    bad = ~good
+    return list(zip(nodes[bad].tolist(), values[bad].tolist(), strict=True)) if bad.any() else []
+
+
+def _wrong_figure(op: str, dim: Dim, value: float) -> str:
+    if np.isnan(value):
+        return f"required for {op}, and not determined by its tensors: {dim.help}"
+    return f"must be a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}, got {value:.17g}"

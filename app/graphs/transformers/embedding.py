@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.graphs.transformers.architecture import Attention, Embedding, Frames, Stack
 from app.graphs.transformers.attention import Span
-from app.graphs.transformers.layer_inputs import looked_up_inputs, opened
+from app.graphs.transformers.residual_streams import looked_up_inputs, opened
 from app.graphs.transformers.row_writer import Flow, RowWriter
 
 

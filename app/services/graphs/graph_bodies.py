@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.errors import BadInput, FieldError, UnsupportedMedia
-from app.graphs.importers import onnx_file
+from app.graphs.importers.onnx.stripped_file import stripped
 from app.services.graphs.export_archive import read_archive
 from app.services.graphs.source import JSON, ONNX, Source
 from app.wire.decoding import decode_plain
@@ -33,7 +33,7 @@ def read_graph(body: bytes, media: str) -> Source:
         return Source(JSON, read_archive(body))
     if media == MEDIA_JSON or body[:64].lstrip()[:1] == b"{":
         return Source(JSON, check_graph(decode_plain(body), loc=()))
-    return Source(ONNX, onnx_file.stripped(body))
+    return Source(ONNX, stripped(body))
 
 
 def read_dims(texts: Iterable[str]) -> dict[str, int]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from app.graphs.importers import onnx_file
 from app.graphs.importers.json_graph import DEFAULT_DTYPE
+from app.graphs.importers.onnx.walk import graph as onnx_graph
 from app.graphs.importers.tensors import free_dims
 from app.wire.graph_form import canonical_json
 from app.wire.json_parts import decode_in_parts
@@ -41,7 +41,7 @@ class Source:
 
     def graph(self, sizes: Mapping[str, int]) -> Mapping[str, Any]:
         """Return the project's JSON graph; of an ONNX file, with every dimension bound by `sizes`."""
-        return onnx_file.graph(self.body, sizes) if self.form == ONNX else self.body
+        return onnx_graph(self.body, sizes) if self.form == ONNX else self.body
 
     def free_dims(self) -> list[str]:
         """Return the named dimensions of its tensors."""

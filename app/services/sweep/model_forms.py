@@ -17,8 +17,7 @@ from app.graphs.importers import hf
 from app.graphs.run import Run
 from app.graphs.transformers.architecture import Architecture
 from app.graphs.transformers.batched import split_sizes, with_sizes
-from app.graphs.transformers.lowering import write
-from app.graphs.transformers.splitting import check
+from app.graphs.transformers.lowering import check, write
 from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload
 from app.steps.networks import Network

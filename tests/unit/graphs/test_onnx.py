@@ -12,7 +12,7 @@ import pytest
 
 from app.errors import BadInput, Malformed, TooLarge
 from app.graphs.importers.json_graph import lower
-from app.graphs.importers.onnx_file import read
+from app.graphs.importers.onnx.walk import read
 from app.graphs.run import Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from app.graphs.importers.onnx_file import read
+from app.graphs.importers.onnx.walk import read
 from tests.onnx_bytes import INT64, integers, model, node, tensor
 from tests.unit.graphs.test_onnx import flops, lowered, ops, single
 

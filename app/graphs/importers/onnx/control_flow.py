@@ -1,4 +1,4 @@
-"""If, Loop and Scan of ONNX: which graph runs, how often, and with which tensors.
+"""Graphs within an ONNX graph: If, Loop and Scan, and functions that the file defines.
 
 An If whose condition is not constant runs the branch with more nodes. A Loop whose number of rounds is not constant
 counts once.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from app.graphs.importers.onnx.call import Call
+from app.graphs.importers.onnx.calls import Call
 from app.graphs.importers.onnx.values import ShapeError, Value, axis_of
 
 Message = Mapping[str, Any]
@@ -104,3 +104,26 @@ def _nodes(graph: Message) -> int:
     """Return the nodes of a graph, those of graphs within it included."""
     inner = (value for node in graph["nodes"] for value in node["attributes"].values() if isinstance(value, dict))
     return len(graph["nodes"]) + sum(_nodes(value) for value in inner if "nodes" in value)
+
+
+def body_of(function: Message, call: Call) -> Message:
+    """Return a function's nodes for one call: with the call's attributes, and without the inputs that it leaves out."""
+    attributes = {**function["defaults"], **call.attributes}
+    given = [value is not None for value in call.inputs]
+    omitted = {name for k, name in enumerate(function["inputs"]) if k >= len(given) or not given[k]}
+    return {"weights": {}, "nodes": [_bound(node, attributes, omitted) for node in function["nodes"]]}
+
+
+def _bound(node: Message, attributes: Message, omitted: set[str]) -> Message:
+    references = node.get("references", {})
+    known = {name: attributes[source] for name, source in references.items() if attributes.get(source) is not None}
+    own = {name: _bound_graph(value, attributes, omitted) for name, value in node["attributes"].items()}
+    inputs = ["" if name in omitted else name for name in node["inputs"]]
+    return {**node, "inputs": inputs, "attributes": own | known}
+
+
+def _bound_graph(value: Any, attributes: Message, omitted: set[str]) -> Any:
+    """Return a graph within a function likewise; any other attribute as it is."""
+    if isinstance(value, dict) and "nodes" in value:
+        return {**value, "nodes": [_bound(node, attributes, omitted) for node in value["nodes"]]}
+    return value

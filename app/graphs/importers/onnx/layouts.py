@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, prod
 
-from app.graphs.importers.onnx.call import Call, Rule, Shapes
+from app.graphs.importers.onnx.calls import Call, Rule, Shapes
 from app.graphs.importers.onnx.values import ShapeError, axis_of, broadcast
 
 

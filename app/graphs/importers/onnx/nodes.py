@@ -10,13 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from math import prod
 
-from app.graphs.importers.node_names import VIEWS
-from app.graphs.importers.onnx.attention_calls import attention_steps, packed_steps
-from app.graphs.importers.onnx.call import Call
-from app.graphs.importers.onnx.einsum import einsum_steps
+from app.graphs.importers.onnx.calls import Call, attention_steps, einsum_steps, packed_steps
 from app.graphs.importers.onnx.shapes import strides_and_dilations, window
 from app.graphs.importers.onnx.values import Shape
-from app.graphs.importers.steps import Step, Window, convolution, pooling, product, transposed_convolution
+from app.graphs.importers.steps import VIEWS, Step, Window, convolution, pooling, product, transposed_convolution
 from app.graphs.importers.tensors import ELEMENT_BYTES
 from app.ops import OP_CODE
 

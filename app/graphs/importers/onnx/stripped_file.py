@@ -51,7 +51,7 @@ _FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8")
 Message = dict[str, Any]
 
 
-def model(data: bytes) -> Message:
+def stripped(data: bytes) -> Message:
     """Return the stripped file; raises Malformed, with the place in the file, or TooLarge, with the limit."""
     reader = Reader(data)
     try:

@@ -1,7 +1,8 @@
-"""A walk over a stripped ONNX file that writes the JSON graph.
+"""Importer of ONNX files, without a library: files are untrusted, and only shapes are needed.
 
-Constants are folded, nodes that depend only on constants are dropped, and weights become parameters of the first node
-that reads them. Branches and bodies are entered (onnx.control_flow); their names may be those of another one.
+A walk over the stripped file (stripped_file.py) writes the JSON graph. Constants are folded, nodes that depend only on
+constants are dropped, and weights become parameters of the first node that reads them. Branches and bodies are entered
+(control_flow.py); their names may be those of another one.
 """
 
 from __future__ import annotations
@@ -14,17 +15,13 @@ from typing import Any
 import numpy as np
 
 from app.errors import BadInput, FieldError, TooLarge
-from app.graphs.importers.node_names import VIEWS
-from app.graphs.importers.onnx.call import Call, Shapes
-from app.graphs.importers.onnx.control_flow import MOST_ROUNDS, entered
-from app.graphs.importers.onnx.functions import body_of
+from app.graphs.importers.onnx.calls import Call, Shapes, in_format, packed_elements, plain, quantised_format
+from app.graphs.importers.onnx.control_flow import MOST_ROUNDS, body_of, entered
 from app.graphs.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
-from app.graphs.importers.onnx.plain_calls import in_format, packed_elements, plain, quantised_format
-from app.graphs.importers.onnx.result_dtypes import result_dtypes
-from app.graphs.importers.onnx.shapes import result_shapes
-from app.graphs.importers.onnx.stripped_file import MAX_DEPTH, MAX_NODES, lie
+from app.graphs.importers.onnx.shapes import result_dtypes, result_shapes
+from app.graphs.importers.onnx.stripped_file import MAX_DEPTH, MAX_NODES, lie, stripped
 from app.graphs.importers.onnx.values import Shape, ShapeError, Value, constant, folded
-from app.graphs.importers.steps import Step
+from app.graphs.importers.steps import VIEWS, Step
 from app.graphs.importers.tensors import INDEX_BYTES, bound, free_dims
 
 Message = Mapping[str, Any]
@@ -34,6 +31,20 @@ _FEW = 64  # largest number of weights listed per constant
 _INDICES = INDEX_BYTES.keys() - {"uint8"}  # formats that weights do not have
 # Operators that leave the values of a constant as they are.
 _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def read(data: bytes, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Return the JSON graph of a file; `dims` gives the sizes of its named dimensions.
+
+    Raises Malformed for an invalid file, and BadInput for inconsistent shapes and dimensions without a size, each with
+    the place in the file.
+    """
+    return graph(stripped(data), dims)
+
+
+def graph(file: Message, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Return the JSON graph of a stripped file."""
+    return Walk(file, dims).graph()
 
 
 class Walk:
