@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from app.graphs.importers.aten_costs import Call, Value, steps
-from app.graphs.importers.steps import Shape, Step
+from app.graphs.importers.steps import Shape, Step, by_name, table
 from app.graphs.importers.tensors import INDEX_BYTES, TENSOR_DTYPES
 
 INPUT, PARAMETER, BUFFER, GETITEM = "input", "parameter", "buffer", "getitem"
@@ -25,52 +25,10 @@ _DTYPES = {
     "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8",
 }
-_OUT_OF_ORDER = frozenset({"permute", "transpose", "t", "swapaxes", "movedim", "expand", "numpy_T", "mT", "select"})
-_VIEWS = _OUT_OF_ORDER | {
-    *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "alias", "detach", "view_as"),
-    *(
-        "slice",
-        "narrow",
-        "split",
-        "unsafe_split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "expand_as",
-        "reshape_as",
-        "unfold",
-    ),
-    *("dropout", "native_dropout", "feature_dropout", "identity", "lift_fresh_copy", "tensor_split", "diagonal"),
-    *("_assert_tensor_metadata", "_assert_scalar", "sym_size", "_reshape_copy", "detach_copy"),
-}
+_OUT_OF_ORDER = frozenset(table("aten_strided_views"))
+_VIEWS = _OUT_OF_ORDER | frozenset(table("aten_views"))
 _COPYING_VIEWS = ("reshape", "flatten", "_reshape_copy")
-# JSON graph operators of ATen's names.
-_NAMES = {
-    **dict.fromkeys(("clone", "contiguous", "copy"), "copy"),
-    **dict.fromkeys(("_to_copy", "to", "type_as", "bernoulli"), "cast"),
-    **dict.fromkeys(("rsub", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "bitwise_and"), "sub"),
-    **dict.fromkeys(("masked_fill", "bitwise_or", "bitwise_xor", "fmod", "remainder", "atan2", "lerp"), "where"),
-    **dict.fromkeys(("hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "threshold", "nan_to_num"), "clip"),
-    **dict.fromkeys(("bitwise_not", "logical_not"), "not"),
-    **dict.fromkeys(("ceil", "trunc", "isnan", "isinf"), "floor"),
-    **dict.fromkeys(("log1p", "log2", "expm1", "tan", "sinh", "cosh", "exp2"), "exp"),
-    **dict.fromkeys(("cat", "stack", "concat", "concatenate"), "concat"),
-    **dict.fromkeys(
-        ("mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "any", "all"), "reduce_mean"
-    ),
-    **dict.fromkeys(("prod", "norm", "linalg_vector_norm", "logsumexp", "argmin"), "reduce_mean"),
-    **dict.fromkeys(("constant_pad_nd", "reflection_pad2d", "replication_pad2d"), "pad"),
-    **dict.fromkeys(("repeat", "repeat_interleave"), "tile"),
-    **dict.fromkeys(
-        ("scatter_add", "index_put", "index_add", "index_copy", "slice_scatter", "select_scatter"), "scatter"
-    ),
-    **dict.fromkeys(
-        ("full", "fill", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "arange"), "full"
-    ),
-    **dict.fromkeys(("scalar_tensor", "new_zeros", "new_ones", "new_full", "empty_like", "rand", "randn"), "full"),
-    **dict.fromkeys(("tril", "triu"), "trilu"),
-    **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "pixel_shuffle": "copy", "pixel_unshuffle": "copy"},
-}
+_NAMES = by_name("aten")
 
 
 class Ref(NamedTuple):
@@ -164,13 +122,13 @@ class _Walk:
             return
         if not self.dtype:
             self.dtype = next((dtype for _, dtype in call.outputs if dtype not in INDEX_BYTES), "")
-        found = steps(call) if call.op not in _COPYING_VIEWS else [Step("copy", call.out)]
-        places = [value if isinstance(value, Value) else None for value in call.args] if found else []
-        found = found or [Step(_NAMES.get(call.op, call.op), call.out, {}, range(len(given)))]
-        self._write(name, call, found, places or given)
+        parts = steps(call) if call.op not in _COPYING_VIEWS else [Step("copy", call.out)]
+        places = [value if isinstance(value, Value) else None for value in call.args] if parts else []
+        parts = parts or [Step(_NAMES.get(call.op, call.op), call.out, {}, range(len(given)))]
+        self._write(name, call, parts, places or given)
         refs = (f"{name}:{k}" if k else name for k in range(len(call.outputs)))
         self._values[name] = [Value(*output, ref) for output, ref in zip(call.outputs, refs, strict=False)]
-        weighty = next((node for node in self.nodes[-len(found) :] if node["op"] in ("bmm", "linear")), self.nodes[-1])
+        weighty = next((node for node in self.nodes[-len(parts) :] if node["op"] in ("bmm", "linear")), self.nodes[-1])
         weighty["parameters"] = self._parameters(given)
 
     def _view(self, name: str, call: Call, given: Value) -> list[Value]:
@@ -182,10 +140,10 @@ class _Walk:
         refs = (f"{name}:{k}" if k else name for k in range(len(call.outputs)))
         return [Value(*output, ref, {}, strided) for output, ref in zip(call.outputs, refs, strict=False)]
 
-    def _write(self, name: str, call: Call, found: Sequence[Step], places: Sequence[Value | None]) -> None:
+    def _write(self, name: str, call: Call, parts: Sequence[Step], places: Sequence[Value | None]) -> None:
         before = name
-        for j, step in enumerate(found):
-            last = j == len(found) - 1
+        for j, step in enumerate(parts):
+            last = j == len(parts) - 1
             read = [places[k] for k in step.inputs if k is not None and k < len(places)]
             inputs = [value.ref for value in read if value is not None and value.ref is not None]
             outputs = call.outputs if last else [(step.shape, call.outputs[0][1])]
@@ -210,13 +168,13 @@ class _Walk:
 
 def _tensors(arguments: Sequence[Any]) -> list[Value]:
     """Return all tensors among arguments, including nested lists."""
-    found: list[Value] = []
+    tensors: list[Value] = []
     for item in arguments:
         if isinstance(item, Value):
-            found.append(item)
+            tensors.append(item)
         elif isinstance(item, list):
-            found += _tensors(item)
-    return found
+            tensors += _tensors(item)
+    return tensors
 
 
 def _base(target: str) -> str:

@@ -192,12 +192,12 @@ def _recurrent(call: Call) -> list[Step]:
     biases, layers = call.argument(3, "has_biases"), int(call.argument(4, "num_layers"))
     directions, batch_first = 2 if call.argument(7, "bidirectional") else 1, call.argument(8, "batch_first")
     batch, length = (x[0], x[1]) if batch_first else (x[1], x[0])
-    each, cell, found = (4 if biases else 2) * directions, call.op.split("_")[0], list[Step]()
+    each, cell, nodes = (4 if biases else 2) * directions, call.op.split("_")[0], list[Step]()
     for layer in range(layers):
         first, second = weights[layer * each].shape, weights[layer * each + 1].shape
         fields = {"batch": batch, "input": first[1], "hidden": second[1], "steps": length, "cell": cell}
-        found.append(Step("recurrent", call.out, fields, (None,) if layer else (0,), directions))
-    return found
+        nodes.append(Step("recurrent", call.out, fields, (None,) if layer else (0,), directions))
+    return nodes
 
 
 _RULES: Mapping[str, Rule] = (

@@ -4,16 +4,19 @@ The family reads the configuration into a Denoiser (app.graphs.diffusion.archite
 app.graphs.diffusion.lowering lowers. What decides tokens and is not in the configuration is the family's: the
 compression of its autoencoder (8 x 8 pixels and 4 frames; SANA's 32 x 32), and the tokens its pipeline pads prompts to.
 Text encoders and autoencoders have configurations of their own (`text_encoder/config.json`, `vae/config.json`), which a
-request does not hold: their sizes here are those of the published pipelines.
+request does not hold: their sizes are those of the published pipelines (seed_data/diffusion_pipelines.json), with the
+tokens that these pad prompts to: with SANA's instruction, and HunyuanVideo's template of 95 tokens, before the prompt.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
+from app.config import SEED_DATA
 from app.graphs.diffusion.architecture import (
     Block,
     CrossBlock,
@@ -33,44 +36,7 @@ from app.graphs.refusal import refuse
 from app.graphs.run import Run
 from app.tables.workload import Workload
 
-
-class Pipeline(NamedTuple):
-    """What a pipeline runs once per image: its encoders of the prompt, and the decoder of images, if it has one."""
-
-    encoders: tuple[TextEncoder, ...]
-    decoder: ImageDecoder | None = None
-
-
-def _t5(tokens: int, vocabulary: int = 32128) -> TextEncoder:
-    """Return the encoder of T5-XXL 1.1 (Raffel et al. 2020)."""
-    return TextEncoder(tokens, 4096, 64, 64, 64, 10240, 24, vocabulary, gated=True, eager=True)
-
-
-_CLIP = TextEncoder(77, 768, 12, 12, 64, 3072, 12, 49408, biased=True)  # CLIP ViT-L
-_OPEN_CLIP = TextEncoder(77, 1280, 20, 20, 64, 5120, 32, 49408, biased=True)  # OpenCLIP bigG
-_BILINGUAL_CLIP = TextEncoder(77, 1024, 16, 16, 64, 4096, 24, 47020, biased=True)
-_MT5_XL = TextEncoder(256, 2048, 32, 32, 64, 5120, 24, 250112, gated=True, eager=True)
-# With the instruction that SANA puts before a prompt.
-_GEMMA_2_2B = TextEncoder(512, 2304, 8, 4, 256, 9216, 26, 256000, gated=True)
-# With the template of 95 tokens before the prompt.
-_LLAMA_3_8B = TextEncoder(256 + 95, 4096, 32, 8, 128, 14336, 32, 128320, gated=True)
-
-# The decoder of Stable Diffusion's autoencoder (Rombach et al. 2022), and of DC-AE with 32 x 32 (Chen et al. 2024).
-_STABLE = ImageDecoder((128, 256, 512, 512), 3, 4, 4, grouped=True)
-_STABLE_16 = replace(_STABLE, latent=16)
-_DEEP = ImageDecoder((128, 256, 512, 512, 1024, 1024), 3, 3, 32, grouped=False)
-
-PIPELINES: Mapping[str, Pipeline] = {
-    "CogVideoXTransformer3DModel": Pipeline((_t5(226),)),
-    "FluxTransformer2DModel": Pipeline((_CLIP, _t5(512)), _STABLE_16),
-    "HunyuanDiT2DModel": Pipeline((_BILINGUAL_CLIP, _MT5_XL), _STABLE),
-    "HunyuanVideoTransformer3DModel": Pipeline((_LLAMA_3_8B, _CLIP)),
-    "PixArtTransformer2DModel": Pipeline((_t5(300),), _STABLE),
-    "SD3Transformer2DModel": Pipeline((_CLIP, _OPEN_CLIP, _t5(256)), _STABLE_16),
-    "SanaTransformer2DModel": Pipeline((_GEMMA_2_2B,), _DEEP),
-    "WanTransformer3DModel": Pipeline((_t5(512, 256384),)),
-}
-
+_TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "diffusion_pipelines.json").read_text("utf-8"))
 
 CLASS_NAME = "_class_name"
 # Pixels per side that an autoencoder compresses to one latent pixel, and frames after the first.
@@ -101,8 +67,16 @@ def read(config: Mapping[str, Any]) -> Denoiser:
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
         refuse((*CONFIG, CLASS_NAME), f"{shown(given)} is not known; known: {', '.join(_FAMILIES)}")
-    encoders, decoder = PIPELINES[str(given)]
-    return replace(family(Fields(config, str(given))), encoders=encoders, decoder=decoder)
+    return replace(family(Fields(config, str(given))), **_pipeline(str(given)))
+
+
+def _pipeline(name: str) -> dict[str, Any]:
+    """Return what a pipeline runs once per image: its encoders of the prompt, and the decoder of images, if any."""
+    pipeline = _TABLES["pipelines"][name]
+    encoders = [TextEncoder(**_TABLES["encoders"][of] | changed) for of, changed in pipeline["encoders"].items()]
+    decoder = _TABLES["decoders"].get(pipeline.get("decoder"))
+    known = decoder and ImageDecoder(**decoder | {"channels": tuple(decoder["channels"])})
+    return {"encoders": tuple(encoders), "decoder": known}
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:

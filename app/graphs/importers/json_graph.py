@@ -100,8 +100,8 @@ class _Lowering:
         if not self._node_of_row:
             self._refuse([FieldError(("nodes",), "nothing but views: there is nothing to predict")])
         workload = self._builder.build()
-        for found in (self._alike, self._bound, self._tensors):
-            release(found)
+        for held in (self._alike, self._bound, self._tensors):
+            release(held)
         self._refuse(wrong_figures(workload.ops, self._node_of_row))
         return workload
 
@@ -114,16 +114,16 @@ class _Lowering:
         """Return a tensor; equal tensors are one object. For an invalid shape, note the error and return a scalar."""
         dtype = form.get("dtype") or self._own
         key = (dtype, *form["shape"])
-        found = self._bound.get(key)
-        if found is None:
+        tensor = self._bound.get(key)
+        if tensor is None:
             try:
                 shape = bound(form["shape"], self._sizes)
             except ValueError as error:
                 self._errors.append(FieldError((*place, "shape"), str(error)))
                 shape = ()
-            found = Tensor(shape, prod(shape), self._dtype if dtype == self._own else dtype)
-            self._bound[key] = found
-        return found
+            tensor = Tensor(shape, prod(shape), self._dtype if dtype == self._own else dtype)
+            self._bound[key] = tensor
+        return tensor
 
     def _node(self, k: int, node: Form) -> None:
         """Write the row of a node, if it has work, and register its outputs."""
@@ -135,18 +135,18 @@ class _Lowering:
         key = (op, tensors, node.get("parameters"), node.get("repeats"), str(attributes) if attributes else "")
         row = -1
         try:
-            told, first = self._alike.get(key) or (self._new(node, inputs, outputs), -1)
-            if not told.op:
+            kind, first = self._alike.get(key) or (self._new(node, inputs, outputs), -1)
+            if not kind.op:
                 row = read[0][1] if read else -1
             else:
                 writers = sorted({writer for _, writer in read if writer >= 0})
-                if first >= 0 and not told.unknown:
+                if first >= 0 and not kind.unknown:
                     row = self._builder.add_again(first, writers, name)
                 else:
-                    add = self._builder.add_unknown if told.unknown else self._builder.add
-                    row = add(told.op, writers, name=name, **told.fields)
+                    add = self._builder.add_unknown if kind.unknown else self._builder.add
+                    row = add(kind.op, writers, name=name, **kind.fields)
                 self._node_of_row.append(k)
-            self._alike.setdefault(key, (told, row))
+            self._alike.setdefault(key, (kind, row))
         except Mistake as mistake:
             words = f"node {name[:200]!r}, {op[:100]}: {mistake.message}"
             self._errors.append(FieldError(("nodes", k, *mistake.place), words))
@@ -182,14 +182,14 @@ class _Lowering:
 
     def _dtype_of(self, op: str, attributes: Form, tensors: Tensors) -> str:
         """Return the number format of a node: its attribute, else its first non-index tensor's."""
-        said = attributes.get("dtype") if op in KNOWN else None
-        if said is None:
+        dtype = attributes.get("dtype") if op in KNOWN else None
+        if dtype is None:
             return next((tensor.dtype for tensor in tensors if tensor.dtype not in INDEX_BYTES), self._dtype)
         valid = OPS[OP_CODE[op]].dtypes
-        if said not in valid:
-            message = f"invalid value {str(said)[:100]!r}; valid for {op}: {', '.join(valid)}"
+        if dtype not in valid:
+            message = f"invalid value {str(dtype)[:100]!r}; valid for {op}: {', '.join(valid)}"
             raise Mistake(("attributes", "dtype"), message)
-        return str(said)
+        return str(dtype)
 
 
 def _require(op: str, fields: Fields) -> None:
@@ -265,11 +265,11 @@ def running_order(nodes: Sequence[Node], names: Names) -> Order:
     errors: list[FieldError] = []
     for k, node in enumerate(nodes):
         for name in node.get("inputs", ()):
-            found = writer.get(name)
-            if found is None:
+            at = writer.get(name)
+            if at is None:
                 errors += names.dangling(k, node)
                 break
-            late = late or found >= k
+            late = late or at >= k
         if len(errors) >= _SHOWN:
             break
     if errors or not late:

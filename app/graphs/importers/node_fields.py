@@ -87,8 +87,8 @@ def _figure(dim: Dim, value: Any, sizes: Mapping[str, int]) -> float:
     else:
         raise ValueError("must be a number")
     if not dim.least <= figure <= dim.most or (dim.whole and figure != figure // 1.0):
-        wanted = f"a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}"
-        raise ValueError(f"must be {wanted}, got {figure:.17g}")
+        allowed = f"a {'whole ' * dim.whole}number from {dim.least:.15g} to {dim.most:.15g}"
+        raise ValueError(f"must be {allowed}, got {figure:.17g}")
     return figure
 
 
@@ -152,16 +152,16 @@ def _linear(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
 
 
 def _bmm(given: Fields, inputs: Tensors, outputs: Tensors) -> float:
-    said, y = "k" in given, outputs[0]
+    known_k, y = "k" in given, outputs[0]
     n = given.setdefault("n", y.last)
     m = given.setdefault("m", y.shape[-2] if len(y.shape) > 1 else 1)
     b = given.setdefault("b", y.elements // (m * n))
     _agree(_listed(given, "b", "m", "n"), b * m * n, y, "outputs")
     if inputs:
         k = given.setdefault("k", inputs[0].last)
-        _matrices(inputs[0], 0, b, (m, k), flat=said)
+        _matrices(inputs[0], 0, b, (m, k), flat=known_k)
         if len(inputs) > 1:
-            _matrices(inputs[1], 1, b, (k, n), flat=said)
+            _matrices(inputs[1], 1, b, (k, n), flat=known_k)
     return 0.0
 
 

@@ -6,28 +6,29 @@ measured one that reads and writes the same tensors with about as many operation
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-# The same elements in another shape, no copy.
-RESHAPES = frozenset({"reshape", "view", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "identity"})
-# Strided views of a tensor, and operators that inference omits; shapes are not checked.
-VIEWS = RESHAPES | {"getitem", "slice", "select", "split", "chunk", "expand", "detach", "dropout", "constant", "shape"}
+from app.config import SEED_DATA
 
-STANDS_FOR: Mapping[str, str] = (
-    dict.fromkeys(("sub", "maximum", "minimum", "equal", "less", "greater", "and", "or", "where"), "add")
-    | dict.fromkeys(("neg", "abs", "clip", "leaky_relu", "relu6", "not", "cast", "sign", "round", "floor"), "relu")
-    | dict.fromkeys(("sigmoid", "exp", "log", "sqrt", "rsqrt", "erf", "sin", "cos", "reciprocal", "elu"), "tanh")
-    | dict.fromkeys(("hard_swish", "hard_sigmoid", "swish", "mish", "softplus", "selu", "celu", "prelu"), "silu")
-    | {"log_softmax": "softmax", "attention": "attention_prefill", "contiguous": "copy", "sub_scalar": "add_scalar"}
-    | {"gelu_tanh": "gelu", "square": "pow_scalar", "group_norm": "layer_norm", "instance_norm": "layer_norm"}
-    # Bound by reads and writes only.
-    | dict.fromkeys(("concat", "gather", "pad", "tile", "stack", "resize", "scatter", "roll", "one_hot"), "memory")
-    | dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_max", "reduce_min", "argmax", "cumsum", "topk"), "memory")
-    | dict.fromkeys(("range", "full", "trilu"), "memory")
-)
+_TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "graph_operators.json").read_text("utf-8"))
 
+
+def table(name: str) -> Any:
+    """Return a table of names of operators (seed_data/graph_operators.json)."""
+    return _TABLES[name]["names"]
+
+
+def by_name(name: str) -> dict[str, str]:
+    """Return the operator of the graph form that each name of a table means."""
+    return {other: op for op, others in table(name).items() for other in others}
+
+
+RESHAPES = frozenset(table("reshapes"))
+VIEWS = RESHAPES | frozenset(table("views"))
+STANDS_FOR: Mapping[str, str] = by_name("stands_for")
 
 Shape = tuple[int, ...]
 

@@ -370,8 +370,8 @@ class Architecture:
     def hybrid(self) -> str | None:
         """Kind of its linear attention, the first where there are several; None without."""
         layers = (layer for stack in self.stacks for layer, _ in stack.layers)
-        found = (part for layer in layers for part in (layer.attention, layer.beside) if isinstance(part, Recurrence))
-        return next((part.kind for part in found), None)
+        parts = (part for layer in layers for part in (layer.attention, layer.beside) if isinstance(part, Recurrence))
+        return next((part.kind for part in parts), None)
 
 
 def _is_latent(attention: Attention | AttentionModule | Recurrence | None) -> bool:

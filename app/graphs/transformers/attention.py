@@ -155,13 +155,13 @@ def disentangled(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention,
     """
     heads = spec.heads / rows.tensor
     batched, table, wide = span.batch * heads, float(spec.relative_rows), heads * spec.head_dim
-    found: Flow = ()
+    total: Flow = ()
     for of, x, tokens in (("key", qkv[0], span.queries), ("query", qkv[1], span.keys)):
         positions = rows.linear((), table, wide, width, f"attention.position_{of}", parameters=0.0)
         scores = rows.bmm((*x, *positions), (batched, tokens, table, spec.head_dim), f"attention.to_position_{of}")
         scores = rows.each("copy", scores, batched * span.queries, span.keys, f"attention.gather_{of}")
-        found = rows.each("add", (*found, *scores), batched * span.queries, span.keys, f"attention.position_{of}.sum")
-    return found
+        total = rows.each("add", (*total, *scores), batched * span.queries, span.keys, f"attention.position_{of}.sum")
+    return total
 
 
 def _chunked(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span) -> Flow:

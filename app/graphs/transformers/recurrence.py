@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 from app.graphs.transformers.architecture import Recurrence
 from app.graphs.transformers.attention import Span
 from app.graphs.transformers.row_writer import Flow, RowWriter
-from app.ops.linear_attention import GDN, KINDS, MAMBA2, SCAN, STATE_BYTES, STEP
+from app.ops.linear_attention import GDN, KDA, MAMBA2, SCAN, STATE_BYTES, STEP
+
+# Kernels by kind of mixer: those without heads run others'.
+_VARIANTS = {"gdn": GDN, "kda": KDA, "mamba2": MAMBA2, "mamba": MAMBA2, "convolution": GDN}
 
 
 class _Dealt(NamedTuple):
@@ -33,12 +36,12 @@ def recurrence(rows: RowWriter, x: Flow, spec: Recurrence, span: Span, width: fl
     x = rows.gathered(x, span.tokens, width)
     dealt = _dealt(spec, rows.tensor)
     if spec.kind == "mamba":
-        y = selective_scan(rows, x, spec, span, width)
+        y = _selective_scan(rows, x, spec, dealt, span, width)
     elif spec.kind == "convolution":
-        y = gated_convolution(rows, x, spec, span, width)
+        y = _gated_convolution(rows, x, spec, dealt, span, width)
     else:
         y, gate = _projected(rows, x, spec, dealt, span.tokens, width)
-        y = _filtered(rows, y, spec, dealt, span)
+        y = _convolved(rows, y, spec, dealt.channels, span)
         y = _normed(rows, _stated(rows, y, spec, dealt, span), gate, spec, dealt, span.tokens)
     y = rows.linear(y, span.tokens, width, dealt.values, "mixer.output", bias=spec.bias)
     return rows.summed(y, span.tokens, width)
@@ -76,30 +79,30 @@ def _through(rows: RowWriter, x: Flow, sizes: tuple[float, float, float], tokens
     return rows.linear(rows.linear(x, tokens, rank, width, f"{name}_down"), tokens, out, rank, f"{name}_up")
 
 
-def _filtered(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Span) -> Flow:
+def _convolved(rows: RowWriter, x: Flow, spec: Recurrence, channels: float, span: Span) -> Flow:
     """Add the short convolution, which keeps the last tokens of every sequence in a cache."""
-    kept = span.batch * dealt.channels * (spec.taps - 1.0) * rows.size
+    kept = span.batch * channels * (spec.taps - 1.0) * rows.size
     row = rows.add(
         "short_convolution",
         x,
-        outputs=span.tokens * dealt.channels,
+        outputs=span.tokens * channels,
         name="mixer.convolution",
-        parameters=dealt.channels * (spec.taps + spec.filter_bias),
+        parameters=channels * (spec.taps + spec.filter_bias),
         kv_bytes=kept if rows.caches else 0.0,
         batch=span.batch,
         query_length=span.queries,
-        channels=dealt.channels,
+        channels=channels,
         taps=spec.taps,
         form=STEP if rows.run.mode == "decode" else SCAN,
-        variant=float(KINDS.index(spec.kind)),
+        variant=_VARIANTS[spec.kind],
     )
     return (row,)
 
 
 def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Span) -> Flow:
     """Add the state's change by every token and what it gives."""
-    # Decay and its bias per head; mamba2 has a third scalar, kda a bias per element of the key.
-    scalars = {"gdn": 2.0, "kda": 1.0 + spec.key_dim, "mamba2": 3.0}[spec.kind]
+    # Decay and its bias per head; mamba2 has a third scalar, kda a bias per element of a key, mamba rates.
+    scalars = {"gdn": 2.0, "kda": 1.0 + spec.key_dim, "mamba2": 3.0, "mamba": spec.value_dim * (spec.key_dim + 1.0)}
     states = span.batch * dealt.value_heads * spec.key_dim * spec.value_dim * STATE_BYTES
     decode = rows.run.mode == "decode"
     chunk: dict[str, Any] = {} if decode else {"chunk": spec.chunk}
@@ -108,7 +111,7 @@ def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Spa
         x,
         outputs=span.tokens * dealt.values,
         name="mixer.state",
-        parameters=dealt.value_heads * scalars,
+        parameters=dealt.value_heads * scalars[spec.kind],
         kv_bytes=states if rows.caches else 0.0,
         batch=span.batch,
         key_heads=dealt.key_heads,
@@ -116,7 +119,7 @@ def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Spa
         key_dim=spec.key_dim,
         value_dim=spec.value_dim,
         query_length=span.queries,
-        variant=float(KINDS.index(spec.kind)),
+        variant=_VARIANTS[spec.kind],
         **chunk,
     )
     return (row,)
@@ -136,68 +139,26 @@ def _normed(rows: RowWriter, x: Flow, gate: Flow, spec: Recurrence, dealt: _Deal
     return rows.norm(x, tokens * dealt.value_heads, spec.value_dim, "mixer.norm", "rms_norm")
 
 
-def gated_convolution(rows: RowWriter, x: Flow, spec: Recurrence, span: Span, width: float) -> Flow:
+def _gated_convolution(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Span, width: float) -> Flow:
     """Add a convolution between two gates, which one linear layer gives with its input; return the gated rows."""
-    inner = spec.value_heads * spec.value_dim / rows.tensor
+    inner = dealt.values
     y = rows.linear(x, span.tokens, 3.0 * inner, width, "mixer.in", bias=spec.bias)
     y = rows.each("mul", y, span.tokens, inner, "mixer.gated_in")
     y = _convolved(rows, y, spec, inner, span)
     return rows.each("mul", y, span.tokens, inner, "mixer.gated_out")
 
 
-def selective_scan(rows: RowWriter, x: Flow, spec: Recurrence, span: Span, width: float) -> Flow:
+def _selective_scan(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Span, width: float) -> Flow:
     """Add Mamba's convolution and scan, whose rates and inputs come from the convolved features; return their rows.
 
     The state has `key_dim` elements per feature. It is priced as Mamba2's of as many elements.
     """
-    inner, tokens, state = spec.value_heads * spec.value_dim / rows.tensor, span.tokens, float(spec.key_dim)
+    inner, tokens, state = dealt.values, span.tokens, float(spec.key_dim)
     y = rows.linear(x, tokens, 2.0 * inner, width, "mixer.in", bias=spec.bias)
     y = _convolved(rows, y, spec, inner, span)
     rates = rows.linear(y, tokens, spec.decay_rank + 2.0 * state, inner, "mixer.selected", dtype=rows.dtype)
     if spec.normed:
         rates = rows.norm(rates, tokens, spec.decay_rank + 2.0 * state, "mixer.norm", "rms_norm")
     rates = rows.linear(rates, tokens, inner, spec.decay_rank, "mixer.rates", bias=True, dtype=rows.dtype)
-    y = _scanned(rows, (*y, *rates), spec, inner, span)
+    y = _stated(rows, (*y, *rates), spec, dealt, span)
     return rows.each("mul", y, tokens, inner, "mixer.gated")
-
-
-def _convolved(rows: RowWriter, x: Flow, spec: Recurrence, channels: float, span: Span) -> Flow:
-    """Add the short convolution, which keeps the last tokens of every sequence in a cache."""
-    kept = span.batch * channels * (spec.taps - 1.0) * rows.size
-    row = rows.add(
-        "short_convolution",
-        x,
-        outputs=span.tokens * channels,
-        name="mixer.convolution",
-        parameters=channels * (spec.taps + spec.filter_bias),
-        kv_bytes=kept if rows.caches else 0.0,
-        batch=span.batch,
-        query_length=span.queries,
-        channels=channels,
-        taps=spec.taps,
-        form=STEP if rows.run.mode == "decode" else SCAN,
-        variant=MAMBA2 if spec.kind == "mamba" else GDN,
-    )
-    return (row,)
-
-
-def _scanned(rows: RowWriter, x: Flow, spec: Recurrence, inner: float, span: Span) -> Flow:
-    decode = rows.run.mode == "decode"
-    chunk: dict[str, Any] = {} if decode else {"chunk": spec.chunk}
-    row = rows.add(
-        "linear_attention_step" if decode else "linear_attention",
-        x,
-        outputs=span.tokens * inner,
-        name="mixer.state",
-        parameters=inner * (spec.key_dim + 1.0),
-        kv_bytes=span.batch * inner * spec.key_dim * STATE_BYTES if rows.caches else 0.0,
-        batch=span.batch,
-        key_heads=1.0,
-        value_heads=inner / spec.value_dim,
-        key_dim=spec.key_dim,
-        value_dim=spec.value_dim,
-        query_length=span.queries,
-        variant=MAMBA2,
-        **chunk,
-    )
-    return (row,)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from app.graphs.importers.onnx.values import Shape, ShapeError, Value
-from app.graphs.importers.steps import Step
+from app.graphs.importers.steps import Step, table
 
 Attributes = Mapping[str, Any]
 
@@ -67,26 +67,7 @@ class _Plain(NamedTuple):
     dtype: str = ""
 
 
-_PLAIN: Mapping[str, _Plain] = {
-    "ConvInteger": _Plain("Conv", (0, 1), "int8"),
-    "QLinearConv": _Plain("Conv", (0, 3), "int8"),
-    "MatMulInteger": _Plain("MatMul", (0, 1), "int8"),
-    "QLinearMatMul": _Plain("MatMul", (0, 3), "int8"),
-    "MatMulIntegerToFloat": _Plain("MatMul", (0, 1), "int8"),
-    "DynamicQuantizeMatMul": _Plain("MatMul", (0, 1), "int8"),
-    "QGemm": _Plain("Gemm", (0, 3), "int8"),
-    "DynamicQuantizeLSTM": _Plain("LSTM", (0, 1, 2), "int8"),
-    "QAttention": _Plain("PackedAttention", (0, 1), "int8"),
-    "QLinearAdd": _Plain("Add", (0, 3)),
-    "QLinearMul": _Plain("Mul", (0, 3)),
-    "QLinearSigmoid": _Plain("Sigmoid", (0,)),
-    "QLinearLeakyRelu": _Plain("LeakyRelu", (0,)),
-    "QLinearSoftmax": _Plain("Softmax", (0,)),
-    "QLinearAveragePool": _Plain("AveragePool", (0,)),
-    "QLinearGlobalAveragePool": _Plain("GlobalAveragePool", (0,)),
-    "FusedConv": _Plain("Conv", (0, 1)),
-    "FusedGemm": _Plain("Gemm", (0, 1)),
-}
+_PLAIN: Mapping[str, _Plain] = {name: _Plain(*given) for name, given in table("onnx_plain").items()}
 # Operators of com.microsoft whose name ONNX has for another one.
 _OWN_NAMES = {"Attention": "PackedAttention"}
 
@@ -95,12 +76,12 @@ def plain(call: Call, domain: str) -> tuple[Call, str]:
     """Return the plain operator of a call, and the format of its products ("": that of its tensors)."""
     if domain == "com.microsoft" and call.op in _OWN_NAMES:
         return call._replace(op=_OWN_NAMES[call.op]), ""
-    found = _PLAIN.get(call.op)
-    if found is not None:
-        inputs = [call.value(index) for index in found.inputs]
+    rule = _PLAIN.get(call.op)
+    if rule is not None:
+        inputs = [call.value(index) for index in rule.inputs]
         if call.op == "DynamicQuantizeLSTM":  # its weights are [directions, input, gates]
             inputs[1:] = [_turned(value) for value in inputs[1:]]
-        return call._replace(op=found.op, inputs=inputs), found.dtype
+        return call._replace(op=rule.op, inputs=inputs), rule.dtype
     if call.op == "QLinearConcat":
         return call._replace(op="Concat", inputs=call.inputs[2::3]), ""
     if call.op in ("Conv", "ConvTranspose", "MatMul", "Gemm"):

@@ -38,8 +38,8 @@ def _branch(scope: Scope, call: Call, place: tuple[str | int, ...]) -> list[Valu
     condition = held.integers() if held is not None else None
     if condition is not None and len(condition) == 1:
         return scope.enter(then if condition[0] else otherwise, [], (*place, "attribute"), 1)
-    found = scope.enter(max(then, otherwise, key=_nodes), [], (*place, "attribute"), 1)
-    return [value._replace(data=None, sure=False) for value in found]
+    outputs = scope.enter(max(then, otherwise, key=_nodes), [], (*place, "attribute"), 1)
+    return [value._replace(data=None, sure=False) for value in outputs]
 
 
 def _loop(scope: Scope, call: Call, place: tuple[str | int, ...]) -> list[Value] | None:
@@ -51,8 +51,8 @@ def _loop(scope: Scope, call: Call, place: tuple[str | int, ...]) -> list[Value]
     rounds = max(counted[0], 0) if known and counted else 1
     carried = [_changing(value) for value in call.inputs[2:] if value is not None]
     given = [Value((), "int64"), Value((), "bool"), *carried]
-    _, *found = scope.enter(body, given, (*place, "attribute"), max(rounds, 1))
-    return _stacked(found, len(carried), rounds, [0] * max(len(found) - len(carried), 0), sure=known)
+    _, *outputs = scope.enter(body, given, (*place, "attribute"), max(rounds, 1))
+    return _stacked(outputs, len(carried), rounds, [0] * max(len(outputs) - len(carried), 0), sure=known)
 
 
 def _scan(scope: Scope, call: Call, place: tuple[str | int, ...]) -> list[Value] | None:
@@ -68,9 +68,9 @@ def _scan(scope: Scope, call: Call, place: tuple[str | int, ...]) -> list[Value]
         at = axis_of(axis, len(value.shape))
         slices.append(_changing(value)._replace(shape=(*value.shape[:at], *value.shape[at + 1 :])))
     rounds = sequences[0].shape[axis_of(axes[0], len(sequences[0].shape))]
-    found = scope.enter(body, [*states, *slices], (*place, "attribute"), max(rounds, 1))
-    out = _axes(call, "scan_output_axes", max(len(found) - len(states), 0))
-    return _stacked(found, len(states), rounds, out, sure=True)
+    outputs = scope.enter(body, [*states, *slices], (*place, "attribute"), max(rounds, 1))
+    out = _axes(call, "scan_output_axes", max(len(outputs) - len(states), 0))
+    return _stacked(outputs, len(states), rounds, out, sure=True)
 
 
 def _axes(call: Call, name: str, count: int) -> list[int]:
@@ -78,15 +78,15 @@ def _axes(call: Call, name: str, count: int) -> list[int]:
     return given if isinstance(given, list) and len(given) == count else [0] * count
 
 
-def _stacked(found: list[Value], carried: int, rounds: int, axes: Sequence[int], *, sure: bool) -> list[Value]:
+def _stacked(outputs: list[Value], carried: int, rounds: int, axes: Sequence[int], *, sure: bool) -> list[Value]:
     """Return the carried tensors as they are, and of the others one slice per round along their axis."""
-    shapes = [value.shape for value in found]
+    shapes = [value.shape for value in outputs]
     for k, axis in enumerate(axes, carried):
         at = axis_of(axis, len(shapes[k]) + 1)
         shapes[k] = (*shapes[k][:at], rounds, *shapes[k][at:])
     return [
         value._replace(data=None, sure=value.sure and sure, shape=shape)
-        for value, shape in zip(found, shapes, strict=True)
+        for value, shape in zip(outputs, shapes, strict=True)
     ]
 
 
@@ -96,8 +96,8 @@ def _changing(value: Value) -> Value:
 
 
 def _graph(call: Call, name: str) -> Message | None:
-    found = call.attributes.get(name)
-    return found if isinstance(found, dict) and "nodes" in found else None
+    graph = call.attributes.get(name)
+    return graph if isinstance(graph, dict) and "nodes" in graph else None
 
 
 def _nodes(graph: Message) -> int:

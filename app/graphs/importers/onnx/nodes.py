@@ -13,7 +13,16 @@ from math import prod
 from app.graphs.importers.onnx.calls import Call, attention_steps, einsum_steps, packed_steps
 from app.graphs.importers.onnx.shapes import strides_and_dilations, window
 from app.graphs.importers.onnx.values import Shape
-from app.graphs.importers.steps import VIEWS, Step, Window, convolution, pooling, product, transposed_convolution
+from app.graphs.importers.steps import (
+    VIEWS,
+    Step,
+    Window,
+    by_name,
+    convolution,
+    pooling,
+    product,
+    transposed_convolution,
+)
 from app.graphs.importers.tensors import ELEMENT_BYTES
 from app.ops import OP_CODE
 
@@ -165,50 +174,7 @@ def _added_norm(call: Call, shape: Shape) -> list[Step]:
     return [Step("add_norm", shape, {"h": shape[-1] if shape else 1})]
 
 
-# JSON graph operators whose names differ from ONNX's.
-_NAMES: Mapping[str, str] = {
-    "BatchNormalization": "batch_norm",
-    "Max": "maximum",
-    "Min": "minimum",
-    "Sum": "add",
-    "Transpose": "copy",
-    "DepthToSpace": "copy",
-    "SpaceToDepth": "copy",
-    "FastGelu": "gelu",
-    "QuickGelu": "gelu",
-    "BiasGelu": "gelu",
-    "ConstantOfShape": "full",
-    "Upsample": "resize",
-    "Ceil": "floor",
-    "PRelu": "prelu",
-    "ScatterND": "scatter",
-    "ScatterElements": "scatter",
-    "OneHot": "one_hot",
-    "TopK": "topk",
-    "CumSum": "cumsum",
-    "ArgMax": "argmax",
-    "ArgMin": "argmax",
-    "GreaterOrEqual": "greater",
-    "LessOrEqual": "less",
-    "DequantizeLinear": "identity",  # fused into what reads it
-    "Mod": "div",
-    "CumProd": "cumsum",
-    "ReverseSequence": "copy",
-    "EyeLike": "full",
-    "Scatter": "scatter",
-    "TensorScatter": "scatter",
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "Xor"), "and"),
-    **dict.fromkeys(("BitwiseNot", "IsInf", "IsNaN"), "not"),
-    **dict.fromkeys(("CastLike", "Shrink", "ThresholdedRelu"), "relu"),
-    **dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Softsign", "Tan"), "tanh"),
-    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"), "reduce_sum"),
-    "ReduceProd": "reduce_sum",
-    **dict.fromkeys(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"), "full"),
-    **dict.fromkeys(("GatherElements", "GatherND", "GridSample", "RoiAlign"), "gather"),
-    # Bound by reads and writes only.
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear", "LRN", "LpPool", "GlobalLpPool", "Col2Im"), "memory"),
-    **dict.fromkeys(("Hardmax", "LpNormalization", "MeanVarianceNormalization", "RotaryEmbedding"), "memory"),
-}
+_NAMES = by_name("onnx")
 _RULES: Mapping[str, Rule] = (
     dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _pool)
     | dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)

@@ -8,6 +8,7 @@ from math import ceil
 from app.graphs.importers.onnx.calls import Call, Rule, Shapes, attention_shapes, einsum_shapes, packed_shapes
 from app.graphs.importers.onnx.layouts import LAYOUTS
 from app.graphs.importers.onnx.values import MAX_RANK, Shape, ShapeError, axis_of, broadcast
+from app.graphs.importers.steps import table
 
 
 def result_shapes(call: Call) -> Shapes | None:
@@ -221,22 +222,10 @@ def _regions(call: Call) -> Shapes:
     return [(call.shape(1)[0], call.shape()[1], *sides)]
 
 
-_ELEMENTWISE = """
-Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasGelu BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil
-Celu Clip Cos Cosh Div Elu Equal Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity
-IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or Pow QuickGelu Reciprocal Relu Round Selu
-Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor
-"""
-_AS_THE_FIRST = """
-Bernoulli CastLike CumProd CumSum DequantizeLinear Dropout EyeLike GroupNormalization Hardmax InstanceNormalization LRN
-LogSoftmax LpNormalization MeanVarianceNormalization PRelu QuantizeLinear RMSNormalization RandomNormalLike
-RandomUniformLike ReverseSequence RotaryEmbedding Scatter ScatterElements ScatterND SimplifiedLayerNormalization
-SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax TensorScatter Trilu
-"""
 _RULES: Mapping[str, Rule] = (
     dict(LAYOUTS)
-    | dict.fromkeys(_ELEMENTWISE.split(), _elementwise)
-    | dict.fromkeys(_AS_THE_FIRST.split(), _same)
+    | dict.fromkeys(table("onnx_like_all_inputs"), _elementwise)
+    | dict.fromkeys(table("onnx_like_the_first"), _same)
     | dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)
     | dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool)
     | dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _global_pool)
@@ -250,39 +239,18 @@ _RULES: Mapping[str, Rule] = (
 )
 
 
-_BOOLS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Xor", "IsNaN", "IsInf")
 _CAST = {1: "fp32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64"}
 _CAST |= {16: "bf16", 17: "fp8", 19: "fp8"}
-_FIXED: Mapping[str, tuple[str, ...]] = dict.fromkeys(_BOOLS, ("bool",)) | {
-    "ArgMax": ("int64",),
-    "ArgMin": ("int64",),
-    "NonZero": ("int64",),
-    "NonMaxSuppression": ("int64",),
-    "ConvInteger": ("int32",),
-    "MatMulInteger": ("int32",),
-    "DynamicQuantizeLinear": ("uint8", "fp32", "uint8"),
-}
-# Positions of the input that has the output's format, where that is not the first.
-_LIKE = {
-    "Where": 1,
-    "CastLike": 1,
-    "OneHot": 2,
-    "DequantizeLinear": 1,
-    "QuantizeLinear": 2,
-    "QLinearConv": 7,
-    "QLinearMatMul": 7,
-    "QGemm": 8,
-    "MatMulIntegerToFloat": 2,
-    "QAttention": 3,
-}
+_FIXED: Mapping[str, list[str]] = table("onnx_results")
+_LIKE: Mapping[str, int] = table("onnx_result_as_input")
 
 
 def result_dtypes(call: Call, first: str) -> list[str]:
     """Return the format of each output; `first` is that of the first input."""
-    found = _FIXED.get(call.op) or (_one(call, first),)
+    dtypes = _FIXED.get(call.op) or [_one(call, first)]
     if call.op in ("TopK", "MaxPool", "Unique"):
-        found = (*found, "int64")
-    return [*found, *found[-1:] * call.outputs][: call.outputs]
+        dtypes = [*dtypes, "int64"]
+    return [*dtypes, *dtypes[-1:] * call.outputs][: call.outputs]
 
 
 def _one(call: Call, first: str) -> str:

@@ -55,18 +55,18 @@ def stripped(data: bytes) -> Message:
     """Return the stripped file; raises Malformed, with the place in the file, or TooLarge, with the limit."""
     reader = Reader(data)
     try:
-        found, opset, functions = None, 1, list[Field]()
+        graph, opset, functions = None, 1, list[Field]()
         for field in reader.fields(0, len(data)):
             if field.number == 7:
-                found = field
+                graph = field
             elif field.number == 8:
                 opset = max(opset, _opset(reader, field))
             elif field.number == 25:
                 functions.append(field)
-        if found is None:
+        if graph is None:
             raise Malformed("The file is not an ONNX model: it has no graph.")
         count = [0]
-        plain = _Graph(reader, found, count).plain()
+        plain = _Graph(reader, graph, count).plain()
         del plain["outputs"]
         known = dict(_function(reader, field, count) for field in functions)
         return plain | {"opset": opset} | ({"functions": known} if known else {})

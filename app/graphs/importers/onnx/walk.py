@@ -92,9 +92,9 @@ class Walk:
         for tensor, value in zip(inputs, given, strict=False):
             self._values[tensor["name"]] = value
         self._run(graph, place)
-        found = [self._read(name, (*place, "output", k)) for k, name in enumerate(graph["outputs"])]
+        outputs = [self._read(name, (*place, "output", k)) for k, name in enumerate(graph["outputs"])]
         self._values, self._shapes, self._repeats = outer
-        return [value for value in found if value is not None]
+        return [value for value in outputs if value is not None]
 
     def _called(self, call: Call, node: Message, place: Place) -> list[Value] | None:
         """Write the nodes of a function of the file, and return its outputs; None for any other operator.
@@ -113,10 +113,10 @@ class Walk:
         self._shapes = ChainMap({})
         self._depth += 1
         self._run(body_of(function, call), place)
-        found = [self._read(name, (*place, "output", k)) for k, name in enumerate(function["outputs"])]
+        outputs = [self._read(name, (*place, "output", k)) for k, name in enumerate(function["outputs"])]
         self._depth -= 1
         self._values, self._shapes = outer
-        return [value for value in found if value is not None]
+        return [value for value in outputs if value is not None]
 
     def _run(self, graph: Message, place: Place) -> None:
         for name, tensor in graph["weights"].items():
@@ -142,12 +142,12 @@ class Walk:
         shape, held = tuple(tensor["shape"]), tensor.get("values")
         whole = tensor["dtype"] in INDEX_BYTES
         data = None if held is None else np.array(held, dtype=np.int64 if whole else np.float64).reshape(shape)
-        found = Value(shape, tensor["dtype"], None, data, quantised="int4_wo" if tensor.get("bits") == 4 else "")
+        value = Value(shape, tensor["dtype"], None, data, quantised="int4_wo" if tensor.get("bits") == 4 else "")
         if prod(shape) <= 1 or tensor["dtype"] in _INDICES:
-            return found
+            return value
         name = name if name not in self._sizes else f"{name} ({len(self._sizes)})"
         self._sizes[name] = prod(shape)
-        return found._replace(weights=(name,))
+        return value._replace(weights=(name,))
 
     def _input(self, k: int, tensor: Message) -> None:
         place = ("graph", "input", k)
@@ -194,8 +194,8 @@ class Walk:
         given = [value for value in call.inputs if value is not None]
         if not given or not all(value.constant for value in given) or call.op.startswith("Random"):
             return None
-        found = _known_shapes(call)
-        shapes, sure = found or [given[0].shape] * call.outputs, known and found is not None
+        known_shapes = _known_shapes(call)
+        shapes, sure = known_shapes or [given[0].shape] * call.outputs, known and known_shapes is not None
         weights = self._together(node, [name for value in given for name in value.weights])
         dtypes = result_dtypes(call, given[0].dtype)
         quantised = given[0].quantised if call.op in _MOVES else ""
@@ -225,13 +225,12 @@ class Walk:
         return (name,)
 
     def _constant(self, node: Message) -> Value:
-        said = node["attributes"]
+        attributes = node["attributes"]
         name = _name(node)
-        if isinstance(said.get("value"), dict):
-            return self._weight(name, said["value"])
-        number = next(
-            (said[key] for key in ("value_int", "value_ints", "value_float", "value_floats") if key in said), 0
-        )
+        if isinstance(attributes.get("value"), dict):
+            return self._weight(name, attributes["value"])
+        keys = (key for key in ("value_int", "value_ints", "value_float", "value_floats") if key in attributes)
+        number = attributes.get(next(keys, ""), 0)
         data = np.array(number)
         return constant(data, "int64" if np.issubdtype(data.dtype, np.integer) else self._file["dtype"])
 
@@ -242,14 +241,14 @@ class Walk:
         quantised = quantised_format(first) if call.op == "DequantizeLinear" and first is not None else ""
         parameters = self._parameters(call)
         call, product = plain(call, node.get("domain", ""))
-        found = _known_shapes(call)
-        every, sure = (found, _follows(call)) if found is not None else self._guessed(call, node)
+        known_shapes = _known_shapes(call)
+        every, sure = (known_shapes, _follows(call)) if known_shapes is not None else self._guessed(call, node)
         named = zip(node["outputs"], every, formats, strict=False)
         outputs = [(shape, dtype) for name, shape, dtype in named if name]
         if not any(prod(shape) for shape, _ in outputs):  # empty: nothing runs
             return [Value(shape, dtype, sure=sure) for shape, dtype in outputs]
         shape = outputs[0][0]
-        parts = in_format(steps(call, shape), product) if found is not None else []
+        parts = in_format(steps(call, shape), product) if known_shapes is not None else []
         if not parts or (not sure and parts[-1].op in VIEWS):
             parts = [bound_by_memory(call, shape)]
         name = self._unique(_name(node))
@@ -272,9 +271,9 @@ class Walk:
 
     def _unique(self, name: str) -> str:
         """Return a name that no node has yet."""
-        found = name if name not in self._names else f"{name} <{len(self._names)}>"
-        self._names.add(found)
-        return found
+        unique = name if name not in self._names else f"{name} <{len(self._names)}>"
+        self._names.add(unique)
+        return unique
 
     def _write(self, name: str, step: Step, call: Call, before: str, outputs: Sequence[tuple[Shape, str]]) -> None:
         values = [call.value(index) for index in step.inputs if index is not None]
@@ -294,10 +293,10 @@ class Walk:
     def _guessed(self, call: Call, node: Message) -> tuple[Shapes, bool]:
         """Return unknown output shapes from the file, else the first input's; and True if the file has all of them."""
         first = next((value.shape for value in call.inputs if value is not None), ())
-        said = [self._said(name) for name in node["outputs"]]
-        return [first if shape is None else shape for shape in said], None not in said
+        shapes = [self._shape_in_file(name) for name in node["outputs"]]
+        return [first if shape is None else shape for shape in shapes], None not in shapes
 
-    def _said(self, name: str) -> tuple[int, ...] | None:
+    def _shape_in_file(self, name: str) -> tuple[int, ...] | None:
         try:
             return bound(self._shapes[name], self._dims)
         except (KeyError, ValueError):
