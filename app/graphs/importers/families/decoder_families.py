@@ -20,7 +20,6 @@ from app.graphs.importers.families.decoders import (
     inner_of,
     of_traits,
     opened,
-    top_k,
     whole,
     windowed,
 )
@@ -70,7 +69,7 @@ def dbrx(fields: Fields) -> Architecture:
     own = fields.having(num_key_value_heads=attention.size("kv_n_heads", default=1))
     heads = replace(heads_of(own), one_linear=True)
     count = inner.size("moe_num_experts", default=4, most=MOST_EXPERTS)
-    chosen = top_k(inner.named({"num_experts_per_tok": "moe_top_k"}), count, default=1)
+    chosen = inner.size("moe_top_k", "num_experts_per_tok", default=1, most=count)
     experts = Experts(count, chosen, FeedForward(inner.size("ffn_hidden_size", default=3584), "silu", gated=True))
     return whole(own, traits, ((Layer(heads, experts), own.layers("num_hidden_layers")),))
 
@@ -136,7 +135,7 @@ def gemma3n(fields: Fields) -> Architecture:
     """Gemma 3n's text part: every layer has an input of its own, one of four streams is computed (AltUp)."""
     fields, traits = opened(fields)
     layers = fields.layers("num_hidden_layers")
-    heads = attention_of(fields, traits)
+    local, heads = windowed(fields, traits, layers), attention_of(fields, traits)
     window = in_window(fields, traits, heads)
     own = layers - fields.size("num_kv_shared_layers", default=min(15, layers - 1), least=0, most=layers - 1)
     listed = isinstance(fields.given("intermediate_size"), list)
@@ -150,7 +149,7 @@ def gemma3n(fields: Fields) -> Architecture:
             FeedForward(inner[k], activation, gated=True),
             "sandwich",
         )
-        for k, near in enumerate(windowed(fields, traits, layers))
+        for k, near in enumerate(local)
     )
     model = _with_inputs(fields, whole(fields, traits, parts), default=256)
     altup = AltUp(fields.size("altup_num_inputs", default=4, least=2, most=64), fields.size("laurel_rank", default=64))

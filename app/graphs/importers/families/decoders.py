@@ -59,9 +59,10 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     count        fields with their number; `usual_count` if all are absent, 0: required
     each         field with the inner features of an expert
-    top_k        experts per token where the configuration does not say
+    per_token    fields with the experts per token, and `top_k` where all are absent
     bias         biases of an expert, if not as those of the dense part
-    shared       field with the number of experts that process every token; with `shared_is_size` with their features
+    shared       field with the number of experts that process every token, `most_shared` at most; with
+                 `shared_is_size` with their features
     router_bias  the router has a bias per expert
     groups       the router chooses groups first where this field, or its default, exceeds 1
     latent       field with the features that tokens are projected to before the experts
@@ -74,9 +75,11 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     count: tuple[str, ...]
     usual_count: int = 0
     each: str = "moe_intermediate_size"
+    per_token: tuple[str, ...] = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
     top_k: int = 8
     bias: Trait | None = None
     shared: str = ""
+    most_shared: int = MOST_EXPERTS
     shared_is_size: bool = False
     shared_gate: bool = False
     router_bias: Trait = False
@@ -213,9 +216,10 @@ def attention_of(fields: Fields, traits: Traits) -> Attention:
     if traits.latent:
         return latent_heads(fields)
     heads, alibi = heads_of(fields), has(fields, traits.alibi)
+    rotary = _rotated(fields, traits, heads.head_dim)
     return replace(
         heads,
-        rotary=0 if alibi else _rotated(fields, traits, heads.head_dim),
+        rotary=0 if alibi else rotary,
         bias=bias,
         out_bias=out_bias,
         head_norm=has(fields, traits.head_norm),
@@ -232,8 +236,9 @@ def _rotated(fields: Fields, traits: Traits, size: int) -> int:
     """Return the elements of a head of `size` that are rotated."""
     if traits.rotated is False:
         return 0
-    share = 1.0 if traits.rotated is True else fields.share(traits.rotated[0], default=traits.rotated[1])
-    turned = int(size * share)
+    if traits.rotated is True:
+        return fields.size("rotary_dim", default=size) if traits.rotary_dim else size
+    turned = int(size * fields.share(traits.rotated[0], default=traits.rotated[1]))
     return min(fields.size("rotary_dim", default=turned, least=0), size) if traits.rotary_dim else turned
 
 
@@ -288,10 +293,12 @@ def inner_of(fields: Fields, traits: Traits, size: str = "intermediate_size", bi
 def mixed_layers(fields: Fields, traits: Traits, layers: int) -> list[bool]:
     """Return whether each layer has experts."""
     mixture = traits.experts
-    if mixture is None or (mixture.optional and not fields.size(*mixture.count, default=0, most=MOST_EXPERTS)):
+    if mixture is None:
         return [False] * layers
     name, usual = mixture.dense_first or ("", 0)
     first = fields.size(name, default=min(usual, layers), least=0, most=layers) if name else 0
+    if mixture.optional and not fields.size(*mixture.count, default=0, most=MOST_EXPERTS):
+        return [False] * layers
     last = fields.size(mixture.last, default=layers - 1, least=-1, most=MOST_EXPERTS) if mixture.last else -1
     last, step = layers - 1 if last < 0 else last, fields.size(mixture.step, default=1) if mixture.step else 1
     dense = fields.indices(mixture.dense, layers) if mixture.dense else set()
@@ -309,7 +316,7 @@ def experts_of(fields: Fields, traits: Traits) -> Experts:
     each = inner_of(fields, traits, mixture.each, mixture.bias)
     return Experts(
         count,
-        top_k(fields, count, mixture.top_k),
+        fields.size(*mixture.per_token, default=min(mixture.top_k, count), most=count),
         each,
         shared=_shared(fields, mixture, each),
         shared_gate=mixture.shared_gate,
@@ -329,14 +336,8 @@ def _shared(fields: Fields, mixture: Mixture, each: FeedForward) -> FeedForward 
     elif mixture.shared_is_size:
         inner = fields.size(mixture.shared, default=0, least=0, most=MOST_SIZE)
     else:
-        inner = fields.size(mixture.shared, default=0, least=0, most=MOST_EXPERTS) * each.inner
+        inner = fields.size(mixture.shared, default=0, least=0, most=mixture.most_shared) * each.inner
     return FeedForward(inner, each.activation, each.gated) if inner else None
-
-
-def top_k(fields: Fields, count: int, default: int) -> int:
-    """Return the experts per token, at most `count`."""
-    names = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
-    return fields.size(*names, default=min(default, count), most=count)
 
 
 def grouped(layers: Iterable[Layer]) -> tuple[tuple[Layer, int], ...]:
