@@ -34,7 +34,7 @@ class BatchQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     gpu: str | None = Field(default=None, min_length=1, max_length=200, description="GPU of rows without one")
-    predictor: str = Field(default="auto", min_length=1, max_length=100)
+    predictor: str = Field(default="auto", min_length=1, max_length=100, description="Name of the predictor")
     coverage: float = Field(default=0.8, gt=0, lt=1, description="share of true times the interval should hold")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.tables.complete import REQUIRED
-from app.tables.gpu_fields import KINDS, NUMBERS, PROVENANCES
+from app.tables.gpu_fields import KINDS, MEANINGS, NUMBERS, PROVENANCES
 from app.tables.gpus import PIPES, GpuSpec
 
 _RATE = {"type": ["number", "null"], "minimum": 1e6, "maximum": 1e21}
@@ -19,7 +19,7 @@ def gpu() -> dict[str, Any]:
     _, components = msgspec.json.schema_components([GpuSpec], ref_template="#/components/schemas/{name}")
     schema: dict[str, Any] = components["GpuSpec"]
     schema["title"] = "Gpu"
-    return schema
+    return _described(schema)
 
 
 def partial_gpu(*, required: bool) -> dict[str, Any]:
@@ -46,4 +46,10 @@ def partial_gpu(*, required: bool) -> dict[str, Any]:
             "maximum": allowed.high,
         }
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**schema, "required": list(REQUIRED)} if required else schema
+    return _described({**schema, "required": list(REQUIRED)} if required else schema)
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the meaning of each field."""
+    properties = {name: {"description": MEANINGS[name], **kind} for name, kind in schema["properties"].items()}
+    return {**schema, "properties": properties}

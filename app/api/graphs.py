@@ -39,15 +39,15 @@ _DESCRIPTION = (
 class GraphOut(BaseModel):
     """A stored network, and the size of one forward pass for `dims`."""
 
-    graph_id: str
-    name: str
+    graph_id: str = Field(description="Identifier returned by POST /graphs")
+    name: str = Field(description="Name")
     form: str = Field(description="json (also of archives) or onnx")
-    nodes: int
-    parameters: float
-    flops: float
+    nodes: int = Field(description="Nodes of the graph")
+    parameters: float = Field(description="Weights, elements")
+    flops: float = Field(description="Operations of one forward pass")
     unknown: dict[str, int] = Field(description="unknown operators, costed as memory traffic, with counts")
     dims: dict[str, int] = Field(description="named dimensions, and their sizes for the figures")
-    created_at: datetime | None = None
+    created_at: datetime | None = Field(default=None, description="When it was stored")
 
 
 class GraphWhole(GraphOut):
@@ -59,8 +59,8 @@ class GraphWhole(GraphOut):
 class GraphPage(BaseModel):
     """One page; `next` is the cursor of the next page, absent on the last."""
 
-    items: list[GraphOut]
-    next: str | None = None
+    items: list[GraphOut] = Field(description="Entries of this page")
+    next: str | None = Field(default=None, description="`after` of the next page; absent on the last")
 
 
 class GraphQuery(BaseModel):
@@ -126,7 +126,9 @@ def list_graphs(query: Annotated[GraphQuery, Query()], graphs: GraphsDep) -> Gra
 
 
 @router.get("/graphs/{graph_id}", response_model=GraphWhole)
-def get_graph(graph_id: Annotated[str, Path(pattern=_ID)], graphs: GraphsDep) -> Response:
+def get_graph(
+    graph_id: Annotated[str, Path(pattern=_ID, description="Identifier returned by POST /graphs")], graphs: GraphsDep
+) -> Response:
     """One network with its nodes."""
     row, graph = graphs.get(graph_id)
     figures = _out(row).model_dump_json().encode()

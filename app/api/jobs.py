@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
@@ -25,34 +25,39 @@ class RetrainRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"predictor": "forest"}})
 
-    predictor: str = Field(min_length=1, max_length=100)
-    gpu: str | None = Field(default=None, min_length=1, max_length=200)
+    predictor: str = Field(min_length=1, max_length=100, description="Name of the predictor")
+    gpu: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Id of a GPU; in requests also any alias, or a whole specification",
+    )
 
 
 class RetrainAnswer(BaseModel):
     """Job to poll at GET /jobs/{job_id}. Simultaneous requests share one job."""
 
-    job_id: int
+    job_id: int = Field(description="Identifier of the retraining, for GET /jobs/{job_id}")
 
 
 class JobOut(BaseModel):
     """A retraining. `served` is whether its version is in use; `reason` why it failed or was not served."""
 
-    job_id: int
-    predictor: str
+    job_id: int = Field(description="Identifier of the retraining, for GET /jobs/{job_id}")
+    predictor: str = Field(description="Name of the predictor")
     gpu: str | None = Field(description="null: pooled over all GPUs")
     state: str = Field(description="queued, running, succeeded or failed")
     progress: str | None = Field(description="current step of a running job")
-    version: str | None
-    served: bool | None
+    version: str | None = Field(description="Version of the predictor; shipped-...: included with the code")
+    served: bool | None = Field(description="Whether its version answers now")
     validation: list[dict[str, Any]] | None = Field(
         description="errors on held-out rows; a note where they were too few"
     )
-    trained_on: dict[str, Any] | None
-    reason: str | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    trained_on: dict[str, Any] | None = Field(description="Training rows and GPUs")
+    reason: str | None = Field(description="Why it failed, or why its version was not served")
+    created_at: datetime = Field(description="When it was stored")
+    started_at: datetime | None = Field(description="When it started; null: queued")
+    finished_at: datetime | None = Field(description="When it ended; null: not yet")
 
 
 class JobList(BaseModel):
@@ -70,14 +75,16 @@ def post_retrain(request: RetrainRequest, database: DatabaseDep, holder: HolderD
 
 
 @router.get("/jobs")
-def list_jobs(database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=MAX_JOBS)] = 20) -> JobList:
+def list_jobs(
+    database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=MAX_JOBS, description="Most entries of a page")] = 20
+) -> JobList:
     """The latest retrainings, newest first."""
     with database.begin() as connection:
         return JobList(items=[_out(job) for job in jobs.recent(connection, limit)])
 
 
 @router.get("/jobs/{job_id}")
-def get_job(job_id: Id, database: DatabaseDep) -> JobOut:
+def get_job(job_id: Annotated[Id, Path(description="Identifier of the retraining")], database: DatabaseDep) -> JobOut:
     """State of a retraining, and its version and validation errors once it succeeded."""
     with database.begin() as connection:
         return _out(jobs.get(connection, job_id))

@@ -29,9 +29,11 @@ class KeyIn(BaseModel):
         extra="forbid", json_schema_extra={"example": {"name": "scheduler", "role": "predict", "expires_in_days": 90}}
     )
 
-    name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")
-    role: RoleName
-    expires_in_days: float | None = Field(default=None, strict=True, gt=0, le=_MOST_DAYS)
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$", description="Whom the key is for")
+    role: RoleName = Field(description="read, predict, contribute or admin")
+    expires_in_days: float | None = Field(
+        default=None, strict=True, gt=0, le=_MOST_DAYS, description="Lifetime in days; null: it never expires"
+    )
 
 
 class RotationIn(BaseModel):
@@ -39,45 +41,47 @@ class RotationIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"grace_hours": 24}})
 
-    grace_hours: float = Field(default=24.0, strict=True, ge=0, le=24 * _MOST_DAYS)
+    grace_hours: float = Field(
+        default=24.0, strict=True, ge=0, le=24 * _MOST_DAYS, description="Hours that the old key stays valid"
+    )
 
 
 class KeyOut(BaseModel):
     """A key without its secret."""
 
-    id: int
-    name: str
-    role: RoleName
-    created_at: datetime
-    revoked_at: datetime | None
-    expires_at: datetime | None
+    id: int = Field(description="Identifier")
+    name: str = Field(description="Whom the key is for")
+    role: RoleName = Field(description="read, predict, contribute or admin")
+    created_at: datetime = Field(description="When it was stored")
+    revoked_at: datetime | None = Field(description="When it was revoked; null: not revoked")
+    expires_at: datetime | None = Field(description="When it expires; null: never")
 
 
 class NewKey(KeyOut):
     """A new key: `key` is shown only once."""
 
-    key: str
+    key: str = Field(description="The key itself, shown only once")
 
 
 class KeyList(BaseModel):
     """Every key, including revoked and expired ones."""
 
-    items: list[KeyOut]
+    items: list[KeyOut] = Field(description="Entries of this page")
 
 
 class KeyEvent(BaseModel):
     """Something done to a key."""
 
-    key_id: int
-    action: Literal["created", "rotated", "revoked"]
+    key_id: int = Field(description="Identifier of the key")
+    action: Literal["created", "rotated", "revoked"] = Field(description="created, rotated or revoked")
     actor: str = Field(description="the key that did it (key 1), the command line, the first start, or anyone")
-    created_at: datetime
+    created_at: datetime = Field(description="When it was stored")
 
 
 class KeyEventList(BaseModel):
     """What was done to keys, newest first."""
 
-    items: list[KeyEvent]
+    items: list[KeyEvent] = Field(description="Entries of this page")
 
 
 @router.post("/keys", status_code=201, dependencies=[CHECKED_BODY])

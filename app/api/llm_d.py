@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api.current import current
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
-from app.api.listing import Id
+from app.api.listing import SavedId
 from app.api.openapi import json_answer, json_body, ref
 from app.api.work_queues import use_database
 from app.config import Settings
@@ -39,7 +39,12 @@ _BULK = json_answer("Their times, in the same order", ref("NextRequestsTimes"))
     responses={200: json_answer("The times of the request", ref("NextRequestTimes"))},
 )
 def predict_next(
-    call: Request, prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+    call: Request,
+    prediction_id: SavedId,
+    body: BodyDep,
+    database: DatabaseDep,
+    holder: HolderDep,
+    settings: SettingsDep,
 ) -> Response:
     """Predict the next request of an engine."""
     state = read_state(body)
@@ -62,7 +67,12 @@ def predict_next(
     responses={200: _BULK},
 )
 def predict_next_of_several(
-    call: Request, prediction_id: Id, body: BodyDep, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+    call: Request,
+    prediction_id: SavedId,
+    body: BodyDep,
+    database: DatabaseDep,
+    holder: HolderDep,
+    settings: SettingsDep,
 ) -> Response:
     """Predict the next request of several engines."""
     began, states = time.perf_counter(), read_states(body).requests
@@ -83,7 +93,7 @@ def predict_next_of_several(
     responses={200: json_answer("Ready", ref("PredictorStatus"))},
 )
 def get_status(
-    call: Request, prediction_id: Id, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
+    call: Request, prediction_id: SavedId, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
 ) -> Response:
     """State of the predictor, which the gateway asks for first."""
     _saved(call, prediction_id, database, holder, settings)

@@ -55,7 +55,7 @@ _DESCRIPTION = (
 class DriftOut(BaseModel):
     """New measurements compared with what `auto` would have predicted for them."""
 
-    rows: int
+    rows: int = Field(description="Rows")
     median_ape: float = Field(description="median absolute error of the prediction, % of the measured time")
     inside_interval: float = Field(description="share of measured times within the 80 % interval, %")
 
@@ -70,17 +70,17 @@ class Doubt(BaseModel):
 class IngestReport(BaseModel):
     """Result of an upload: `unchanged` rows were stored before."""
 
-    received: int
-    inserted: int
-    unchanged: int
+    received: int = Field(description="Rows in the body")
+    inserted: int = Field(description="Rows stored now")
+    unchanged: int = Field(description="Rows that were stored before")
     doubtful: int = Field(description="new rows that are far from what was expected: stored, but not used")
     doubts: list[Doubt] = Field(description="why rows are doubtful, row by row")
     upload_id: int | None = Field(description="by which the new rows can be listed and deleted; null without any")
     skipped: dict[str, int] = Field(description="reason -> number of rows without a measurement")
     ignored: dict[str, int] = Field(description="column -> number of rows, for columns that are not stored")
     added_gpus: list[str] = Field(description="GPUs that the upload defined")
-    drift: DriftOut | None
-    dry_run: bool
+    drift: DriftOut | None = Field(description="Error of predictions on the new rows; null: not predictable")
+    dry_run: bool = Field(description="Whether this was a dry run")
 
 
 class Expected(BaseModel):
@@ -95,32 +95,36 @@ class MeasurementOut(BaseModel):
     A row with `doubtful` is used for nothing until an admin confirms it.
     """
 
-    id: str
-    gpu: str
-    software: str
-    workload: dict[str, Any]
-    latency_ms: float
-    source: str
-    latency_std_ms: float | None = None
-    runs: int | None = None
-    phases_ms: dict[str, float] | None = None
+    id: str = Field(description="Identifier")
+    gpu: str = Field(description="Id of the GPU")
+    software: str = Field(
+        description="Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator"
+    )
+    workload: dict[str, Any] = Field(description="What runs: a kernel, operators, a model or a graph")
+    latency_ms: float = Field(description="Measured time, milliseconds")
+    source: str = Field(description="Who measured or published it")
+    latency_std_ms: float | None = Field(
+        default=None, description="Standard deviation of the measured time, milliseconds"
+    )
+    runs: int | None = Field(default=None, description="Repetitions measured")
+    phases_ms: dict[str, float] | None = Field(default=None, description="The step by its phases, milliseconds")
     serving: dict[str, float] | None = Field(
         default=None, description="ttft_ms and tpot_ms of a load on a served model"
     )
-    kernel: dict[str, Any] | None = None
-    clock_hz: float | None = None
-    power_w: float | None = None
-    measured_at: datetime | None = None
+    kernel: dict[str, Any] | None = Field(default=None, description="Device function that ran")
+    clock_hz: float | None = Field(default=None, description="Clock of the SMs while measuring, Hz")
+    power_w: float | None = Field(default=None, description="Power of one device, watts")
+    measured_at: datetime | None = Field(default=None, description="When it was measured")
     upload_id: int | None = Field(default=None, description="the upload that brought the row; imports have none")
     doubtful: Expected | None = Field(default=None, description="present where the time is far from what was expected")
-    created_at: datetime | None = None
+    created_at: datetime | None = Field(default=None, description="When it was stored")
 
 
 class MeasurementPage(BaseModel):
     """One page; `next` is the cursor of the next page, absent on the last."""
 
-    items: list[MeasurementOut]
-    next: str | None = None
+    items: list[MeasurementOut] = Field(description="Entries of this page")
+    next: str | None = Field(default=None, description="`after` of the next page; absent on the last")
 
 
 @router.post(
@@ -168,10 +172,12 @@ class MeasurementFilters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     gpu: Text | None = Field(default=None, description="an id or any alias")
-    kind: Literal["kernel", "operator", "model", "serving"] | None = None
-    name: Text | None = None
-    software: Text | None = None
-    source: Text | None = None
+    kind: Literal["kernel", "operator", "model", "serving"] | None = Field(
+        default=None, description="Kind of the workload"
+    )
+    name: Text | None = Field(default=None, description="Name of the kernel or network")
+    software: Text | None = Field(default=None, description="Software stack, as it was sent")
+    source: Text | None = Field(default=None, description="Who measured or published it")
     upload: Id | None = Field(default=None, description="id of the upload that brought the rows")
     key: KeyId | None = Field(default=None, description="id of the API key that sent the rows")
 
@@ -217,16 +223,16 @@ class RemovedOut(BaseModel):
     """Rows of one kind on one GPU."""
 
     kind: str = Field(description="kernel, operator or model")
-    gpu: str
-    rows: int
+    gpu: str = Field(description="Id of the GPU")
+    rows: int = Field(description="Rows")
 
 
 class RemovalReport(BaseModel):
     """Deleted rows, or with `dry_run` rows that would be deleted."""
 
-    rows: int
+    rows: int = Field(description="Rows")
     removed: list[RemovedOut] = Field(description="the rows by kind and GPU")
-    dry_run: bool
+    dry_run: bool = Field(description="Whether this was a dry run")
 
 
 @router.delete("/measurements")

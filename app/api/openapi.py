@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.field_meanings import describe
 from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.compare.price_rows import PriceIn
@@ -35,6 +34,7 @@ from app.wire.operators.operators_form import (
     OperatorTableRequest,
     TableResponse,
 )
+from app.wire.operators.row_forms import ROW_FORMS
 from app.wire.partition_form import PartitionRequest, PartitionResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
@@ -137,6 +137,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, structs = msgspec.json.schema_components(STRUCTS, ref_template=REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for row in ROW_FORMS.values():  # the tag of a struct has no description of its own
+        tag = structs[row.__name__]["properties"]["op"]
+        structs[row.__name__]["properties"]["op"] = {"description": "The operator's name", **tag}
     schemas.update(structs)
     schemas.update(
         Problem=PROBLEM_SCHEMA, Gpu=gpu(), GpuIn=partial_gpu(required=True), GpuChanges=partial_gpu(required=False)
@@ -144,7 +147,6 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for name in _REPLACED:
         schemas.pop(name, None)
     document["paths"] = {"/predict": {"post": _predict()}, **document["paths"]}
-    describe(document)
     for path in document["paths"].values():
         for operation in path.values():
             _add_problems(operation)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
-from app.api.listing import Id, Limit
+from app.api.listing import Id, Limit, SavedId
 from app.api.openapi import BINARY
 from app.engine.versions import Stores
 from app.services.quotes.pdf import as_pdf
@@ -25,17 +25,17 @@ router = APIRouter(tags=["Prediction"])
 class SavedLine(BaseModel):
     """One saved prediction; `kind` is its route: predict, compare or plan."""
 
-    id: int
-    kind: str
+    id: int = Field(description="Identifier; of a saved answer, for GET /predictions/{id}")
+    kind: str = Field(description="The route that was asked: predict, compare or plan")
     workload: str = Field(description="kind of the workload")
-    created_at: datetime
+    created_at: datetime = Field(description="When it was stored")
 
 
 class SavedPage(BaseModel):
     """Saved predictions, newest first; `next` is the `after` of the next page."""
 
-    items: list[SavedLine]
-    next: int | None = None
+    items: list[SavedLine] = Field(description="Saved answers, newest first")
+    next: int | None = Field(default=None, description="`after` of the next page; absent on the last")
 
 
 class SavedQuery(BaseModel):
@@ -50,9 +50,9 @@ class SavedQuery(BaseModel):
 class DifferenceOut(BaseModel):
     """A changed value; null stands for a missing one."""
 
-    path: str
-    saved: Any
-    now: Any
+    path: str = Field(description="Place in the answer")
+    saved: Any = Field(description="Saved value")
+    now: Any = Field(description="New value")
 
 
 class SavedPrediction(SavedLine):
@@ -62,13 +62,13 @@ class SavedPrediction(SavedLine):
     versions, figures of the GPUs, code, added or removed measurements.
     """
 
-    request: dict[str, Any]
-    answer: dict[str, Any]
+    request: dict[str, Any] = Field(description="The request")
+    answer: dict[str, Any] = Field(description="The answer")
     versions: dict[str, Any] = Field(description="code, catalogue revision, predictor versions and GPUs at that time")
-    unchanged: bool | None
-    differences: list[DifferenceOut]
-    gone: list[str]
-    since: list[str]
+    unchanged: bool | None = Field(description="Whether the answer is reproduced exactly; null: not reproducible")
+    differences: list[DifferenceOut] = Field(description="Differences between the saved and the new answer")
+    gone: list[str] = Field(description="What is missing to reproduce it")
+    since: list[str] = Field(description="Changes since it was saved")
 
 
 @router.get("/predictions", response_model_exclude_none=True)
@@ -81,7 +81,7 @@ def list_predictions(query: Annotated[SavedQuery, Query()], database: DatabaseDe
 
 
 def _derived(
-    prediction_id: Id,
+    prediction_id: SavedId,
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,

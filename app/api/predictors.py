@@ -31,42 +31,42 @@ _LEAVE = "Version to go back from: sent twice, the request goes back once. Defau
 class VersionOut(BaseModel):
     """A trained version and its accuracy card; `state` is served, retired or kept_back."""
 
-    version: str
+    version: str = Field(description="Version of the predictor; shipped-...: included with the code")
     gpu: str | None = Field(description="null: pooled over all GPUs")
     state: str = Field(description="served, retired, kept_back, or shipped with the code")
     trained_on: dict[str, Any] = Field(description="rows and GPUs")
     validation: list[dict[str, Any]] = Field(
         description="held-out errors per split, family and GPU; a note where rows were too few"
     )
-    training_set_sha256: str
+    training_set_sha256: str = Field(description="Hash of the training rows")
     created_at: datetime | None = Field(description="null: shipped with the code")
 
 
 class AnsweringOut(BaseModel):
     """The version that answers in this process, for one GPU or (null) for all without their own."""
 
-    gpu: str | None
-    version: str
+    gpu: str | None = Field(description="GPU that has a version of its own; null: all others")
+    version: str = Field(description="Version of the predictor; shipped-...: included with the code")
 
 
 class RefusedOut(BaseModel):
     """A version that should answer and does not, and why; what shipped or answered before does instead."""
 
     gpu: str | None = Field(description="null: pooled over all GPUs")
-    version: str
-    reason: str
+    version: str = Field(description="Version of the predictor; shipped-...: included with the code")
+    reason: str = Field(description="Why")
 
 
 class PredictorOut(BaseModel):
     """One predictor; `answering` is empty until a predictor that needs training is trained."""
 
-    name: str
-    trainable: bool
-    needs_training: bool
-    answering: list[AnsweringOut]
+    name: str = Field(description="Name of the predictor")
+    trainable: bool = Field(description="Whether it can learn from measurements")
+    needs_training: bool = Field(description="Whether it needs training before it can answer")
+    answering: list[AnsweringOut] = Field(description="Versions in use; empty: none")
     refused: list[RefusedOut] = Field(description="versions that this process cannot serve")
     shipped: VersionOut | None = Field(description="answers if no stored version is served")
-    served: list[VersionOut]
+    served: list[VersionOut] = Field(description="Versions trained here that answer")
     history: list[VersionOut] = Field(description=f"newest first, at most {MAX_HISTORY}")
 
 
@@ -95,7 +95,7 @@ class ServingHostsOut(BaseModel):
 class PredictorList(BaseModel):
     """Every predictor, and the times of serving stacks' hosts, which are retrained like one."""
 
-    items: list[PredictorOut]
+    items: list[PredictorOut] = Field(description="Entries of this page")
     serving_hosts: ServingHostsOut = Field(description="times of serving stacks' hosts")
 
 
@@ -111,7 +111,7 @@ def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsD
 
 @router.post("/predictors/{name}/rollback")
 def post_rollback(
-    name: Annotated[str, Path(min_length=1, max_length=100)],
+    name: Annotated[str, Path(min_length=1, max_length=100, description="Name of the predictor")],
     body: BodyDep,
     database: DatabaseDep,
     holder: HolderDep,

@@ -35,8 +35,8 @@ _DESCRIPTION = (
 class PricePage(BaseModel):
     """One page; `next` is the cursor of the next page, absent on the last."""
 
-    items: list[Listed]
-    next: int | None = None
+    items: list[Listed] = Field(description="Entries of this page")
+    next: int | None = Field(default=None, description="`after` of the next page; absent on the last")
 
 
 class PriceQuery(BaseModel):
@@ -45,9 +45,9 @@ class PriceQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     gpu: Text | None = Field(default=None, description="an id or any alias")
-    provider: Text | None = None
-    region: Text | None = None
-    source: Text | None = None
+    provider: Text | None = Field(default=None, description="Cloud provider")
+    region: Text | None = Field(default=None, description="Where")
+    source: Text | None = Field(default=None, description="Who measured or published it")
     after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the previous page")
     limit: Limit = 100
 

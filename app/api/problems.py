@@ -29,10 +29,11 @@ PROBLEM_SCHEMA: dict[str, Any] = {
     "required": ["type", "title", "status", "detail"],
     "properties": {
         "type": {"type": "string", "description": "urn:gpucast:problem:<code>, stable"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
+        "title": {"type": "string", "description": "Kind of problem, in words"},
+        "status": {"type": "integer", "description": "HTTP status"},
+        "detail": {"type": "string", "description": "The problem, and what to do about it"},
         "errors": {
+            "description": "Wrong fields: `loc` is the path, `msg` what to send instead",
             "type": "array",
             "items": {
                 "type": "object",

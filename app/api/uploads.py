@@ -28,16 +28,16 @@ class Confirmed(BaseModel):
 class UploadOut(BaseModel):
     """One upload; `key_id` is null where no key was required, `rows` counts the rows that were new."""
 
-    id: int
+    id: int = Field(description="Identifier")
     key_id: int | None = Field(description="id of the API key that sent it")
     rows: int = Field(description="rows that were new")
-    created_at: datetime
+    created_at: datetime = Field(description="When it was stored")
 
 
 class UploadPage(BaseModel):
     """Uploads, newest first."""
 
-    items: list[UploadOut]
+    items: list[UploadOut] = Field(description="Entries of this page")
 
 
 @router.post("/measurements/confirm")

@@ -42,15 +42,15 @@ class PriceBook:
 class Listed:
     """A stored price in a listing. `counts` is whether comparisons use it today."""
 
-    id: int
-    gpu: str
-    usd_per_hour: float
-    source: str
-    date: datetime.date
-    provider: str | None
-    region: str | None
-    age_days: int
-    counts: bool
+    id: int = field(metadata={"description": "Identifier"})
+    gpu: str = field(metadata={"description": "Id of the GPU"})
+    usd_per_hour: float = field(metadata={"description": "US dollars per hour of one device"})
+    source: str = field(metadata={"description": "Who measured or published it"})
+    date: datetime.date = field(metadata={"description": "Day of the price"})
+    provider: str | None = field(metadata={"description": "Cloud provider"})
+    region: str | None = field(metadata={"description": "Where"})
+    age_days: int = field(metadata={"description": "Days since `date`"})
+    counts: bool = field(metadata={"description": "Whether comparisons use this price today"})
 
 
 def to_listing(price: Price, book: PriceBook, today: datetime.date) -> Listed:

@@ -13,6 +13,7 @@ from app.graphs.importers.tensors import TENSOR_DTYPES
 from app.runtime.cancellation import check_cancelled
 from app.runtime.release import release
 from app.wire.decoding import field_errors, summary
+from app.wire.field_facts import about
 from app.wire.kernel_workload import Dtype, Name
 
 MAX_NODES = 100_000
@@ -27,8 +28,7 @@ _PLAIN = "^[^\\x00-\\x1f\\x7f]*$"  # PostgreSQL stores no NUL
 TensorName = Annotated[str, Meta(min_length=1, max_length=512, pattern=_PLAIN)]
 _EXTENT = "A dimension's name, or a product: 12*batch"
 Extent = (
-    Annotated[int, Meta(ge=1, le=2**40)]
-    | Annotated[str, Meta(min_length=1, max_length=100, pattern=_PLAIN, description=_EXTENT)]
+    Annotated[int, Meta(ge=1, le=2**40)] | Annotated[str, about(_EXTENT, min_length=1, max_length=100, pattern=_PLAIN)]
 )
 Shape = Annotated[list[Extent], Meta(max_length=MAX_RANK)]
 Figure = bool | int | float | str
@@ -39,16 +39,16 @@ TensorDtype = Literal[TENSOR_DTYPES]  # type: ignore[valid-type]
 class GraphTensor(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """A tensor that a node writes. Its `dtype` defaults to the graph's."""
 
-    shape: Shape
-    dtype: TensorDtype | None = None
+    shape: Annotated[Shape, about("Dimensions: numbers, names, or products such as 12*batch")]
+    dtype: Annotated[TensorDtype | None, about("Number format of weights and activations")] = None
 
 
 class GraphInput(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """An input tensor of the graph."""
 
-    name: TensorName
-    shape: Shape
-    dtype: TensorDtype | None = None
+    name: Annotated[TensorName, about("Name by which nodes read it")]
+    shape: Annotated[Shape, about("Dimensions: numbers, names, or products such as 12*batch")]
+    dtype: Annotated[TensorDtype | None, about("Number format of weights and activations")] = None
 
 
 class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -61,22 +61,29 @@ class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, o
     it.
     """
 
-    name: TensorName
-    op: Name
-    inputs: Annotated[list[TensorName], Meta(max_length=MAX_TENSORS)] = []
-    outputs: Annotated[list[GraphTensor], Meta(min_length=1, max_length=MAX_TENSORS)]
-    attributes: Annotated[dict[str, Attribute], Meta(max_length=100)] = {}
-    parameters: Annotated[float, Meta(ge=0, le=1e15)] | None = None
-    repeats: Annotated[int, Meta(ge=1, le=2**20, description="How often it runs, one after another")] = 1
+    name: Annotated[TensorName, about("Unique name by which other nodes read its first output")]
+    op: Annotated[Name, about("An operator of POST /predict, a view, or anything else: bound by its bytes")]
+    inputs: Annotated[list[TensorName], about("Names of the tensors that it reads", max_length=MAX_TENSORS)] = []
+    outputs: Annotated[list[GraphTensor], about("Tensors that it writes", min_length=1, max_length=MAX_TENSORS)]
+    attributes: Annotated[
+        dict[str, Attribute],
+        about("Fields of the operator; those implied by the tensors may be omitted", max_length=100),
+    ] = {}
+    parameters: Annotated[
+        Annotated[float, Meta(ge=0, le=1e15)] | None, about("Weights, elements; absent: implied by the fields")
+    ] = None
+    repeats: Annotated[int, about("How often it runs, one after another", ge=1, le=2**20)] = 1
 
 
 class Graph(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """A network as a graph of operators. `dtype` applies to tensors without their own."""
 
-    name: Name = "graph"
-    dtype: Dtype = "fp32"
-    inputs: Annotated[list[GraphInput], Meta(max_length=10_000)] = []
-    nodes: Annotated[list[GraphNode], Meta(min_length=1, max_length=MAX_NODES)]
+    name: Annotated[Name, about("Name of the network")] = "graph"
+    dtype: Annotated[Dtype, about("Number format of tensors that name none")] = "fp32"
+    inputs: Annotated[list[GraphInput], about("Input tensors", max_length=10_000)] = []
+    nodes: Annotated[
+        list[GraphNode], about("Operators, in any order that has no cycle", min_length=1, max_length=MAX_NODES)
+    ]
 
 
 GRAPH_EXAMPLE: dict[str, Any] = {

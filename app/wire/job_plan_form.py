@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
-from app.wire.compare_form import COMPARE_EXAMPLE, MOST_DEVICES, WORKLOADS, Split
+from app.wire.compare_form import (
+    COMPARE_EXAMPLE,
+    WORKLOADS,
+    Cost,
+    CostInterval,
+    Energy,
+    EnergyInterval,
+    HourlyPrice,
+    MostDevices,
+    Powers,
+    PowerSource,
+    Prices,
+    PriceSource,
+    Rank,
+    RankedGpus,
+    Split,
+    ThroughputInterval,
+)
 from app.wire.decoding import decode
-from app.wire.kernel_workload import GpuRef
+from app.wire.field_facts import about
 from app.wire.network_form import KvDtype, NetworkDtype, Samples
-from app.wire.prediction_form import MAX_GPUS, AnsweredBy, Interval, MemoryUse, Skipped
+from app.wire.prediction_form import (
+    Answerer,
+    Coverage,
+    DeviceCount,
+    Fits,
+    GpuId,
+    Interval,
+    Memory,
+    Notes,
+    SavedId,
+    SkippedGpus,
+    Warnings,
+)
 
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e15)]
 # Number formats to choose among: every pair of them is a search of its own.
 MOST_FORMATS = 4
 Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
+
+Meets: TypeAlias = Annotated[bool, about("Whether all goals are met")]
+Missing: TypeAlias = Annotated[list[str], about("Per goal, why it is not met")]
+BestGpu: TypeAlias = Annotated[str | None, about("GPU of the first choice that meets the goals; null: none")]
 
 
 class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -36,35 +69,46 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     gpus, dtypes or kv_dtypes, or less max_devices.
     """
 
-    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
-    gpus: Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] = "all"
-    steps: Samples | None = None
-    deadline_s: Positive | None = None
-    budget_usd: Positive | None = None
-    throughput_per_s: Positive | None = None
-    ttft_ms: Positive | None = None
-    tpot_ms: Positive | None = None
-    e2e_ms: Positive | None = None
-    percentile: Annotated[float, Meta(ge=1, le=99.9)] = 90
-    dtypes: Annotated[list[NetworkDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None = None
-    kv_dtypes: Annotated[list[KvDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None = None
-    probability: Share = 0.9
-    limit_probability: Share = 0.95
-    max_devices: Annotated[float, Meta(ge=1, le=MOST_DEVICES, multiple_of=1, extra_json_schema={"type": "integer"})] = 8
-    prices: dict[str, float] = {}
-    currency: Annotated[str, Meta(description="only USD: no exchange rate is known here")] = "USD"
-    powers_w: dict[str, float] = {}
-    predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
-    coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
-    save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
+    workload: Annotated[
+        dict[str, Any],
+        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+    ]
+    gpus: RankedGpus = "all"
+    steps: Annotated[
+        Samples | None, about("Runs of the workload in the job; absent: 1, or one epoch with `dataset_size`")
+    ] = None
+    deadline_s: Annotated[Positive | None, about("Most time of the whole job, seconds")] = None
+    budget_usd: Annotated[Positive | None, about("Most cost of the whole job, US dollars")] = None
+    throughput_per_s: Annotated[Positive | None, about("Least throughput of all copies together, per second")] = None
+    ttft_ms: Annotated[Positive | None, about("Longest time to first token of a served model, milliseconds")] = None
+    tpot_ms: Annotated[Positive | None, about("Longest time per output token of a served model, milliseconds")] = None
+    e2e_ms: Annotated[Positive | None, about("Longest time of a request to a served model, milliseconds")] = None
+    percentile: Annotated[float, about("Percentage of requests that must keep these times", ge=1, le=99.9)] = 90
+    dtypes: Annotated[
+        Annotated[list[NetworkDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None,
+        about("Number formats of a served model's weights to choose among; absent: the workload's"),
+    ] = None
+    kv_dtypes: Annotated[
+        Annotated[list[KvDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None,
+        about("Number formats of keys and values to choose among; absent: the workload's"),
+    ] = None
+    probability: Annotated[Share, about("Probability that all goals are met")] = 0.9
+    limit_probability: Annotated[Share, about("Probability that the job keeps its time limit")] = 0.95
+    max_devices: MostDevices = 8
+    prices: Prices = {}
+    currency: Annotated[str, about("only USD: no exchange rate is known here")] = "USD"
+    powers_w: Powers = {}
+    predictor: Annotated[str, about("Name of the predictor", min_length=1, max_length=100)] = "auto"
+    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
+    save: Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
 class IntervalS(Struct, frozen=True):
     """An interval in seconds that holds the true time with probability `coverage`."""
 
-    low: float
-    high: float
-    coverage: float
+    low: Annotated[float, about("Lower end")]
+    high: Annotated[float, about("Upper end")]
+    coverage: Coverage
 
 
 class Choice(Struct, frozen=True):
@@ -75,38 +119,38 @@ class Choice(Struct, frozen=True):
     `time_limit_s` is the limit to request from a scheduler. `cost_usd` and `energy_j` are for the whole job.
     """
 
-    rank: int
-    gpu: str
-    devices: int
-    copies: int
-    parallelism: Split | None
-    meets: bool
-    probability: float | None
-    job_s: float
-    job_interval_s: IntervalS
-    time_limit_s: float
-    step_ms: float
-    step_interval_ms: Interval
-    throughput_per_s: float | None
-    throughput_interval_per_s: Interval | None
-    cost_usd: float | None
-    cost_interval_usd: Interval | None
-    energy_j: float | None
-    energy_interval_j: Interval | None
-    power_source: str | None
-    price_usd_per_hour: float | None
-    price_source: str | None
-    memory: MemoryUse
-    predictor: AnsweredBy
-    missing: list[str]
-    warnings: list[str]
+    rank: Rank
+    gpu: GpuId
+    devices: DeviceCount
+    copies: Annotated[int, about("Independent copies that share the steps")]
+    parallelism: Annotated[Split | None, about("How the network is split over devices")]
+    meets: Meets
+    probability: Annotated[float | None, about("Probability that all goals are met")]
+    job_s: Annotated[float, about("Time of the whole job, seconds")]
+    job_interval_s: Annotated[IntervalS, about("Interval of the true time of the job, seconds")]
+    time_limit_s: Annotated[float, about("Time limit to request from a scheduler, seconds")]
+    step_ms: Annotated[float, about("Time of one step, milliseconds")]
+    step_interval_ms: Annotated[Interval, about("Interval of the true time of a step, milliseconds")]
+    throughput_per_s: Annotated[float | None, about("Throughput of all copies together, per second")]
+    throughput_interval_per_s: ThroughputInterval
+    cost_usd: Cost
+    cost_interval_usd: CostInterval
+    energy_j: Energy
+    energy_interval_j: EnergyInterval
+    power_source: PowerSource
+    price_usd_per_hour: HourlyPrice
+    price_source: PriceSource
+    memory: Memory
+    predictor: Answerer
+    missing: Missing
+    warnings: Warnings
 
 
 class Faster(Struct, frozen=True):
     """The probability that the job takes less time on one choice than on each of the others, by GPU."""
 
-    gpu: str
-    than: dict[str, float]
+    gpu: GpuId
+    than: Annotated[dict[str, float], about("Per other GPU, the probability that this one takes less time")]
 
 
 class Sensitivity(Struct, frozen=True):
@@ -116,13 +160,13 @@ class Sensitivity(Struct, frozen=True):
     changed.
     """
 
-    gpu: str
-    field: str
-    factor: float
-    step_ms: float
-    change: float
-    fits: bool
-    largest_batch: int | None
+    gpu: GpuId
+    field: Annotated[str, about("Figure of the GPU")]
+    factor: Annotated[float, about("Times as much of it")]
+    step_ms: Annotated[float, about("Time of one step, milliseconds")]
+    change: Annotated[float, about("Relative change of a step's time: -0.05 is 5 % less")]
+    fits: Fits
+    largest_batch: Annotated[int | None, about("Largest batch that fits; 0: none")]
 
 
 class PlanResponse(Struct, frozen=True):
@@ -131,14 +175,14 @@ class PlanResponse(Struct, frozen=True):
     `best` is the first that meets all goals, or null. `faster` compares the first few.
     """
 
-    steps: float
-    best: str | None
-    choices: list[Choice]
-    faster: list[Faster]
-    sensitivities: list[Sensitivity]
-    skipped: list[Skipped]
-    notes: list[str]
-    id: int | UnsetType = UNSET
+    steps: Annotated[float, about("Runs of the workload in the job")]
+    best: BestGpu
+    choices: Annotated[list[Choice], about("Choices that meet the goals, cheapest first; then the closest")]
+    faster: Annotated[list[Faster], about("Pairwise probabilities of the first choices' order")]
+    sensitivities: Annotated[list[Sensitivity], about("Effect of 10 % more of one figure of the GPU")]
+    skipped: SkippedGpus
+    notes: Notes
+    id: SavedId = UNSET
 
 
 PLAN_EXAMPLE: dict[str, Any] = {

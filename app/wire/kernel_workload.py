@@ -6,28 +6,30 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from app.wire.field_facts import about
+
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
 
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters are invisible in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
-Flops: TypeAlias = Annotated[Count, Meta(description="Operations of the whole grid; a fused multiply-add is two")]
-Moved: TypeAlias = Annotated[Count, Meta(description="Bytes that the whole grid reads and writes")]
-WorkingSet: TypeAlias = Annotated[Count, Meta(description="Distinct bytes that the whole grid touches")]
-Stride: TypeAlias = Annotated[Count, Meta(description="Bytes between what neighbouring lanes touch, where strided")]
-Atomics: TypeAlias = Annotated[Count, Meta(description="Atomic operations of the whole grid")]
-Addresses: TypeAlias = Annotated[Count, Meta(description="Distinct addresses of the atomic operations")]
-LaneOperations: TypeAlias = Annotated[Count, Meta(description="Loads, stores, atomics and loop steps of all lanes")]
+Flops: TypeAlias = Annotated[Count, about("Operations of the whole grid; a fused multiply-add is two")]
+Moved: TypeAlias = Annotated[Count, about("Bytes that the whole grid reads and writes")]
+WorkingSet: TypeAlias = Annotated[Count, about("Distinct bytes that the whole grid touches")]
+Stride: TypeAlias = Annotated[Count, about("Bytes between what neighbouring lanes touch, where strided")]
+Atomics: TypeAlias = Annotated[Count, about("Atomic operations of the whole grid")]
+Addresses: TypeAlias = Annotated[Count, about("Distinct addresses of the atomic operations")]
+LaneOperations: TypeAlias = Annotated[Count, about("Loads, stores, atomics and loop steps of all lanes")]
 # Whole numbers, also if a client writes them as 256.0.
-Threads: TypeAlias = Annotated[float, Meta(ge=1, le=1e6, multiple_of=1, description="Threads of a block")]
-Blocks: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, multiple_of=1, description="Blocks of the grid")]
-Registers: TypeAlias = Annotated[float, Meta(ge=0, le=65_536, multiple_of=1, description="32-bit ones of a thread")]
-Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=1e12, multiple_of=1, description="Bytes of shared memory of a block")]
-Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="0: none; 1: every branch splits its warp")]
-Ways: TypeAlias = Annotated[float, Meta(ge=0, le=1024, description="Lanes of a warp that meet in one bank")]
+Threads: TypeAlias = Annotated[float, about("Threads of a block", ge=1, le=1e6, multiple_of=1)]
+Blocks: TypeAlias = Annotated[float, about("Blocks of the grid", ge=1, le=1e15, multiple_of=1)]
+Registers: TypeAlias = Annotated[float, about("32-bit ones of a thread", ge=0, le=65_536, multiple_of=1)]
+Bytes: TypeAlias = Annotated[float, about("Bytes of shared memory of a block", ge=0, le=1e12, multiple_of=1)]
+Fraction: TypeAlias = Annotated[float, about("0: none; 1: every branch splits its warp", ge=0, le=1)]
+Ways: TypeAlias = Annotated[float, about("Lanes of a warp that meet in one bank", ge=0, le=1024)]
 # No kernel runs under a nanosecond or over ten days: outside this range the unit is wrong.
-Milliseconds: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e9, description="Time on the device, milliseconds")]
+Milliseconds: TypeAlias = Annotated[float, about("Time on the device, milliseconds", ge=1e-6, le=1e9)]
 AccessPattern: TypeAlias = Literal["coalesced", "strided", "random", "broadcast"]
 Dtype: TypeAlias = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4"]
 
@@ -35,10 +37,13 @@ Dtype: TypeAlias = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_b
 class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """The problem's size in the kernel's own terms. What does not apply is left out or 0."""
 
-    n: Count | None = None
-    rows: Count | None = None
-    cols: Count | None = None
-    iterations: Count | None = None
+    n: Annotated[Count | None, about("Elements, or columns of the result")] = None
+    rows: Annotated[Count | None, about("Rows")] = None
+    cols: Annotated[Count | None, about("Columns")] = None
+    iterations: Annotated[Count | None, about("Repetitions inside the kernel")] = None
+
+
+Size: TypeAlias = Annotated[KernelSize | None, about("The problem's size in the kernel's own terms")]
 
 
 class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -47,25 +52,27 @@ class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     Omitted fields are those of the enclosing workload; the compiler may give each GPU its own registers.
     """
 
-    gpu: GpuRef
+    gpu: Annotated[GpuRef, about("GPU that it was measured on: id, alias or specification")]
     latency_ms: Milliseconds
-    name: Name | None = None
-    flops: Flops | None = None
-    bytes: Moved | None = None
-    threads_per_block: Threads | None = None
-    blocks: Blocks | None = None
-    registers_per_thread: Registers | None = None
-    shared_memory_per_block: Bytes | None = None
-    working_set_bytes: WorkingSet | None = None
-    access_pattern: AccessPattern | None = None
-    dtype: Dtype | None = None
-    size: KernelSize | None = None
-    stride_bytes: Stride | None = None
-    atomic_operations: Atomics | None = None
-    atomic_addresses: Addresses | None = None
-    branch_divergence: Fraction | None = None
-    lane_operations: LaneOperations | None = None
-    bank_conflict_ways: Ways | None = None
+    name: Annotated[Name | None, about("A related kernel; absent: the same kernel")] = None
+    flops: Annotated[Flops | None, about("Floating-point operations; a fused multiply-add counts two")] = None
+    bytes: Annotated[Moved | None, about("Bytes read and written")] = None
+    threads_per_block: Annotated[Threads | None, about("Threads of a block")] = None
+    blocks: Annotated[Blocks | None, about("Blocks of the grid")] = None
+    registers_per_thread: Annotated[Registers | None, about("32-bit registers of a thread")] = None
+    shared_memory_per_block: Annotated[Bytes | None, about("Shared memory of a block, bytes")] = None
+    working_set_bytes: Annotated[WorkingSet | None, about("Distinct bytes that the whole grid touches")] = None
+    access_pattern: Annotated[AccessPattern | None, about("How neighbouring lanes of a warp access memory")] = None
+    dtype: Annotated[Dtype | None, about("Number format of weights and activations")] = None
+    size: Size = None
+    stride_bytes: Annotated[Stride | None, about("Distance between the accesses of neighbouring lanes, bytes")] = None
+    atomic_operations: Annotated[Atomics | None, about("Atomic operations of the whole grid")] = None
+    atomic_addresses: Annotated[Addresses | None, about("Distinct addresses of the atomic operations")] = None
+    branch_divergence: Annotated[Fraction | None, about("0: none; 1: every branch splits its warp")] = None
+    lane_operations: Annotated[LaneOperations | None, about("Loads, stores, atomics and loop steps of all lanes")] = (
+        None
+    )
+    bank_conflict_ways: Annotated[Ways | None, about("Lanes of a warp that meet in one bank of shared memory")] = None
 
 
 class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -75,25 +82,30 @@ class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     and loop operations per lane; `working_set_bytes` is distinct bytes touched.
     """
 
-    kind: Literal["kernel"]
-    name: Name
+    kind: Annotated[Literal["kernel"], about("Kind of the workload")]
+    name: Annotated[Name, about("Name of the kernel; groups measurements of one kernel")]
     flops: Flops
     bytes: Moved
-    threads_per_block: Threads
-    blocks: Blocks
+    threads_per_block: Annotated[Threads, about("Threads of a block")]
+    blocks: Annotated[Blocks, about("Blocks of the grid")]
     registers_per_thread: Registers
     shared_memory_per_block: Bytes
-    working_set_bytes: WorkingSet
-    access_pattern: AccessPattern
-    dtype: Dtype
-    size: KernelSize | None = None
-    stride_bytes: Stride | None = None
-    atomic_operations: Atomics | None = None
-    atomic_addresses: Addresses | None = None
-    branch_divergence: Fraction | None = None
-    lane_operations: LaneOperations | None = None
-    bank_conflict_ways: Ways | None = None
-    measured: Annotated[list[MeasuredKernel], Meta(max_length=500)] = []
+    working_set_bytes: Annotated[WorkingSet, about("Distinct bytes that the whole grid touches")]
+    access_pattern: Annotated[AccessPattern, about("How neighbouring lanes of a warp access memory")]
+    dtype: Annotated[Dtype, about("Number format of weights and activations")]
+    size: Size = None
+    stride_bytes: Annotated[Stride | None, about("Distance between the accesses of neighbouring lanes, bytes")] = None
+    atomic_operations: Annotated[Atomics | None, about("Atomic operations of the whole grid")] = None
+    atomic_addresses: Annotated[Addresses | None, about("Distinct addresses of the atomic operations")] = None
+    branch_divergence: Annotated[Fraction | None, about("0: none; 1: every branch splits its warp")] = None
+    lane_operations: Annotated[LaneOperations | None, about("Loads, stores, atomics and loop steps of all lanes")] = (
+        None
+    )
+    bank_conflict_ways: Annotated[Ways | None, about("Lanes of a warp that meet in one bank of shared memory")] = None
+    measured: Annotated[
+        list[MeasuredKernel],
+        about("Measured launches of this kernel or of related ones; more of them narrow the interval", max_length=500),
+    ] = []
 
     def __post_init__(self) -> None:
         """Check that counts are 0 or at least 1, and that the launch does some work."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from app.graphs.run import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
+from app.wire.field_facts import about
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.prediction_form import BaseRequest
@@ -30,6 +31,14 @@ NetworkDtype: TypeAlias = Literal[
 Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
 KvDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"]
 
+Config: TypeAlias = Annotated[
+    dict[str, Any] | None, about("A config.json of Hugging Face, or of a transformer of Diffusers")
+]
+SequenceLength: TypeAlias = Annotated[
+    Tokens | None, about("Tokens per sequence; in decode the context length, including the new token")
+]
+CacheDtype: TypeAlias = Annotated[KvDtype | None, about("Number format of the KV cache; absent: that of attention")]
+
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """How a network is split over data x tensor x pipeline x context devices on `nodes` machines.
@@ -41,22 +50,28 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     products. `zero` is the stage of ZeRO.
     """
 
-    data: Devices = 1
-    tensor: Devices = 1
-    pipeline: Devices = 1
-    context: Devices = 1
-    virtual_pipeline: Devices = 1
-    expert: Devices = 1
-    attention_data: Devices = 1
-    microbatches: Devices = 1
-    nodes: Devices = 1
-    sequence: bool = False
-    tensor_overlap: bool = False
-    zero: Literal[0, 1, 2, 3] = 0
-    schedule: PipelineSchedule = "1f1b"
-    network_bytes_per_s: Annotated[
-        float, Meta(ge=1e6, le=1e13, description="what a device can send to other nodes, one way")
-    ] = 25e9
+    data: Annotated[Devices, about("Replicas that share the batch")] = 1
+    tensor: Annotated[Devices, about("Devices that share each layer")] = 1
+    pipeline: Annotated[Devices, about("Stages of whole layers")] = 1
+    context: Annotated[Devices, about("Devices that share each sequence and exchange its keys and values")] = 1
+    virtual_pipeline: Annotated[
+        Devices, about("Chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)")
+    ] = 1
+    expert: Annotated[Devices, about("Devices, out of data x tensor, that share the experts")] = 1
+    attention_data: Annotated[
+        Devices, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
+    ] = 1
+    microbatches: Annotated[Devices, about("Microbatches of a step, per replica")] = 1
+    nodes: Annotated[Devices, about("Machines of the devices")] = 1
+    sequence: Annotated[bool, about("Also split the layers between tensor-parallel ones")] = False
+    tensor_overlap: Annotated[
+        bool, about("Collectives of tensor parallelism run beside the products they feed, a shard at a time")
+    ] = False
+    zero: Annotated[Literal[0, 1, 2, 3], about("Stage of ZeRO, 0 to 3")] = 0
+    schedule: Annotated[PipelineSchedule, about("Order of a pipeline's microbatches")] = "1f1b"
+    network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
+        25e9
+    )
 
 
 class RunOptions(Struct, kw_only=True, frozen=True):
@@ -67,30 +82,38 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     `software` decides whether the host launches each operator: PyTorch does, serving stacks replay CUDA graphs.
     """
 
-    batch: Batch = 1
-    fused: Annotated[bool, Meta(description="Element-wise operators run with those that feed them")] = False
-    memory_format: MemoryFormat = "channels_first"
-    optimizer: Optimizer = "adam"
+    batch: Annotated[
+        Batch, about("Sequences or images of a step, over all data-parallel devices and accumulated steps")
+    ] = 1
+    fused: Annotated[bool, about("Element-wise operators run with those that feed them")] = False
+    memory_format: Annotated[
+        MemoryFormat,
+        about("Layout of images in memory: channel after channel (NCHW, PyTorch's default), or channels last"),
+    ] = "channels_first"
+    optimizer: Annotated[Optimizer, about("Optimizer of a training step; none omits the update")] = "adam"
     recompute: Annotated[
         bool | Literal["full", "selective"],
-        Meta(description="Backward computes activations again: of whole layers (true, full) or of attention's scores"),
+        about("Backward computes activations again: of whole layers (true, full) or of attention's scores"),
     ] = False
-    gradient_accumulation: Annotated[Devices, Meta(description="Steps whose gradients add up to one update")] = 1
-    parallelism: ParallelismIn = ParallelismIn()
-    dataset_size: Annotated[Samples | None, Meta(description="Sequences or images of an epoch")] = None
-    software: Name | None = None
+    gradient_accumulation: Annotated[Devices, about("Steps whose gradients add up to one update")] = 1
+    parallelism: Annotated[ParallelismIn, about("How the network is split over devices")] = ParallelismIn()
+    dataset_size: Annotated[Samples | None, about("Sequences or images of an epoch")] = None
+    software: Annotated[
+        Name | None,
+        about("Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator"),
+    ] = None
 
 
 class LoraIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Low-rank adapters beside the projections of attention (LoRA)."""
 
-    rank: Annotated[float, Meta(ge=1, le=65536, **_WHOLE)]
+    rank: Annotated[float, about("Rank of the adapters: their inner features", ge=1, le=65536, **_WHOLE)]
 
 
 class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What is trained where not all weights are: the model's own are then frozen."""
 
-    lora: LoraIn
+    lora: Annotated[LoraIn, about("Low-rank adapters beside the projections of attention")]
 
 
 class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -108,21 +131,35 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     the step waits for it.
     """
 
-    kind: Literal["model"]
-    config: dict[str, Any] | None = None
-    name: Name | None = None
-    mode: Mode = "inference"
-    sequence: Tokens | None = None
-    image_size: Pixels | None = None
-    image_width: Pixels | None = None
-    frames: Frames | None = None
-    part: DiffusionPart | None = None
-    dtype: NetworkDtype | None = None
-    attention: Attention | None = None
-    kv_dtype: KvDtype | None = None
-    output_tokens: Tokens | None = None
-    trainable: Literal["all"] | TrainableIn = "all"
-    input_copy: InputCopy = "none"
+    kind: Annotated[Literal["model"], about("Kind of the workload")]
+    config: Config = None
+    name: Annotated[Name | None, about("A built-in transformer or ConvNet, in place of `config`")] = None
+    mode: Annotated[
+        Mode, about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)")
+    ] = "inference"
+    sequence: SequenceLength = None
+    image_size: Annotated[Pixels | None, about("Pixels of one side; of diffusion transformers the height")] = None
+    image_width: Annotated[
+        Pixels | None, about("Pixels of a row of a diffusion transformer's image; absent: image_size")
+    ] = None
+    frames: Annotated[Frames | None, about("Frames of a diffusion transformer's video")] = None
+    part: Annotated[
+        DiffusionPart | None,
+        about("Part of a diffusion model that the step is: its denoiser (absent), text encoders or autoencoder"),
+    ] = None
+    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations")] = None
+    attention: Annotated[Attention | None, about("eager: separate products and softmax; fused, flash: one kernel")] = (
+        None
+    )
+    kv_dtype: CacheDtype = None
+    output_tokens: Annotated[Tokens | None, about("Output tokens per sequence: adds `serving`")] = None
+    trainable: Annotated[
+        Literal["all"] | TrainableIn,
+        about("What training changes: all weights, or low-rank adapters beside frozen ones"),
+    ] = "all"
+    input_copy: Annotated[InputCopy, about("Host memory from which the step first copies its input to the devices")] = (
+        "none"
+    )
 
 
 class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -132,25 +169,28 @@ class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     overrides the graph's own.
     """
 
-    kind: Literal["graph"]
-    graph: dict[str, Any] | None = None
-    graph_id: Name | None = None
-    dims: dict[Dim, Extent] = {}
-    mode: Literal["inference", "training"] = "inference"
-    sequence: Tokens | None = None
-    dtype: Dtype | None = None
+    kind: Annotated[Literal["graph"], about("Kind of the workload")]
+    graph: Annotated[dict[str, Any] | None, about("The network in the JSON form")] = None
+    graph_id: Annotated[Name | None, about("Identifier returned by POST /graphs")] = None
+    dims: Annotated[dict[Dim, Extent], about("Sizes of the graph's named dimensions")] = {}
+    mode: Annotated[
+        Literal["inference", "training"],
+        about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)"),
+    ] = "inference"
+    sequence: SequenceLength = None
+    dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own")] = None
 
 
 class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: ModelWorkload
+    workload: Annotated[ModelWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
 
 class GraphRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: GraphWorkload
+    workload: Annotated[GraphWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
 
 NetworkRequest: TypeAlias = ModelRequest | GraphRequest

@@ -6,9 +6,21 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from app.wire.field_facts import about
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import MODEL_EXAMPLE
-from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Skipped
+from app.wire.prediction_form import (
+    Answerer,
+    Fits,
+    GpuId,
+    Interval,
+    IntervalMs,
+    LatencyMs,
+    Memory,
+    PredictorName,
+    SkippedGpus,
+    Warnings,
+)
 
 MOST_STAGES = 16
 
@@ -16,15 +28,20 @@ MOST_STAGES = 16
 class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
 
-    gpus: Annotated[list[GpuRef], Meta(min_length=2, max_length=MOST_STAGES)]
-    workload: dict[str, Any]
-    predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
-    coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
+    gpus: Annotated[
+        list[GpuRef],
+        about(
+            'Ids, aliases or specifications of GPUs; "all": the whole catalogue', min_length=2, max_length=MOST_STAGES
+        ),
+    ]
+    workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
+    predictor: PredictorName = "auto"
+    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
     link_bandwidth_bytes_per_s: Annotated[
         Annotated[float, Meta(ge=1e3, le=1e15)] | None,
-        Meta(description="Between neighbours; default: the slower link of the two GPUs"),
+        about("Between neighbours; default: the slower link of the two GPUs"),
     ] = None
-    link_latency_ms: Annotated[float, Meta(ge=0, le=1e6, description="Fixed latency of one transfer")] = 0.02
+    link_latency_ms: Annotated[float, about("Fixed latency of one transfer", ge=0, le=1e6)] = 0.02
 
 
 class Stage(Struct, frozen=True):
@@ -34,38 +51,44 @@ class Stage(Struct, frozen=True):
     output.
     """
 
-    gpu: str
-    first_unit: int
-    last_unit: int
-    first: str
-    last: str
-    latency_ms: float
-    interval_ms: Interval
-    transfer_ms: float
-    sent_bytes: float
-    memory: MemoryUse
+    gpu: GpuId
+    first_unit: Annotated[int, about("First unit of the stage, from 0")]
+    last_unit: Annotated[int, about("Last unit of the stage")]
+    first: Annotated[str, about("Name of the first unit")]
+    last: Annotated[str, about("Name of the last unit")]
+    latency_ms: Annotated[float, about("Time of the stage, its transfer included, milliseconds")]
+    interval_ms: IntervalMs
+    transfer_ms: Annotated[float, about("Transfer time of the stage's input, milliseconds")]
+    sent_bytes: Annotated[float, about("Bytes sent to the next stage")]
+    memory: Memory
 
 
 class Cut(Struct, frozen=True):
     """One partition: consecutive requests finish every `bottleneck_ms`, a single one takes `latency_ms`."""
 
-    stages: list[Stage]
-    bottleneck_ms: float
-    bottleneck_interval_ms: Interval
-    latency_ms: float
-    throughput_per_s: float
-    fits: bool
-    units: int
-    predictor: AnsweredBy
-    warnings: list[str]
+    stages: Annotated[list[Stage], about("What each GPU runs, in order")]
+    bottleneck_ms: Annotated[
+        float, about("Time of the slowest stage, the interval between consecutive requests, milliseconds")
+    ]
+    bottleneck_interval_ms: Annotated[Interval, about("Interval of the true time of the slowest stage, milliseconds")]
+    latency_ms: LatencyMs
+    throughput_per_s: Annotated[
+        float, about("Sequences or images per second, tokens in decode; of other workloads runs per second")
+    ]
+    fits: Fits
+    units: Annotated[int, about("Layers and operators between which the network can be partitioned")]
+    predictor: Answerer
+    warnings: Warnings
 
 
 class PartitionResponse(Struct, frozen=True):
     """The partition with the fastest slowest stage, and the time on each GPU alone (null where it does not fit)."""
 
-    partition: Cut
-    alone_ms: list[float | None]
-    skipped: list[Skipped] = []
+    partition: Annotated[Cut, about("The partition with the fastest slowest stage")]
+    alone_ms: Annotated[
+        list[float | None], about("Whole network on each GPU alone, milliseconds; null where it does not fit")
+    ]
+    skipped: SkippedGpus = []
 
 
 PARTITION_EXAMPLE: dict[str, Any] = {

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.bands.band import Band
+from app.wire.field_facts import about
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
 
+if TYPE_CHECKING:
+    from app.bands.band import Band
+
 MAX_GPUS = 500
+
+GpuId: TypeAlias = Annotated[str, about("Id of a GPU; in requests also any alias, or a whole specification")]
+LatencyMs: TypeAlias = Annotated[float, about("Predicted time, milliseconds")]
+LimitMs: TypeAlias = Annotated[float, about("Hardware limit, a lower bound of all predictions, milliseconds")]
+Coverage: TypeAlias = Annotated[float, about("Probability with which the true figure lies in the interval")]
+PredictorName: TypeAlias = Annotated[
+    str, about("Name of the predictor; in answers with the version that answered", min_length=1, max_length=100)
+]
+Fits: TypeAlias = Annotated[bool, about("Whether the memory suffices")]
+Bound: TypeAlias = Annotated[
+    Literal["compute", "memory", "launch", "communication"],
+    about("Limiting resource: compute, memory, launch or communication"),
+]
+Support: TypeAlias = Annotated[
+    Literal["measured", "interpolated", "extrapolated"],
+    about("measured: this was measured; interpolated: within the training range; extrapolated: outside it"),
+]
+Warnings: TypeAlias = Annotated[list[str], about("Caveats of this answer")]
+Notes: TypeAlias = Annotated[list[str], about("Remarks on the whole answer")]
+SavedId: TypeAlias = Annotated[int | UnsetType, about("Identifier; of a saved answer, for GET /predictions/{id}")]
+DeviceCount: TypeAlias = Annotated[int, about("Devices that take part")]
 
 
 class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    gpu: GpuRef | None = None
-    gpus: Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None = None
-    predictor: Annotated[str, Meta(min_length=1, max_length=100)] = "auto"
-    coverage: Annotated[float, Meta(gt=0, lt=1, description="Share of true times the interval should hold")] = 0.8
-    detail: Annotated[bool, Meta(description="Add one row per operator")] = False
-    save: Annotated[bool, Meta(description="Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
+    gpu: Annotated[GpuRef | None, about("Id of a GPU; in requests also any alias, or a whole specification")] = None
+    gpus: Annotated[
+        Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None,
+        about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
+    ] = None
+    predictor: PredictorName = "auto"
+    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
+    detail: Annotated[bool, about("Add one row per operator")] = False
+    save: Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
 
 
 class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: KernelWorkload
+    workload: Annotated[KernelWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
 
 # Parts of answers hold no cycles (`gc=False`): to look through 100,000 of them, the garbage collector stops everyone.
@@ -35,9 +62,9 @@ class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, froz
 class Interval(Struct, frozen=True, gc=False):
     """The interval that holds the true figure with probability `coverage`, in the unit of the field's name."""
 
-    low: float
-    high: float
-    coverage: float
+    low: Annotated[float, about("Lower end")]
+    high: Annotated[float, about("Upper end")]
+    coverage: Coverage
 
     @classmethod
     def of(cls, middle: float, band: Band[float], coverage: float) -> Interval:
@@ -47,6 +74,8 @@ class Interval(Struct, frozen=True, gc=False):
 
     def band(self, middle: float) -> Band[float]:
         """Return the band of this interval around `middle`."""
+        from app.bands.band import Band  # noqa: PLC0415 - commands show their help without NumPy
+
         return Band.of(middle, self.low, self.high, self.coverage)
 
     def scaled(self, factor: float) -> Interval:
@@ -54,23 +83,29 @@ class Interval(Struct, frozen=True, gc=False):
         return Interval(self.low * factor, self.high * factor, self.coverage)
 
 
+IntervalMs: TypeAlias = Annotated[Interval, about("Interval of the true time, milliseconds")]
+
+
 class AnsweredBy(Struct, frozen=True, gc=False):
     """The predictor that answered, and its version."""
 
-    name: str
-    version: str
+    name: Annotated[str, about("Name of the predictor")]
+    version: Annotated[str, about("Version of the predictor; shipped-...: included with the code")]
+
+
+Answerer: TypeAlias = Annotated[AnsweredBy, about("Name of the predictor; in answers with the version that answered")]
 
 
 class MemoryParts(Struct, frozen=True, gc=False):
     """Bytes that a network keeps on the fullest of its devices."""
 
-    weights_bytes: float
-    gradients_bytes: float
-    optimizer_bytes: float
-    activations_bytes: float
-    kv_cache_bytes: float
-    workspace_bytes: float
-    reserve_bytes: float
+    weights_bytes: Annotated[float, about("Weights, bytes")]
+    gradients_bytes: Annotated[float, about("Gradients, bytes")]
+    optimizer_bytes: Annotated[float, about("State of the optimizer, bytes")]
+    activations_bytes: Annotated[float, about("Activations, bytes")]
+    kv_cache_bytes: Annotated[float, about("Keys and values, bytes")]
+    workspace_bytes: Annotated[float, about("Scratch memory of libraries and buffers, bytes")]
+    reserve_bytes: Annotated[float, about("Context of the driver and its kernels, bytes")]
 
 
 class MemoryUse(Struct, frozen=True, gc=False):
@@ -79,19 +114,22 @@ class MemoryUse(Struct, frozen=True, gc=False):
     For kernels and operators the distinct bytes touched; for a network all that stays, plus the most in use at a time.
     """
 
-    required_bytes: float
-    capacity_bytes: float
-    fits: bool
-    breakdown: MemoryParts | UnsetType = UNSET
+    required_bytes: Annotated[float, about("Bytes that it needs")]
+    capacity_bytes: Annotated[float, about("Bytes that the GPU has")]
+    fits: Fits
+    breakdown: Annotated[MemoryParts | UnsetType, about("Memory of a network by part")] = UNSET
+
+
+Memory: TypeAlias = Annotated[MemoryUse, about("Memory needed, and memory of the GPU")]
 
 
 class Share(Struct, frozen=True, gc=False):
     """A group of operators and its share of the time."""
 
-    group: str
-    latency_ms: float
-    share: float
-    operators: int
+    group: Annotated[str, about("Line of the breakdown")]
+    latency_ms: LatencyMs
+    share: Annotated[float, about("Part of the time, 0 to 1")]
+    operators: Annotated[int, about("Operators of the group")]
 
 
 class RooflinePosition(Struct, frozen=True, gc=False):
@@ -101,34 +139,36 @@ class RooflinePosition(Struct, frozen=True, gc=False):
     bytes that do not fit the L2. Over 1 if the card was measured to be faster than the physics allows.
     """
 
-    intensity_flop_per_byte: float | None
-    ridge_flop_per_byte: float | None
-    flop_per_s: float | None
-    dram_bytes_per_s: float | None
-    compute_share: float | None
-    dram_share: float | None
+    intensity_flop_per_byte: Annotated[float | None, about("Operations per byte of device memory")]
+    ridge_flop_per_byte: Annotated[
+        float | None, about("Intensity from which compute is the limit, operations per byte")
+    ]
+    flop_per_s: Annotated[float | None, about("Sustained rate of this format, operations per second")]
+    dram_bytes_per_s: Annotated[float | None, about("Sustained bandwidth of device memory, bytes per second")]
+    compute_share: Annotated[float | None, about("Share of the sustained rate that is attained")]
+    dram_share: Annotated[float | None, about("Share of the sustained bandwidth that is attained")]
 
 
 class TileUse(Struct, frozen=True, gc=False):
     """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is busy."""
 
-    rows: int
-    columns: int
-    blocks: float
-    waves: float
-    wave_efficiency: float
+    rows: Annotated[int, about("Rows")]
+    columns: Annotated[int, about("Columns")]
+    blocks: Annotated[float, about("Tiles of the result")]
+    waves: Annotated[float, about("Blocks divided by concurrently running blocks")]
+    wave_efficiency: Annotated[float, about("Busy share of the waves, 0 to 1")]
 
 
 class PhysicsTerms(Struct, frozen=True, gc=False):
     """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of any call."""
 
-    overhead_ms: float
-    shortest_ms: float
-    compute_ms: float
-    dram_ms: float
-    l2_ms: float
-    link_ms: float
-    limit_ms: float
+    overhead_ms: Annotated[float, about("Launch, milliseconds")]
+    shortest_ms: Annotated[float, about("Least time of any call, milliseconds")]
+    compute_ms: Annotated[float, about("Arithmetic, milliseconds")]
+    dram_ms: Annotated[float, about("Device memory, milliseconds")]
+    l2_ms: Annotated[float, about("L2, milliseconds")]
+    link_ms: Annotated[float, about("Links to other devices, milliseconds")]
+    limit_ms: LimitMs
 
 
 class MemberAnswer(Struct, frozen=True, gc=False):
@@ -138,11 +178,11 @@ class MemberAnswer(Struct, frozen=True, gc=False):
     `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
     """
 
-    source: Literal["physics", "own", "sibling", "shared", "measured"]
-    gpu: str | None
-    weight: float
-    log_correction: float
-    latency_ms: float
+    source: Annotated[Literal["physics", "own", "sibling", "shared", "measured"], about("Who measured or published it")]
+    gpu: Annotated[str | None, about("GPU whose measurements it was trained on; null: all")]
+    weight: Annotated[float, about("Weight in the sum of corrections")]
+    log_correction: Annotated[float, about("Logarithm of the expected ratio of measured time to physics")]
+    latency_ms: Annotated[float, about("Prediction of this member alone, milliseconds")]
 
 
 class NetworkParts(Struct, frozen=True, gc=False):
@@ -153,12 +193,14 @@ class NetworkParts(Struct, frozen=True, gc=False):
     waiting for messages of other nodes. `nodes` are racks where a link joins the devices of a rack.
     """
 
-    nodes: int
-    node_ms: float
-    adapters_ms: float
-    hops_ms: float
-    limit_ms: float
-    bound: Literal["node", "network", "limit"]
+    nodes: Annotated[int, about("Nodes, or racks whose devices a link joins")]
+    node_ms: Annotated[float, about("Time within one node, milliseconds; 0: none")]
+    adapters_ms: Annotated[float, about("Launch, and transfers through the nodes' network adapters, milliseconds")]
+    hops_ms: Annotated[float, about("Waits for messages of other nodes, milliseconds")]
+    limit_ms: LimitMs
+    bound: Annotated[
+        Literal["node", "network", "limit"], about("Limiting term: within a node, the network, or the hardware limit")
+    ]
 
 
 class Explanation(Struct, frozen=True, gc=False):
@@ -173,17 +215,19 @@ class Explanation(Struct, frozen=True, gc=False):
     and PyTorch has kernels of its own.
     """
 
-    situation: str
-    learned_dtype: str | None
-    sustained_clock_hz: float | None
-    roofline: RooflinePosition
-    tile: TileUse | None
-    physics: PhysicsTerms
-    members: list[MemberAnswer]
-    fading: float
-    corrects: Literal["time", "work"]
-    network: NetworkParts | None
-    in_network: float = 1.0
+    situation: Annotated[str, about("Knowledge of this operator on this GPU")]
+    learned_dtype: Annotated[str | None, about("Number format that the corrections were learned in; null: none")]
+    sustained_clock_hz: Annotated[float | None, about("Clock under the power limit, Hz")]
+    roofline: Annotated[RooflinePosition, about("Position of the operator under the sustained roofline")]
+    tile: Annotated[TileUse | None, about("Best tile; null: the operator is not tiled")]
+    physics: Annotated[PhysicsTerms, about("Time of each part by the physics model, milliseconds")]
+    members: Annotated[list[MemberAnswer], about("Members of the answer, with their own predictions")]
+    fading: Annotated[float, about("Fraction of the corrections left at this distance from the training range, 0 to 1")]
+    corrects: Annotated[
+        Literal["time", "work"], about("Whether corrections apply to the whole time or only to the work")
+    ]
+    network: Annotated[NetworkParts | None, about("Parts of a collective over several nodes; null otherwise")]
+    in_network: Annotated[float, about("How many times as long the operator takes in its network as alone")] = 1.0
 
 
 class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -193,51 +237,58 @@ class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):
     times, FLOPs and bytes are for all repetitions together; only `auto` gives an `explanation`.
     """
 
-    op: str
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    limit_ms: float
-    bound: str
-    flops: float
-    bytes: float
-    name: str | UnsetType = UNSET
-    blocks_per_sm: float | UnsetType = UNSET
-    group: str | UnsetType = UNSET
-    dtype: str | UnsetType = UNSET
-    count: float | UnsetType = UNSET
-    support: str | UnsetType = UNSET
-    predictor: str | UnsetType = UNSET
-    phase: str | UnsetType = UNSET
-    explanation: Explanation | UnsetType = UNSET
+    op: Annotated[str, about("The operator's name")]
+    latency_ms: LatencyMs
+    low_ms: Annotated[float, about("Lower end of the interval, milliseconds")]
+    high_ms: Annotated[float, about("Upper end of the interval, milliseconds")]
+    limit_ms: LimitMs
+    bound: Annotated[str, about("Limiting resource: compute, memory, launch or communication")]
+    flops: Annotated[float, about("Floating-point operations; a fused multiply-add counts two")]
+    bytes: Annotated[float, about("Bytes read and written")]
+    name: Annotated[str | UnsetType, about("Name of the kernel, or of the network's first operator of this kind")] = (
+        UNSET
+    )
+    blocks_per_sm: Annotated[float | UnsetType, about("Blocks of the launch that are resident on an SM at once")] = (
+        UNSET
+    )
+    group: Annotated[str | UnsetType, about("Line of the breakdown")] = UNSET
+    dtype: Annotated[str | UnsetType, about("Number format of weights and activations")] = UNSET
+    count: Annotated[float | UnsetType, about("Number of runs")] = UNSET
+    support: Annotated[
+        str | UnsetType,
+        about("measured: this was measured; interpolated: within the training range; extrapolated: outside it"),
+    ] = UNSET
+    predictor: Annotated[str | UnsetType, about("Name of the predictor that answered")] = UNSET
+    phase: Annotated[str | UnsetType, about("forward or backward; of networks also update")] = UNSET
+    explanation: Annotated[Explanation | UnsetType, about("How `auto` arrived at its answer")] = UNSET
 
 
 class Phases(Struct, frozen=True):
     """A step by phase, milliseconds; `communication` is the part not hidden by computation."""
 
-    forward: float
-    backward: float
-    update: float
-    communication: float
+    forward: Annotated[float, about("Forward pass, milliseconds")]
+    backward: Annotated[float, about("Backward pass, milliseconds")]
+    update: Annotated[float, about("Update of the weights, milliseconds")]
+    communication: Annotated[float, about("Communication not hidden by computation, milliseconds")]
 
 
 class Suggestion(Struct, frozen=True):
     """Workload fields to change so that it fits, and the bytes it then needs."""
 
-    change: dict[str, Any]
-    required_bytes: float
+    change: Annotated[dict[str, Any], about("Fields of the workload to send instead")]
+    required_bytes: Annotated[float, about("Bytes that it needs")]
 
 
 class ServingFigures(Struct, frozen=True):
     """Figures that a user of a served model sees; `definitions` explains each."""
 
-    ttft_ms: float
-    tpot_ms: float
-    request_ms: float
-    tokens_per_s: float
-    decode_tokens_per_s: float
-    requests_per_s: float
-    definitions: dict[str, str]
+    ttft_ms: Annotated[float, about("Time to first token, milliseconds")]
+    tpot_ms: Annotated[float, about("Time per output token, milliseconds")]
+    request_ms: Annotated[float, about("Time of a whole request, milliseconds")]
+    tokens_per_s: Annotated[float, about("Output tokens per second, prefill included")]
+    decode_tokens_per_s: Annotated[float, about("Output tokens per second while decoding")]
+    requests_per_s: Annotated[float, about("Requests per second")]
+    definitions: Annotated[dict[str, str], about("Definition of each of these figures")]
 
 
 class Prediction(Struct, frozen=True, omit_defaults=True):
@@ -248,38 +299,43 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
     `serving` with `output_tokens`.
     """
 
-    gpu: str
-    latency_ms: float
-    interval_ms: Interval
-    bound: Literal["compute", "memory", "launch", "communication"]
-    predictor: AnsweredBy
-    support: Literal["measured", "interpolated", "extrapolated"]
-    memory: MemoryUse
-    breakdown: list[Share]
-    warnings: list[str]
-    operators: list[OperatorRow] | None = None
-    devices: int | UnsetType = UNSET
-    phases_ms: Phases | UnsetType = UNSET
-    throughput_per_s: float | UnsetType = UNSET
-    epoch_ms: float | UnsetType = UNSET
-    largest_batch: int | UnsetType = UNSET
-    suggestions: list[Suggestion] | UnsetType = UNSET
-    serving: ServingFigures | UnsetType = UNSET
+    gpu: GpuId
+    latency_ms: LatencyMs
+    interval_ms: IntervalMs
+    bound: Bound
+    predictor: Answerer
+    support: Support
+    memory: Memory
+    breakdown: Annotated[list[Share], about("The time by groups of operators")]
+    warnings: Warnings
+    operators: Annotated[list[OperatorRow] | None, about("A row per operator, with `detail`")] = None
+    devices: Annotated[int | UnsetType, about("Devices that take part")] = UNSET
+    phases_ms: Annotated[Phases | UnsetType, about("The step by its phases, milliseconds")] = UNSET
+    throughput_per_s: Annotated[
+        float | UnsetType, about("Sequences or images per second, tokens in decode; of other workloads runs per second")
+    ] = UNSET
+    epoch_ms: Annotated[float | UnsetType, about("Time of `dataset_size` sequences or images, milliseconds")] = UNSET
+    largest_batch: Annotated[int | UnsetType, about("Largest batch that fits; 0: none")] = UNSET
+    suggestions: Annotated[list[Suggestion] | UnsetType, about("Changes that make it fit")] = UNSET
+    serving: Annotated[ServingFigures | UnsetType, about("Figures of serving `output_tokens` per request")] = UNSET
 
 
 class Skipped(Struct, frozen=True):
     """A GPU of "all" that cannot run the workload, and why."""
 
-    gpu: str
-    reason: str
+    gpu: GpuId
+    reason: Annotated[str, about("Why")]
+
+
+SkippedGpus: TypeAlias = Annotated[list[Skipped], about('GPUs of "all" that cannot run the workload, and why')]
 
 
 class PredictResponse(Struct, frozen=True, omit_defaults=True):
     """One entry per GPU in request order; `skipped` are those of "all" that cannot run the workload."""
 
-    predictions: list[Prediction]
-    skipped: list[Skipped] = []
-    id: int | UnsetType = UNSET
+    predictions: Annotated[list[Prediction], about("One entry per GPU, in request order")]
+    skipped: SkippedGpus = []
+    id: SavedId = UNSET
 
 
 PREDICT_EXAMPLE: dict[str, Any] = {

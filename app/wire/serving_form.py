@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
+from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
-from app.wire.network_form import Devices, KvDtype, NetworkDtype
-from app.wire.prediction_form import AnsweredBy, BaseRequest, Interval, MemoryUse, Share, Skipped
+from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
+from app.wire.prediction_form import (
+    Answerer,
+    BaseRequest,
+    Bound,
+    GpuId,
+    Interval,
+    Memory,
+    SavedId,
+    Share,
+    SkippedGpus,
+    Support,
+    Warnings,
+)
 
 MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
 _WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
 InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **_WHOLE)]
-Rate: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, description="Requests per second, Poisson arrivals")]
+Rate: TypeAlias = Annotated[float, about("Requests per second, Poisson arrivals", ge=1e-6, le=1e6)]
 # Longer requests take longer than a simulation may.
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **_WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -29,32 +42,39 @@ class ServingParallelism(Struct, forbid_unknown_fields=True, kw_only=True, froze
     attention, and the rest of them share each.
     """
 
-    tensor: Devices = 1
-    pipeline: Devices = 1
-    expert: Devices = 1
-    attention_data: Devices = 1
-    replicas: Devices = 1
-    nodes: Devices = 1
-    network_bytes_per_s: Annotated[
-        float, Meta(ge=1e6, le=1e13, description="what a device can send to other nodes, one way")
-    ] = 25e9
+    tensor: Annotated[Devices, about("Devices that share each layer")] = 1
+    pipeline: Annotated[Devices, about("Stages of whole layers")] = 1
+    expert: Annotated[Devices, about("Devices of an engine that share the experts")] = 1
+    attention_data: Annotated[
+        Devices, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
+    ] = 1
+    replicas: Annotated[Devices, about("Engines, among which requests are dealt evenly")] = 1
+    nodes: Annotated[Devices, about("Machines of an engine")] = 1
+    network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
+        25e9
+    )
 
 
 class RequestTrace(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Recorded requests as columns of one length: seconds of arrival, tokens of prompts and of outputs."""
 
-    arrival_s: Annotated[list[Annotated[float, Meta(ge=0, le=1e9)]], Meta(min_length=1, max_length=MOST_TRACED)]
-    input_tokens: Annotated[list[ServedTokens], Meta(min_length=1, max_length=MOST_TRACED)]
-    output_tokens: Annotated[list[ServedTokens], Meta(min_length=1, max_length=MOST_TRACED)]
+    arrival_s: Annotated[
+        list[Annotated[float, Meta(ge=0, le=1e9)]],
+        about("Time of arrival of each request, seconds", min_length=1, max_length=MOST_TRACED),
+    ]
+    input_tokens: Annotated[list[ServedTokens], about("Tokens of each prompt", min_length=1, max_length=MOST_TRACED)]
+    output_tokens: Annotated[list[ServedTokens], about("Tokens of each answer", min_length=1, max_length=MOST_TRACED)]
 
 
 class ServingLoad(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One of: a closed loop at `concurrency`, Poisson arrivals at `rate_per_s`, a `burst` at once, or a `trace`."""
 
-    concurrency: InFlight | None = None
-    rate_per_s: Rate | None = None
-    burst: InFlight | None = None
-    trace: RequestTrace | None = None
+    concurrency: Annotated[
+        InFlight | None, about("Requests in flight; each answer is followed by the next request")
+    ] = None
+    rate_per_s: Annotated[Rate | None, about("Requests per second, Poisson arrivals")] = None
+    burst: Annotated[InFlight | None, about("Requests that arrive at once")] = None
+    trace: Annotated[RequestTrace | None, about("Recorded requests")] = None
 
 
 class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -64,9 +84,14 @@ class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     layers.
     """
 
-    tokens: Annotated[float, Meta(ge=1, le=32, **_WHOLE)]
-    acceptance: Annotated[float, Meta(ge=0, le=1)]
-    draft_share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **_WHOLE)]
+    acceptance: Annotated[
+        float, about("Probability that a drafted token is kept, given that those before it were", ge=0, le=1)
+    ]
+    draft_share: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        about("Time of drafting a token over that of a decode step; absent: that of one layer"),
+    ] = None
 
 
 class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -75,8 +100,10 @@ class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     `replicas` is the number of these engines, in place of that of `parallelism`.
     """
 
-    parallelism: ServingParallelism = ServingParallelism()
-    replicas: Devices | None = None
+    parallelism: Annotated[
+        ServingParallelism, about("How an engine for prompts is split over devices, and how many there are")
+    ] = ServingParallelism()
+    replicas: Annotated[Devices | None, about("Engines for prompts; absent: those of its parallelism")] = None
 
 
 class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -87,78 +114,98 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     has. A trace brings its lengths itself.
     """
 
-    kind: Literal["serving"]
-    config: dict[str, Any] | None = None
-    name: Name | None = None
-    dtype: NetworkDtype | None = None
-    kv_dtype: KvDtype | None = None
-    software: Name = "vllm"
-    parallelism: ServingParallelism = ServingParallelism()
-    input_tokens: ServedTokens | None = None
-    output_tokens: ServedTokens | None = None
-    length_spread: Fraction = 0.2
-    load: ServingLoad
-    prefix_hit: Fraction = 0.0
-    max_batched_tokens: BudgetTokens | None = None
-    max_sequences: InFlight | None = None
-    memory_share: Annotated[float, Meta(gt=0, le=1)] | None = None
-    prefill_wait_steps: WaitSteps | None = None
-    prefill_wait_tokens: BudgetTokens | None = None
-    speculative: Speculative | None = None
-    prefill_pool: PrefillPool | None = None
-    method: Literal["simulation", "closed_form"] = "simulation"
-    seed: Seed = 0
+    kind: Annotated[Literal["serving"], about("Kind of the workload")]
+    config: Config = None
+    name: Annotated[Name | None, about("A built-in transformer, in place of `config`")] = None
+    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations")] = None
+    kv_dtype: CacheDtype = None
+    software: Annotated[Name, about("Serving stack: vllm, sglang or trtllm, with or without a version")] = "vllm"
+    parallelism: Annotated[
+        ServingParallelism, about("How an engine is split over devices, and how many engines there are")
+    ] = ServingParallelism()
+    input_tokens: Annotated[ServedTokens | None, about("Most tokens of a prompt; absent with a trace")] = None
+    output_tokens: Annotated[ServedTokens | None, about("Most tokens of an answer; absent with a trace")] = None
+    length_spread: Annotated[Fraction, about("Lengths are uniform in (1 - this) to 1 of those given")] = 0.2
+    load: Annotated[ServingLoad, about("One of concurrency, rate_per_s, burst and trace")]
+    prefix_hit: Annotated[Fraction, about("Share of a prompt that the engine's cache holds already")] = 0.0
+    max_batched_tokens: Annotated[
+        BudgetTokens | None, about("Most tokens of a step of an attention replica; absent: the stack's default")
+    ] = None
+    max_sequences: Annotated[
+        InFlight | None, about("Most sequences of an attention replica at once; absent: the stack's default")
+    ] = None
+    memory_share: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        about("Share of a GPU's memory that the engine may use; absent: the stack's default"),
+    ] = None
+    prefill_wait_steps: Annotated[
+        WaitSteps | None, about("Most decode steps that prompts wait for others; absent: the stack's default")
+    ] = None
+    prefill_wait_tokens: Annotated[
+        BudgetTokens | None, about("Tokens of waiting prompts that end their wait; absent: no number of them")
+    ] = None
+    speculative: Annotated[Speculative | None, about("Speculative decoding; absent: none")] = None
+    prefill_pool: Annotated[PrefillPool | None, about("Engines of their own for prompts; absent: none")] = None
+    method: Annotated[
+        Literal["simulation", "closed_form"],
+        about("simulation: every request, with percentiles; closed_form: means only"),
+    ] = "simulation"
+    seed: Annotated[Seed, about("Seed of lengths and arrivals; the same seed gives the same answer")] = 0
 
 
 class ServingRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A served model on one GPU type (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: ServingWorkload
+    workload: Annotated[ServingWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
 
 class ServedTime(Struct, frozen=True):
     """A time over requests, milliseconds: mean with its interval, and percentiles (null: the closed form has none)."""
 
-    mean: float
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    interval: Interval
+    mean: Annotated[float, about("Mean over requests, milliseconds")]
+    p50: Annotated[float | None, about("Median over requests, milliseconds; null: not simulated")]
+    p90: Annotated[float | None, about("90th percentile over requests, milliseconds; null: not simulated")]
+    p99: Annotated[float | None, about("99th percentile over requests, milliseconds; null: not simulated")]
+    interval: Annotated[Interval, about("Interval of the mean, milliseconds")]
 
 
 class ServedSequences(Struct, frozen=True):
     """Sequences of all engines: mean over time, and the most that fit at once."""
 
-    mean: float | None
-    limit: int
+    mean: Annotated[float | None, about("Mean over time; null: saturated")]
+    limit: Annotated[int, about("Most of the mean request that places and memory allow")]
 
 
 class KvCacheUse(Struct, frozen=True):
     """Bytes of keys and values on the fullest device: the most that are kept at once, and what it has for them."""
 
-    required_bytes: float
-    capacity_bytes: float
+    required_bytes: Annotated[float, about("Most bytes kept at once; where saturated those of one request")]
+    capacity_bytes: Annotated[float, about("Bytes that weights, activations and the stack's reserve leave")]
 
 
 class ServingSteps(Struct, frozen=True):
     """Mean time of an engine's step, milliseconds: of decoding sequences alone, and with prompts."""
 
-    decode: float | None
-    mixed: float | None
+    decode: Annotated[float | None, about("Of decoding sequences alone; null: none")]
+    mixed: Annotated[float | None, about("With prompts; null: none")]
 
 
 class ServingSettings(Struct, frozen=True):
     """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an engine."""
 
-    software: str
-    max_batched_tokens: int
-    max_sequences: int
-    memory_share: float
-    prefill_wait_steps: float
-    prefill_wait_tokens: int | None
-    mixes_prefill: bool
-    chunks_prefill: bool
-    host_version: str
+    software: Annotated[str, about("Family of the serving stack")]
+    max_batched_tokens: Annotated[int, about("Most tokens of a step of an attention replica")]
+    max_sequences: Annotated[int, about("Most sequences of an attention replica at once")]
+    memory_share: Annotated[float, about("Share of a GPU's memory that the engine may use")]
+    prefill_wait_steps: Annotated[float, about("Most decode steps that prompts wait for one another")]
+    prefill_wait_tokens: Annotated[
+        int | None, about("Tokens of waiting prompts that end their wait; null: no number of them")
+    ]
+    mixes_prefill: Annotated[
+        bool, about("Whether prompts are computed beside decoding sequences, or in steps of their own")
+    ]
+    chunks_prefill: Annotated[bool, about("Whether prompts are split over steps to fill the budget")]
+    host_version: Annotated[str, about("Version of the times of the stack's host, as in GET /predictors")]
 
 
 class ServedFigures(Struct, frozen=True):
@@ -167,20 +214,29 @@ class ServedFigures(Struct, frozen=True):
     TTFT: time to first token, with waiting. TPOT: time per output token after the first. E2E: time of a request.
     """
 
-    ttft_ms: ServedTime | None
-    tpot_ms: ServedTime | None
-    e2e_ms: ServedTime | None
-    output_tokens_per_s: float | None
-    output_tokens_per_s_per_gpu: float | None
-    requests_per_s: float | None
-    sequences: ServedSequences
-    kv_cache: KvCacheUse
-    step_ms: ServingSteps
-    saturated: bool
-    saturated_by: Literal["kv_cache", "max_sequences", "prefill", "host"] | None
-    highest_rate_per_s: float
-    method: Literal["simulation", "closed_form"]
-    settings: ServingSettings
+    ttft_ms: Annotated[ServedTime | None, about("Time to first token, waiting included; null: saturated")]
+    tpot_ms: Annotated[
+        ServedTime | None, about("Time per output token after the first; null: saturated, or one token per answer")
+    ]
+    e2e_ms: Annotated[ServedTime | None, about("Time from arrival to the last token; null: saturated")]
+    output_tokens_per_s: Annotated[float | None, about("Generated tokens per second, all engines together")]
+    output_tokens_per_s_per_gpu: Annotated[float | None, about("Generated tokens per second over devices")]
+    requests_per_s: Annotated[float | None, about("Answered requests per second, all engines together")]
+    sequences: Annotated[ServedSequences, about("Sequences of all engines at once")]
+    kv_cache: Annotated[KvCacheUse, about("Keys and values on the fullest device")]
+    step_ms: Annotated[ServingSteps, about("Mean time of an engine's steps, milliseconds")]
+    saturated: Annotated[
+        bool, about("Whether requests arrive faster than they can be answered, or none fits in memory")
+    ]
+    saturated_by: Annotated[
+        Literal["kv_cache", "max_sequences", "prefill", "host"] | None,
+        about("What limits the rate: kv_cache, max_sequences, prefill or host; null: not saturated"),
+    ]
+    highest_rate_per_s: Annotated[
+        float, about("Highest rate of such requests that does not saturate, all engines together")
+    ]
+    method: Annotated[Literal["simulation", "closed_form"], about("How the figures were computed")]
+    settings: Annotated[ServingSettings, about("Settings as used: the request's, else the stack's defaults")]
 
 
 class ServingPrediction(Struct, frozen=True):
@@ -189,25 +245,25 @@ class ServingPrediction(Struct, frozen=True):
     `bound`, `support` and `breakdown` are those of a decode step at the mean load; `memory` is per device.
     """
 
-    gpu: str
-    latency_ms: float | None
-    interval_ms: Interval | None
-    bound: Literal["compute", "memory", "launch", "communication"]
-    predictor: AnsweredBy
-    support: Literal["measured", "interpolated", "extrapolated"]
-    memory: MemoryUse
-    breakdown: list[Share]
-    warnings: list[str]
-    devices: int
-    serving: ServedFigures
+    gpu: GpuId
+    latency_ms: Annotated[float | None, about("Mean time of a request from arrival to its last token; null: saturated")]
+    interval_ms: Annotated[Interval | None, about("Interval of this mean; null: saturated")]
+    bound: Bound
+    predictor: Answerer
+    support: Support
+    memory: Memory
+    breakdown: Annotated[list[Share], about("Time of a decode step at the mean load, by groups of operators")]
+    warnings: Warnings
+    devices: Annotated[int, about("Devices of all engines")]
+    serving: Annotated[ServedFigures, about("What users of the served model see")]
 
 
 class ServingResponse(Struct, frozen=True, omit_defaults=True):
     """One entry per GPU in request order; `skipped` are those of "all" that cannot run the model."""
 
-    predictions: list[ServingPrediction]
-    skipped: list[Skipped] = []
-    id: int | UnsetType = UNSET
+    predictions: Annotated[list[ServingPrediction], about("One entry per GPU, in request order")]
+    skipped: SkippedGpus = []
+    id: SavedId = UNSET
 
 
 SERVING_EXAMPLE: dict[str, Any] = {

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from app.api import field_meanings, openapi
+from app.api import openapi
 from app.api.predict import PredictRoute
 from app.config import Settings
 from app.main import ROUTERS, create_app
@@ -120,23 +120,6 @@ def test_every_field_and_parameter_has_a_description(client: TestClient) -> None
     }
     assert len(fields) > 1000 and len(parameters) > 30
     assert [name for name, words in (fields | parameters).items() if not words] == []
-
-
-def test_no_description_is_for_a_removed_field(client: TestClient) -> None:
-    told = document(client)
-    used = {
-        kind["description"]
-        for schema in told["components"]["schemas"].values()
-        for kind in schema["properties"].values()
-    }
-    used |= {
-        one["description"]
-        for item in told["paths"].values()
-        for operation in item.values()
-        for one in operation.get("parameters", ())
-    }
-    written = {**field_meanings.HARDWARE, **field_meanings.SHARED, **field_meanings.OF_FORM}
-    assert {name: words for name, words in written.items() if words not in used} == {}
 
 
 def test_the_examples_are_answered(client: TestClient) -> None:

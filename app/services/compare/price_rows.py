@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
 from app.store import prices as store
@@ -14,6 +14,7 @@ from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.wire.decoding import convert, decode_plain
+from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.measurements.csv_rows import read_columns
 from app.wire.measurements.row_columns import NUMBER, TEXT, Column
@@ -30,12 +31,12 @@ _JSON, _CSV = "application/json", "text/csv"
 class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
 
-    gpu: Name
-    usd_per_hour: Annotated[float, Meta(ge=0, le=MOST_USD)]
-    source: Name
-    date: datetime.date
-    provider: Name | None = None
-    region: Name | None = None
+    gpu: Annotated[Name, about("Id of a GPU; in requests also any alias, or a whole specification")]
+    usd_per_hour: Annotated[float, about("US dollars per hour of one device", ge=0, le=MOST_USD)]
+    source: Annotated[Name, about("Who measured or published it")]
+    date: Annotated[datetime.date, about("Day of the price")]
+    provider: Annotated[Name | None, about("Cloud provider")] = None
+    region: Annotated[Name | None, about("Where")] = None
 
 
 PRICE_EXAMPLE: dict[str, Any] = {
@@ -53,9 +54,9 @@ _COLUMNS = {name: Column((name,), NUMBER if name == "usd_per_hour" else TEXT) fo
 class PriceReport:
     """Rows of an import: `unchanged` ones were stored before."""
 
-    received: int
-    inserted: int
-    unchanged: int
+    received: int = field(metadata={"description": "Rows in the body"})
+    inserted: int = field(metadata={"description": "Rows stored now"})
+    unchanged: int = field(metadata={"description": "Rows that were stored before"})
 
 
 def add_prices(database: Database, catalog: Catalog, body: bytes, content_type: str | None) -> PriceReport:

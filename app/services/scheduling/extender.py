@@ -8,7 +8,7 @@ its GPU in one of GPU_LABELS, as set by device plugins and discovery. Pods witho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.scheduling.comparison import Compare, compare_each, unfit
 from app.wire.compare_form import Compared
+from app.wire.field_facts import about
 from app.wire.json_text import check_json_text
 from app.wire.rankings import RANKINGS, RankBy
 
@@ -55,16 +56,16 @@ class ExtenderArgs(Struct, frozen=True):
 class HostPriority(Struct, rename="pascal", frozen=True):
     """Score of a node, 0 to BEST_SCORE."""
 
-    host: str
-    score: int
+    host: Annotated[str, about("Name of the node")]
+    score: Annotated[int, about("0 to 10, in proportion to the best")]
 
 
 class FilterResult(Struct, rename="pascal", frozen=True):
     """The nodes that can run the pod, and why the others cannot."""
 
-    nodes: dict[str, Any]
-    failed_nodes: dict[str, str]
-    error: str = ""
+    nodes: Annotated[dict[str, Any], about("Nodes that can run the pod")]
+    failed_nodes: Annotated[dict[str, str], about("Per other node, why it cannot")]
+    error: Annotated[str, about("Errors of the pod's annotations; empty: none")] = ""
 
 
 def read_extender_args(body: bytes) -> ExtenderArgs:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from app.wire.field_facts import about
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
 from app.wire.network_form import ModelWorkload
 
@@ -37,9 +38,9 @@ Symbol: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2000, pattern="
 class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """The device function that ran: its symbol, and its grid and block with one to three sizes."""
 
-    name: Symbol | None = None
-    grid: Dims | None = None
-    block: Dims | None = None
+    name: Annotated[Symbol | None, about("Symbol of the device function")] = None
+    grid: Annotated[Dims | None, about("Blocks of the launch, in up to three dimensions")] = None
+    block: Annotated[Dims | None, about("Threads of a block, in up to three dimensions")] = None
 
 
 class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -48,7 +49,7 @@ class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, fro
     `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
     """
 
-    compiled: bool = False
+    compiled: Annotated[bool, about("Whether a graph compiler ran (torch.compile)")] = False
 
 
 class ServedTimes(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -64,19 +65,26 @@ class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside `latency_ms`.
     """
 
-    gpu: GpuRef
-    software: Name
-    workload: Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": WORKLOADS})]
+    gpu: Annotated[GpuRef, about("Id of a GPU; in requests also any alias, or a whole specification")]
+    software: Annotated[
+        Name, about("Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator")
+    ]
+    workload: Annotated[
+        dict[str, Any],
+        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+    ]
     latency_ms: Milliseconds
-    source: Name
-    latency_std_ms: Spread | None = None
-    runs: Runs | None = None
-    phases_ms: dict[Phase, Spread] | None = None
-    serving: ServedTimes | None = None
-    kernel: LaunchedKernel | None = None
-    clock_hz: Annotated[float, Meta(gt=0, le=1e12)] | None = None
-    power_w: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    measured_at: Annotated[datetime, Meta(tz=True)] | None = None
+    source: Annotated[Name, about("Who measured or published it")]
+    latency_std_ms: Annotated[Spread | None, about("Standard deviation of the measured time, milliseconds")] = None
+    runs: Annotated[Runs | None, about("Repetitions measured")] = None
+    phases_ms: Annotated[dict[Phase, Spread] | None, about("The step by its phases, milliseconds")] = None
+    serving: Annotated[ServedTimes | None, about("Mean times of a load on a served model")] = None
+    kernel: Annotated[LaunchedKernel | None, about("Device function that ran")] = None
+    clock_hz: Annotated[Annotated[float, Meta(gt=0, le=1e12)] | None, about("Clock of the SMs while measuring, Hz")] = (
+        None
+    )
+    power_w: Annotated[Annotated[float, Meta(ge=0, le=1e6)] | None, about("Power of one device, watts")] = None
+    measured_at: Annotated[Annotated[datetime, Meta(tz=True)] | None, about("When it was measured")] = None
 
 
 MEASUREMENT_EXAMPLE: dict[str, Any] = {

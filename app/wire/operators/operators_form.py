@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+from msgspec import UNSET, Struct, defstruct
 
 from app.tables.ops import DTYPES
+from app.wire.field_facts import about
 from app.wire.operators.row_forms import COLUMN_FIELDS, FORMS, Operator
-from app.wire.prediction_form import AnsweredBy, BaseRequest, Skipped
+from app.wire.prediction_form import (
+    AnsweredBy,
+    Answerer,
+    BaseRequest,
+    Coverage,
+    GpuId,
+    SavedId,
+    SkippedGpus,
+    Warnings,
+)
 
 _STRICT: dict[str, Any] = {"forbid_unknown_fields": True, "kw_only": True, "frozen": True}
+
+RowTimes: TypeAlias = Annotated[list[float], about("Predicted times row for row, milliseconds")]
+LowEnds: TypeAlias = Annotated[list[float], about("Lower end of the interval, milliseconds")]
+HighEnds: TypeAlias = Annotated[list[float], about("Upper end of the interval, milliseconds")]
+Bounds: TypeAlias = Annotated[list[str], about("Limiting resource: compute, memory, launch or communication")]
 
 
 class OperatorsWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Deep-learning operators that run one after another. Their times add up."""
 
-    kind: Literal["operators"]
-    operators: Annotated[list[Operator], Meta(min_length=1)]
+    kind: Annotated[Literal["operators"], about("Kind of the workload")]
+    operators: Annotated[list[Operator], about("Operators that run one after another", min_length=1)]
 
 
 class OperatorsRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Operators on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: OperatorsWorkload
+    workload: Annotated[OperatorsWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
 
-_OPS = Meta(extra_json_schema={"enum": list(FORMS)})
-_DTYPE = Meta(description=f"one of {', '.join(DTYPES)}")
+_OPS = about("The operator's name", extra_json_schema={"enum": list(FORMS)})
+_DTYPE = about(f"one of {', '.join(DTYPES)}")
 _OPERATOR: tuple[str, Any] = ("op", Annotated[str, _OPS])
 _DTYPES: tuple[str, Any, Any] = ("dtype", Annotated[str | list[str | None] | None, _DTYPE], None)
 
 OperatorTableWorkload = defstruct(
     "OperatorTableWorkload",
-    [("kind", Literal["operator_table"]), _OPERATOR, _DTYPES, *COLUMN_FIELDS],
+    [("kind", Annotated[Literal["operator_table"], about("Kind of the workload")]), _OPERATOR, _DTYPES, *COLUMN_FIELDS],
     namespace={"__doc__": "One operator in columns: each field one value for all rows, or a list of one per row."},
     module=__name__,
     **_STRICT,
@@ -41,8 +56,8 @@ OperatorTableWorkload = defstruct(
 OperatorBatch = defstruct(
     "OperatorBatch",
     [
-        ("op", Annotated[str | list[str], Meta(description="the operator of all rows, or one per row")]),
-        ("gpu", Annotated[str | list[str | None] | None, Meta(description="instead of the parameter `gpu`")], None),
+        ("op", Annotated[str | list[str], about("the operator of all rows, or one per row")]),
+        ("gpu", Annotated[str | list[str | None] | None, about("instead of the parameter `gpu`")], None),
         _DTYPES,
         *COLUMN_FIELDS,
     ],
@@ -55,40 +70,40 @@ OperatorBatch = defstruct(
 class OperatorTableRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: OperatorTableWorkload  # type: ignore[valid-type]
+    workload: Annotated[OperatorTableWorkload, about("What runs: a kernel, operators, a model or a graph")]  # type: ignore[valid-type]
 
 
 class TablePrediction(Struct, frozen=True):
     """The answer for one GPU, one entry per row: milliseconds for all `count` repetitions of a row together."""
 
-    gpu: str
-    latency_ms: list[float]
-    low_ms: list[float]
-    high_ms: list[float]
-    bound: list[str]
-    coverage: float
-    predictor: AnsweredBy
-    warnings: list[str]
+    gpu: GpuId
+    latency_ms: RowTimes
+    low_ms: LowEnds
+    high_ms: HighEnds
+    bound: Bounds
+    coverage: Coverage
+    predictor: Answerer
+    warnings: Warnings
 
 
 class TableResponse(Struct, frozen=True, omit_defaults=True):
     """One entry per GPU, in request order."""
 
-    predictions: list[TablePrediction]
-    skipped: list[Skipped] = []
-    id: int | UnsetType = UNSET
+    predictions: Annotated[list[TablePrediction], about("One entry per GPU, in request order")]
+    skipped: SkippedGpus = []
+    id: SavedId = UNSET
 
 
 class BatchResponse(Struct, frozen=True):
     """The answer, one entry per row. `predictors` and `warnings` are per GPU."""
 
-    latency_ms: list[float]
-    low_ms: list[float]
-    high_ms: list[float]
-    bound: list[str]
-    coverage: float
-    predictors: dict[str, AnsweredBy]
-    warnings: dict[str, list[str]]
+    latency_ms: RowTimes
+    low_ms: LowEnds
+    high_ms: HighEnds
+    bound: Bounds
+    coverage: Coverage
+    predictors: Annotated[dict[str, AnsweredBy], about("Per GPU, the predictor that answered")]
+    warnings: Annotated[dict[str, list[str]], about("Caveats of this answer")]
 
 
 OPERATORS_EXAMPLE: dict[str, Any] = {

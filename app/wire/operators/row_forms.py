@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, defstruct
 from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
 from app.ops.stacks import software_columns
+from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.near_names import did_you_mean
 from app.wire.usual_names import operator_hint
@@ -121,7 +122,7 @@ def _pair(cell: Any) -> Any:
 
 
 def _described(kind: Any, words: str) -> Any:
-    return Annotated[kind, Meta(description=words)]
+    return Annotated[kind, about(words)]
 
 
 def _row_form(name: str, form: Form) -> type[Struct]:
@@ -133,7 +134,7 @@ def _row_form(name: str, form: Form) -> type[Struct]:
             fields.append((field.name, _described(cell, field.help)))
         else:
             fields.append((field.name, _described(cell | None, field.help), None))
-    dtype: Any = Literal[form.op.dtypes]
+    dtype: Any = _described(Literal[form.op.dtypes], "Number format of weights and activations")
     fields.append(("dtype", dtype) if form.default_dtype is None else ("dtype", dtype, form.default_dtype))
     title = "".join(part.capitalize() for part in name.split("_")) + "Operator"
     settings: dict[str, Any] = {"forbid_unknown_fields": True, "kw_only": True, "frozen": True}
