@@ -28,6 +28,7 @@ PREDICTION_FIELDS = (
     "memory",
     "breakdown",
     "warnings",
+    "warning_codes",
 )
 START_TIMEOUT_S = 120  # two processes of tests may start servers at once
 STOP_TIMEOUT_S = 40

@@ -12,6 +12,7 @@ from app.engine.engine import Engine
 from app.errors import BadInput, FieldError, NotFound
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
+from app.warning_codes import CodedWarning, warning
 from app.wire.prediction_form import BaseRequest
 
 Path = tuple[str | int, ...]
@@ -101,3 +102,10 @@ class GpuRows:
         if spec not in self._extra:
             self._extra.append(spec)
         return self._known + self._extra.index(spec)
+
+
+def inferred_warnings(spec: GpuSpec) -> list[CodedWarning]:
+    """Return a warning if figures of a specification are inferred."""
+    count = sum(source == "inferred" for source in spec.provenance.values())
+    text = f"{count} figures of {spec.id} are inferred from its architecture, not stated"
+    return [warning("figures_inferred", text)] if count else []

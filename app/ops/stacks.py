@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.warning_codes import CodedWarning, warning
+
 # Stacks whose host launches each operator; others replay CUDA graphs, so that only device time counts.
 _EAGER = ("pytorch", "vllm-eager", "sglang-eager", "megatron", "nemo")
 _GRAPHS = ("vllm", "sglang", "cudagraph", "trtllm", "tensorrt", "cuda", "nccl", "oneccl")
@@ -118,11 +120,11 @@ def is_first_engine(software: str | None) -> bool:
 class Assumption(NamedTuple):
     """Assumption for a serving stack or version without measurements.
 
-    message  what is assumed
+    warning  what is assumed
     other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.widths.OTHER)
     """
 
-    message: str
+    warning: CodedWarning
     other: str
 
 
@@ -145,13 +147,14 @@ def assumption_of(software: str | None) -> Assumption | None:
     if np.isnan(code):
         if name.startswith(_GRAPHS):
             return None
-        return Assumption(f"software {software!r} is not known here: timed as vllm, in a wider interval", "stack")
+        text = f"software {software!r} is not known here: timed as vllm, in a wider interval"
+        return Assumption(warning("software_unknown", text), "stack")
     stack, found = STACKS[int(code)], _VERSION.match(name)
     if found is None or (int(found[1]), int(found[2])) in _MEASURED[stack]:
         return None
     known = ", ".join(f"{major}.{minor}" for major, minor in _MEASURED[stack])
-    message = f"software {software!r}: no such version was measured ({stack} {known} were), so the interval is wider"
-    return Assumption(message, "version")
+    text = f"software {software!r}: no such version was measured ({stack} {known} were), so the interval is wider"
+    return Assumption(warning("version_unmeasured", text), "version")
 
 
 def software_columns(software: str) -> tuple[float, float]:
@@ -164,7 +167,10 @@ def is_eager(software: str) -> float:
     return float(software.lower().startswith(_EAGER))
 
 
-def software_warnings(names: Iterable[str | None]) -> list[str]:
-    """A warning for each name, None left out, that is no known stack: a typo, perhaps."""
+def software_warnings(names: Iterable[str | None]) -> list[CodedWarning]:
+    """Return a warning for each name, None left out, that is no known stack: a typo, perhaps."""
     unknown = dict.fromkeys(name for name in names if name and not name.lower().startswith((*_EAGER, *_GRAPHS)))
-    return [f"software {name!r} is not known here: read as one that replays CUDA graphs" for name in unknown]
+    return [
+        warning("software_unknown", f"software {name!r} is not known here: read as one that replays CUDA graphs")
+        for name in unknown
+    ]

@@ -24,6 +24,7 @@ from app.wire.prediction_form import (
     SavedId,
     SkippedGpus,
     Support,
+    WarningCodes,
     Warnings,
 )
 from app.wire.rankings import RankBy
@@ -142,6 +143,7 @@ class Compared(Struct, frozen=True):
     pareto: Annotated[bool, about("Pareto-optimal in time, cost and energy among GPUs that fit")]
     indistinguishable_from: Annotated[list[str], about("GPUs statistically tied with this one")]
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class CompareResponse(Struct, frozen=True):

@@ -39,6 +39,7 @@ from app.wire.prediction_form import (
     Notes,
     SavedId,
     SkippedGpus,
+    WarningCodes,
     Warnings,
 )
 
@@ -144,6 +145,7 @@ class Choice(Struct, frozen=True):
     predictor: Answerer
     missing: Missing
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class Faster(Struct, frozen=True):

@@ -19,6 +19,7 @@ from app.wire.prediction_form import (
     Memory,
     PredictorName,
     SkippedGpus,
+    WarningCodes,
     Warnings,
 )
 
@@ -79,6 +80,7 @@ class Cut(Struct, frozen=True):
     units: Annotated[int, about("Layers and operators between which the network can be partitioned")]
     predictor: Answerer
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class PartitionResponse(Struct, frozen=True):

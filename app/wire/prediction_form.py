@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from app.warning_codes import CodedWarning
 from app.wire.field_facts import about
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
 
@@ -31,6 +32,9 @@ Support: TypeAlias = Annotated[
     about("measured: this was measured; interpolated: within the training range; extrapolated: outside it"),
 ]
 Warnings: TypeAlias = Annotated[list[str], about("Caveats of this answer")]
+WarningCodes: TypeAlias = Annotated[
+    list[CodedWarning], about("The warnings with their codes, which are stable where texts may change")
+]
 Notes: TypeAlias = Annotated[list[str], about("Remarks on the whole answer")]
 SavedId: TypeAlias = Annotated[int | UnsetType, about("Identifier; of a saved answer, for GET /predictions/{id}")]
 DeviceCount: TypeAlias = Annotated[int, about("Devices that take part")]
@@ -308,6 +312,7 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
     memory: Memory
     breakdown: Annotated[list[Share], about("The time by groups of operators")]
     warnings: Warnings
+    warning_codes: WarningCodes
     operators: Annotated[list[OperatorRow] | None, about("A row per operator, with `detail`")] = None
     devices: Annotated[int | UnsetType, about("Devices that take part")] = UNSET
     phases_ms: Annotated[Phases | UnsetType, about("The step by its phases, milliseconds")] = UNSET

@@ -20,6 +20,7 @@ from app.wire.prediction_form import (
     SavedId,
     SkippedGpus,
     Support,
+    WarningCodes,
     Warnings,
 )
 from app.wire.rankings import RankBy
@@ -88,6 +89,7 @@ class ComparedServing(Struct, frozen=True):
     serving: Annotated[ServedFigures, about("What users of the served model see")]
     pareto: Annotated[bool, about("Pareto-optimal in time, cost and energy among GPUs that fit")]
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class ServingCompareResponse(Struct, frozen=True):
@@ -132,6 +134,7 @@ class ServedChoice(Struct, frozen=True):
     serving: Annotated[ServedFigures, about("What users of the served model see at this rate")]
     missing: Missing
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class ParetoPoint(Struct, frozen=True):

@@ -20,6 +20,7 @@ from app.wire.prediction_form import (
     Share,
     SkippedGpus,
     Support,
+    WarningCodes,
     Warnings,
 )
 
@@ -254,6 +255,7 @@ class ServingPrediction(Struct, frozen=True):
     memory: Memory
     breakdown: Annotated[list[Share], about("Time of a decode step at the mean load, by groups of operators")]
     warnings: Warnings
+    warning_codes: WarningCodes
     devices: Annotated[int, about("Devices of all engines")]
     serving: Annotated[ServedFigures, about("What users of the served model see")]
 

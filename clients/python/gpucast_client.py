@@ -958,6 +958,7 @@ class Prediction(TypedDict):
     memory: MemoryUse
     breakdown: list[Share]
     warnings: list[str]
+    warning_codes: list[CodedWarning]
     operators: NotRequired[list[OperatorRow] | None]
     devices: NotRequired[int]
     phases_ms: NotRequired[Phases]
@@ -1017,6 +1018,13 @@ class Share(TypedDict):
     latency_ms: float
     share: float
     operators: int
+
+
+class CodedWarning(TypedDict):
+    """A warning: `code` is stable, `text` is for people and may change."""
+
+    code: str
+    text: str
 
 
 class OperatorRow(TypedDict):
@@ -2265,6 +2273,7 @@ class TablePrediction(TypedDict):
     coverage: float
     predictor: AnsweredBy
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 OperatorBatch = TypedDict(
@@ -2360,7 +2369,7 @@ OperatorBatch = TypedDict(
 
 
 class BatchResponse(TypedDict):
-    """The answer, one entry per row. `predictors` and `warnings` are per GPU."""
+    """The answer, one entry per row. `predictors`, `warnings` and their codes are per GPU."""
 
     latency_ms: list[float]
     low_ms: list[float]
@@ -2369,6 +2378,7 @@ class BatchResponse(TypedDict):
     coverage: float
     predictors: dict[str, AnsweredBy]
     warnings: dict[str, list[str]]
+    warning_codes: dict[str, list[CodedWarning]]
 
 
 class ModelRequest(TypedDict):
@@ -2682,6 +2692,7 @@ class ServingPrediction(TypedDict):
     memory: MemoryUse
     breakdown: list[Share]
     warnings: list[str]
+    warning_codes: list[CodedWarning]
     devices: int
     serving: ServedFigures
 
@@ -2799,6 +2810,7 @@ class ComparedServing(TypedDict):
     serving: ServedFigures
     pareto: bool
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 class ServedSplit(TypedDict):
@@ -2866,6 +2878,7 @@ class ServedChoice(TypedDict):
     serving: ServedFigures
     missing: list[str]
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 class ChosenSettings(TypedDict):
@@ -2928,6 +2941,7 @@ class Cut(TypedDict):
     units: int
     predictor: AnsweredBy
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 class Stage(TypedDict):
@@ -3030,6 +3044,7 @@ class Compared(TypedDict):
     pareto: bool
     indistinguishable_from: list[str]
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 class Split(TypedDict):
@@ -3165,6 +3180,7 @@ class Choice(TypedDict):
     predictor: AnsweredBy
     missing: list[str]
     warnings: list[str]
+    warning_codes: list[CodedWarning]
 
 
 class IntervalS(TypedDict):

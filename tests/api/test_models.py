@@ -54,7 +54,9 @@ def test_the_contracts_example_and_every_field(client: TestClient) -> None:
     answer = client.post("/predict", json=MODEL_EXAMPLE)
     assert answer.status_code == 200, answer.text
     (found,) = answer.json()["predictions"]
-    fields = "gpu latency_ms interval_ms bound predictor support memory breakdown warnings devices phases_ms"
+    fields = (
+        "gpu latency_ms interval_ms bound predictor support memory breakdown warnings warning_codes devices phases_ms"
+    )
     assert list(found) == [*fields.split(), "throughput_per_s", "largest_batch"]
     assert found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"]
     # 36 layers of four linears, and the head.

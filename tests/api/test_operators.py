@@ -187,7 +187,17 @@ def test_a_workload_that_does_not_fit_is_predicted(client: TestClient) -> None:
 def test_columns_are_predicted_as_rows_are(client: TestClient) -> None:
     workload = OPERATOR_TABLE_EXAMPLE["workload"]
     found = table(client, {name: value for name, value in workload.items() if name != "kind"}, gpus=["nvidia-l4"])[0]
-    assert list(found) == ["gpu", "latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictor", "warnings"]
+    assert list(found) == [
+        "gpu",
+        "latency_ms",
+        "low_ms",
+        "high_ms",
+        "bound",
+        "coverage",
+        "predictor",
+        "warnings",
+        "warning_codes",
+    ]
     for k in range(3):
         row = {"op": "linear", "dtype": "bf16", "m": workload["m"][k], "n": 3840, "k": workload["k"][k]}
         alone = ask(client, [row])

@@ -72,7 +72,16 @@ def as_json(client: TestClient, columns: Any, **query: Any) -> Response:
 
 def test_json_columns_are_predicted_as_rows_are(client: TestClient) -> None:
     found = as_json(client, TABLE.to_pydict()).json()
-    assert list(found) == ["latency_ms", "low_ms", "high_ms", "bound", "coverage", "predictors", "warnings"]
+    assert list(found) == [
+        "latency_ms",
+        "low_ms",
+        "high_ms",
+        "bound",
+        "coverage",
+        "predictors",
+        "warnings",
+        "warning_codes",
+    ]
     for k, row in enumerate(ROWS):
         body = {"gpu": "h100-sxm5-80gb", "workload": {"kind": "operators", "operators": [row]}}
         alone = client.post("/predict", json=body).json()["predictions"][0]
@@ -93,7 +102,7 @@ def test_files_are_predicted_as_json_is(client: TestClient, write: Write, media:
         name: expected[name] for name in found.column_names
     }
     told = json.loads(found.schema.metadata[b"gpucast"])
-    assert told == {name: expected[name] for name in ("coverage", "predictors", "warnings")}
+    assert told == {name: expected[name] for name in ("coverage", "predictors", "warnings", "warning_codes")}
 
 
 @forms

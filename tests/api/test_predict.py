@@ -122,6 +122,36 @@ def test_predictions_without_measurements_are_marked_extrapolated(client: TestCl
     assert "no measurement" in found["warnings"][0]
 
 
+MODEL = {"kind": "model", "name": "gpt2", "mode": "inference", "batch": 2, "sequence": 64}
+SERVED = {
+    "kind": "serving",
+    "name": "llama-3.1-8b",
+    "software": "myserver-1.0",
+    "input_tokens": 512,
+    "output_tokens": 32,
+    "load": {"concurrency": 4},
+}
+
+
+@pytest.mark.parametrize(
+    ("workload", "codes"),
+    [
+        ({"measured": []}, {"evidence_unknown"}),
+        ({"measured": [], "flops": 10.0}, {"evidence_unknown", "unit_doubtful"}),
+        (MODEL, {"software_assumed"}),
+        (SERVED, {"software_unknown"}),
+    ],
+)
+def test_warnings_have_codes(client: TestClient, kernel: Kernel, workload: dict[str, Any], codes: set[str]) -> None:
+    body = {"gpu": "nvidia-l4", "workload": workload if "kind" in workload else kernel | workload}
+    (found,) = client.post("/predict", json=body).json()["predictions"]
+    assert [item["text"] for item in found["warning_codes"]] == found["warnings"]
+    assert codes <= {item["code"] for item in found["warning_codes"]}
+    assert not {"software_assumed", "memory_exceeded"} & {
+        item["code"] for item in found["warning_codes"] if "load" in workload
+    }
+
+
 def test_the_kernel_name_only_joins_rows(client: TestClient, kernel: Kernel) -> None:
     (one,), (other,) = ask(client, kernel), ask(client, kernel | {"name": "softmax"})
     assert one == other

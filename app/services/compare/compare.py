@@ -22,6 +22,7 @@ from app.services.compare.request import Candidate, SingleWorkloadRequest, resol
 from app.services.compare.splits import device_count, feasible_splits
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse, Split
 from app.wire.network_form import GraphRequest, ModelRequest, NetworkWorkload
 from app.wire.prediction_form import Interval, Prediction, PredictResponse
@@ -34,10 +35,13 @@ _FIGURES: Mapping[RankBy, tuple[str, str]] = {
     "cost": ("cost_usd", "cost_interval_usd"),
     "energy": ("energy_j", "energy_interval_j"),
 }
-_UNRANKED: Mapping[RankBy, str] = {
-    "cost": "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
-    "energy": "no power is known, so it is ranked last: send one in powers_w",
-    "throughput": "it takes no time, so it has no throughput",
+_UNRANKED: Mapping[RankBy, CodedWarning] = {
+    "cost": warning(
+        "price_unknown",
+        "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
+    ),
+    "energy": warning("power_unknown", "no power is known, so it is ranked last: send one in powers_w"),
+    "throughput": warning("throughput_unknown", "it takes no time, so it has no throughput"),
 }
 
 
@@ -155,13 +159,16 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
     """Return the rows in ranked order, with the fields that depend on the other rows."""
     ordered = sorted(rows, key=lambda row: _order(row, rank_by))
     ties, best = _ties(ordered, rank_by), _pareto(ordered)
+    unranked = [[_UNRANKED[rank_by]] if figure_of(row, rank_by)[0] is None else [] for row in ordered]
+    warnings = [[*row.warning_codes, *added] for row, added in zip(ordered, unranked, strict=True)]
     return [
         structs.replace(
             row,
             rank=k + 1,
             pareto=row.gpu in best,
             indistinguishable_from=ties.get(row.gpu, []),
-            warnings=[*row.warnings, *([_UNRANKED[rank_by]] if figure_of(row, rank_by)[0] is None else [])],
+            warnings=texts(warnings[k]),
+            warning_codes=warnings[k],
         )
         for k, row in enumerate(ordered)
     ]

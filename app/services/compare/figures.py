@@ -11,6 +11,7 @@ from app.bands.band import Band
 from app.engine.power import Power
 from app.engine.prices import STALE_DAYS, age_days, describe_source
 from app.store.prices import Price
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.compare_form import Compared, Split
 from app.wire.prediction_form import Interval, Prediction
 
@@ -22,14 +23,14 @@ class Rate(NamedTuple):
 
     usd_per_hour: float
     source: str
-    warning: str = ""
+    warning: CodedWarning | None = None
 
     @classmethod
     def of(cls, price: Price, today: date) -> Rate:
         """Return the rate of a stored price, with a warning if it is old."""
         age, source = age_days(price, today), describe_source(price)
-        warning = f"the price of {price.gpu_id} is {age} days old ({source})" if age > STALE_DAYS else ""
-        return cls(price.usd_per_hour, source, warning)
+        text = f"the price of {price.gpu_id} is {age} days old ({source})"
+        return cls(price.usd_per_hour, source, warning("price_stale", text) if age > STALE_DAYS else None)
 
 
 def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, power: Power | None) -> Compared:
@@ -39,6 +40,7 @@ def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, 
     per_s = _per_s(prediction)
     cost = None if rate is None else devices * rate.usd_per_hour / _HOUR_S
     watts = None if power is None else devices * power.middle
+    warnings = [*prediction.warning_codes, *([rate.warning] if rate and rate.warning else [])]
     return Compared(
         0,
         prediction.gpu,
@@ -64,7 +66,8 @@ def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, 
         prediction.predictor,
         False,
         [],
-        [*prediction.warnings, *([rate.warning] if rate and rate.warning else [])],
+        texts(warnings),
+        warnings,
     )
 
 

@@ -173,6 +173,7 @@ def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
         predictor=option.predictor,
         missing=[] if meets else _missing(option, allowed),
         warnings=option.warnings,
+        warning_codes=option.warning_codes,
     )
 
 

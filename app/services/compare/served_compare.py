@@ -15,15 +15,21 @@ from app.services.compare.request import Candidate, resolve_candidates
 from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.predict_serving import predict_serving
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.compare_form import CompareRequest
 from app.wire.rankings import RankBy
 from app.wire.served_choice_form import ComparedServing, ServingCompareResponse
 from app.wire.serving_form import ServingPrediction, ServingRequest
 
-_UNRANKED: Mapping[RankBy, str] = {
-    "cost": "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
-    "cost_per_million_tokens": "no price is known, so it is ranked last: send one in prices, or import a table",
-    "energy": "no power is known, so it is ranked last: send one in powers_w",
+_UNRANKED: Mapping[RankBy, CodedWarning] = {
+    "cost": warning(
+        "price_unknown",
+        "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
+    ),
+    "cost_per_million_tokens": warning(
+        "price_unknown", "no price is known, so it is ranked last: send one in prices, or import a table"
+    ),
+    "energy": warning("power_unknown", "no power is known, so it is ranked last: send one in powers_w"),
 }
 
 
@@ -80,6 +86,7 @@ def _rows(
             serving=served,
             pareto=False,
             warnings=one.warnings,
+            warning_codes=one.warning_codes,
         )
 
 
@@ -109,12 +116,15 @@ def _ranked(rows: Sequence[ComparedServing], rank_by: RankBy) -> list[ComparedSe
     )
     best = pareto(costs.reshape(-1, 2)) & np.isfinite(costs.reshape(-1, 2)).all(axis=1)
     note = _UNRANKED.get(rank_by)
+    unranked = [[note] if note and row.tokens_per_s and _figure(row, rank_by) is None else [] for row in ordered]
+    warnings = [[*row.warning_codes, *added] for row, added in zip(ordered, unranked, strict=True)]
     return [
         structs.replace(
             row,
             rank=k + 1,
             pareto=bool(best[k]),
-            warnings=[*row.warnings, *([note] if note and row.tokens_per_s and _figure(row, rank_by) is None else [])],
+            warnings=texts(warnings[k]),
+            warning_codes=warnings[k],
         )
         for k, row in enumerate(ordered)
     ]

@@ -167,6 +167,7 @@ def _rendered(asked: _Asked, option: Option, figures: LoadFigures, steps: Steps)
         serving=found.serving,
         missing=missing,
         warnings=found.warnings,
+        warning_codes=found.warning_codes,
     )
 
 

@@ -8,11 +8,13 @@ from itertools import islice
 import numpy as np
 
 from app.bands.groups import NO_EVIDENCE, RELATED
+from app.engine.gpu_rows import inferred_warnings
 from app.predictors.launches.validity import none_below_limit
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.predictions import EXTRAPOLATED
+from app.warning_codes import CodedWarning, warning
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.prediction_form import PredictRequest
 
@@ -20,37 +22,46 @@ from app.wire.prediction_form import PredictRequest
 LIMIT_TOLERANCE = 0.05
 # A launch whose threads share one operation or byte among so many has counts in another unit.
 THREADS_PER_COUNT = 1000.0
+_HARDWARE_LIMIT = warning("hardware_limit", "this is the hardware limit, not an expected time: kernels seldom reach it")
+_NO_EVIDENCE = warning(
+    "evidence_unknown", "no measurement of this kernel is known: expect the time anywhere in the wide interval"
+)
+_RELATED = warning("evidence_related", "only measurements of other kernels inform this prediction")
+_EXTRAPOLATED = warning("extrapolated", "the launch lies outside the measured range: extrapolated")
 
 
 def answer_warnings(
     request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, uncatalogued: bool
-) -> list[str]:
+) -> list[CodedWarning]:
     """Return the warnings of one query; `uncatalogued` means the GPU is not in the catalogue."""
-    warnings: list[str] = []
+    warnings: list[CodedWarning] = []
     if not answered:
-        warnings.append(f"{request.predictor} cannot answer for this launch: this is the hardware limit")
+        text = f"{request.predictor} cannot answer for this launch: this is the hardware limit"
+        warnings.append(warning("unanswered", text))
     elif request.predictor == "roofline":
-        warnings.append("this is the hardware limit, not an expected time: kernels seldom reach it")
+        warnings.append(_HARDWARE_LIMIT)
     elif group == NO_EVIDENCE:
-        warnings.append("no measurement of this kernel is known: expect the time anywhere in the wide interval")
+        warnings.append(_NO_EVIDENCE)
     elif group == RELATED:
-        warnings.append("only measurements of other kernels inform this prediction")
+        warnings.append(_RELATED)
     elif support == EXTRAPOLATED:
-        warnings.append("the launch lies outside the measured range: extrapolated")
+        warnings.append(_EXTRAPOLATED)
     warnings += unit_warnings(request.workload)
     if request.workload.working_set_bytes > spec.memory_bytes:
-        warnings.append(f"the working set does not fit in the memory of {spec.id}")
-    if uncatalogued and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
-        warnings.append(f"{inferred} figures of {spec.id} are inferred from its architecture, not stated")
-    return warnings
+        text = f"the working set does not fit in the memory of {spec.id}"
+        warnings.append(warning("memory_exceeded", text))
+    return [*warnings, *inferred_warnings(spec)] if uncatalogued else warnings
 
 
-def unit_warnings(workload: KernelWorkload) -> list[str]:
+def unit_warnings(workload: KernelWorkload) -> list[CodedWarning]:
     """Return warnings about counts so small for the grid that their unit is wrong: GFLOP, or MB."""
     few = workload.blocks * workload.threads_per_block / THREADS_PER_COUNT
     counts = (("flops", workload.flops, "operations, not GFLOP"), ("bytes", workload.bytes, "bytes, not MB or GB"))
     return [
-        f"{name} is {count:g} for {workload.blocks * workload.threads_per_block:,.0f} threads: it counts {unit}"
+        warning(
+            "unit_doubtful",
+            f"{name} is {count:g} for {workload.blocks * workload.threads_per_block:,.0f} threads: it counts {unit}",
+        )
         for name, count, unit in counts
         if 0.0 < count < few
     ]
@@ -58,7 +69,7 @@ def unit_warnings(workload: KernelWorkload) -> list[str]:
 
 def measurement_warnings(
     workloads: Sequence[KernelWorkload], gpus: GpuTable, measured: Measurements
-) -> list[list[str]]:
+) -> list[list[CodedWarning]]:
     """Return, per workload, warnings about impossible measured times and about sizes whose counts were not overridden.
 
     `measured` holds the measured rows of all workloads, in order.
@@ -75,18 +86,24 @@ def measurement_warnings(
     ]
 
 
-def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[str]:
+def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[CodedWarning]:
     return [
-        f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
-        f"{gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set"
+        warning(
+            "measured_below_limit",
+            f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
+            f"{gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set",
+        )
         for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True))
         if row.latency_ms < (1 - LIMIT_TOLERANCE) * limit * 1e3
     ]
 
 
-def _same_counts(workload: KernelWorkload) -> list[str]:
+def _same_counts(workload: KernelWorkload) -> list[CodedWarning]:
     return [
-        f"measured[{k}]: another size with the same flops and bytes; send those of that size too"
+        warning(
+            "measured_counts_missing",
+            f"measured[{k}]: another size with the same flops and bytes; send those of that size too",
+        )
         for k, row in enumerate(workload.measured)
         if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None
     ]

@@ -14,6 +14,7 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
+from app.warning_codes import texts
 from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
@@ -71,6 +72,7 @@ def render_predictions(
             own = answer_warnings(
                 request, spec, group, support, answered, uncatalogued=result.rows.is_uncatalogued(target)
             )
+            warnings = [*shared_warnings, *own]
             predictions.append(
                 Prediction(
                     spec.id,
@@ -81,7 +83,8 @@ def render_predictions(
                     SUPPORTS[support],  # type: ignore[arg-type]
                     MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
                     [Share("kernel", middle, 1.0, 1)],
-                    shared_warnings + own,
+                    texts(warnings),
+                    warnings,
                     [_operator(result, request, q)] if request.detail else None,
                 )
             )

@@ -28,6 +28,7 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
 from app.tables.workload import PHASES
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.network_form import NetworkRequest
 from app.wire.prediction_form import (
     AnsweredBy,
@@ -68,7 +69,7 @@ class NetworkAnswer:
     step: Step
     room: MemoryFit
     targets: Sequence[int]
-    notes: Sequence[str]
+    notes: Sequence[CodedWarning]
     serving: Sequence[ServingFigures] | None
     advise: bool
 
@@ -117,9 +118,11 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
     advised = network.advise and not fits
     suggestions = network.room.suggestions(spec.memory_bytes, _dtypes(network.table, target)) if advised else []
     if not fits:
-        messages.append(f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}")
+        text = f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}"
+        messages.append(warning("memory_exceeded", text))
     dataset = request.workload.dataset_size
     shares = _shares(network, k, seconds, step_s)
+    warnings = [*network.notes, *messages]
     return Prediction(
         spec.id,
         step_s * 1e3,
@@ -129,7 +132,8 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
         SUPPORTS[MEASURED if measured else _support(part.support[network.rows.distinct.row], seconds)],  # type: ignore[arg-type]
         MemoryUse(used.required_bytes, spec.memory_bytes, fits, parts),
         shares,
-        [*network.notes, *messages],
+        texts(warnings),
+        warnings,
         _details(network, target, part) if request.detail else None,
         devices=run.parallelism.devices,
         phases_ms=Phases(*(network.step.done.phases_s[:, k] * 1e3).tolist()),

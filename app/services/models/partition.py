@@ -23,6 +23,7 @@ from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.decoding import decode
 from app.wire.network_form import GraphRequest, ModelRequest, NetworkRequest
 from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
@@ -191,7 +192,7 @@ def _names(ready: Prepared, units: Units) -> list[str]:
 
 
 def _cut(
-    best: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[str]
+    best: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[CodedWarning]
 ) -> Cut:
     slowest = stages[int(best.stage_s.argmax())]
     low, high = (max(getattr(stage.interval_ms, end) for stage in stages) for end in ("low", "high"))
@@ -204,13 +205,14 @@ def _cut(
         bool(best.fits.all()),
         int(best.first[-1]),
         answered,
+        texts(notes),
         notes,
     )
 
 
 def _notes(
     rows: GpuRows, targets: list[int], predictor: str, step: Step, best: Partition, over_slot: Bools
-) -> list[str]:
+) -> list[CodedWarning]:
     notes = []
     unmeasured = (step.answer.support == EXTRAPOLATED).reshape(len(targets), -1).sum(axis=1).tolist()
     unanswered = (~step.answer.answered).reshape(len(targets), -1).sum(axis=1).tolist()
@@ -223,7 +225,8 @@ def _notes(
             slotted=_slot(rows.spec(target)) is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
             uncatalogued=rows.is_uncatalogued(target),
         )
-        notes += [f"{rows.id(target)}: {message}" for message in messages]
+        notes += [CodedWarning(each.code, f"{rows.id(target)}: {each.text}") for each in messages]
         if not best.fits[k]:
-            notes.append(f"{rows.id(target)}: no partition fits the memory of all GPUs; this one has too little")
+            text = f"{rows.id(target)}: no partition fits the memory of all GPUs; this one has too little"
+            notes.append(warning("memory_exceeded", text))
     return notes

@@ -32,13 +32,15 @@ from app.steps.networks import Network, Prepared, prepare
 from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
+from app.warning_codes import CodedWarning, warning
 from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
 from app.wire.prediction_form import PredictResponse
 
 _UNKNOWN_SHOWN = 5
-_HOST_BOUND = (
+_HOST_BOUND = warning(
+    "host_bound_products",
     "products in fp8_block were measured with what the host does for each: in CUDA graphs a network of short ones is"
-    " quicker than this"
+    " quicker than this",
 )
 
 
@@ -115,55 +117,61 @@ def _with_measured(
     return step.with_measured(np.array(known), offsets[:, EXACT])
 
 
-def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[str]:
+def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:
     """Return notes on the number formats and the longest context that a configuration states."""
     notes = []
     if run.formats is not None:
         used = {field.name: getattr(run.formats, field.name) or run.dtype for field in fields(run.formats)}
         named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
-        notes.append(f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}")
+        text = f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}"
+        notes.append(warning("formats_assumed", text))
     elif has_formats(config):
-        notes.append(f"quantization_config is ignored: weights and products use the requested dtype, {run.dtype}")
-    text = config.get("text_config")
-    own = text if isinstance(text, Mapping) else config
+        text = f"quantization_config is ignored: weights and products use the requested dtype, {run.dtype}"
+        notes.append(warning("formats_ignored", text))
+    nested = config.get("text_config")
+    own = nested if isinstance(nested, Mapping) else config
     published = own.get("torch_dtype") or own.get("dtype") or config.get("torch_dtype")
     given = workload.config is not None and workload.dtype is None and run.formats is None
     if given and isinstance(published, str) and published != "float32":
-        notes.append(f"no dtype is given: {run.dtype}; the configuration says {published[:40]}, send it as dtype")
+        text = f"no dtype is given: {run.dtype}; the configuration says {published[:40]}, send it as dtype"
+        notes.append(warning("dtype_assumed", text))
     longest = own.get("max_position_embeddings")
     context = run.sequence + int(workload.output_tokens or 1) - 1
     if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
-        notes.append(f"the context of {context} tokens exceeds max_position_embeddings, {longest}")
+        text = f"the context of {context} tokens exceeds max_position_embeddings, {longest}"
+        notes.append(warning("context_too_long", text))
     return notes
 
 
-def _attention_notes(ready: Prepared, run: Run) -> list[str]:
+def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
     """Return which kernels of attention training is assumed to run, of a network that has attention."""
-    if run.attention == "eager":
-        return ["no attention is given: eager, separate products and softmax"] if "bmm" in _ops_of(ready) else []
     kernels = "FlashAttention 1 (PyTorch before 2.2)" if run.first_flash else "FlashAttention 2 or later"
-    return [f"no attention is given: fused, {kernels}, is assumed"] if "attention_prefill" in _ops_of(ready) else []
+    op, text = "attention_prefill", f"no attention is given: fused, {kernels}, is assumed"
+    if run.attention == "eager":
+        op, text = "bmm", "no attention is given: eager, separate products and softmax"
+    return [warning("attention_assumed", text)] if op in _ops_of(ready) else []
 
 
 def _ops_of(ready: Prepared) -> set[str]:
     return {OPS[kind].name for kind in np.unique(ready.distinct.table.kind).tolist()}
 
 
-def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[str]:
+def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
     """Return the warnings that hold on every GPU."""
     notes = []
     if unknown := ready.workload.unknown:
         named = ", ".join(f"{name} ({count})" for name, count in list(unknown.items())[:_UNKNOWN_SHOWN])
         more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
-        notes.append(f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}")
+        text = f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}"
+        notes.append(warning("operators_unknown", text))
     if isinstance(workload, ModelWorkload) and workload.config is not None:
         notes += _configuration_notes(workload, workload.config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
-        notes.append(f"no software is given: {stack} is assumed")
+        notes.append(warning("software_assumed", f"no software is given: {stack} is assumed"))
     if workload.dtype == "fp8_block" and not launched:
         notes.append(_HOST_BOUND)
     assumption = run_assumption(workload, run)
-    return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.message])]
+    return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.warning])]

@@ -16,8 +16,9 @@ from app.predictors import capabilities
 from app.steps.networks import Prepared, step_rows, with_memory
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
+from app.warning_codes import warning
 
-NOTE = "ConvMeter predicts a training step as a whole: phases_ms has all of it as forward"
+NOTE = warning("phases_unknown", "ConvMeter predicts a training step as a whole: phases_ms has all of it as forward")
 _LOC = ("workload", "parallelism")
 _ZERO = np.zeros(1, dtype=np.intp)
 

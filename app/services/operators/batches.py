@@ -18,6 +18,7 @@ from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
 from app.tables.arrays import Floats, Ints
+from app.warning_codes import CodedWarning, texts
 from app.wire.decoding import convert_quickly, decode, decode_plain
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
 from app.wire.operators.batch_files import FILES
@@ -65,7 +66,7 @@ class BatchAnswer:
     times_ms: Floats
     bound: Ints
     predictors: dict[str, AnsweredBy]
-    warnings: dict[str, list[str]]
+    warnings: dict[str, list[CodedWarning]]
 
 
 def predict_batch(
@@ -82,12 +83,25 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions, r
     file = FILES.get(media)
     columns = _json(body) if file is None else file.read(body, options.max_rows, read_table)
     answer = _predict(snapshot, columns, options)
+    warnings = {gpu: texts(coded) for gpu, coded in answer.warnings.items()}
     if file is not None:
-        answered_by = {"coverage": options.coverage, "predictors": answer.predictors, "warnings": answer.warnings}
+        answered_by = {
+            "coverage": options.coverage,
+            "predictors": answer.predictors,
+            "warnings": warnings,
+            "warning_codes": answer.warnings,
+        }
         return file.write(answer.times_ms, answer.bound, msgspec.json.encode(answered_by))
     middle, low, high = (_encoded(column) for column in answer.times_ms)
     response = BatchResponse(
-        middle, low, high, _encoded(answer.bound, bound_names), options.coverage, answer.predictors, answer.warnings
+        middle,
+        low,
+        high,
+        _encoded(answer.bound, bound_names),
+        options.coverage,
+        answer.predictors,
+        warnings,
+        answer.warnings,
     )
     return msgspec.json.encode(response)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
+from app.engine.gpu_rows import GpuRows, inferred_warnings
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops.figures import Work
 from app.predictors import BY_NAME, DEFAULT, OPERATOR_PREDICTORS
@@ -17,6 +17,7 @@ from app.predictors.roofline import peaks
 from app.tables.arrays import Bools, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
+from app.warning_codes import CodedWarning, warning
 from app.wire.near_names import did_you_mean
 from app.wire.prediction_form import Skipped
 
@@ -103,7 +104,7 @@ def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
 
 def gpu_warnings(
     spec: GpuSpec, predictor: str, *, unanswered: int, unmeasured: int, slotted: bool, uncatalogued: bool
-) -> list[str]:
+) -> list[CodedWarning]:
     """Return what to know before using the numbers of one GPU.
 
     `unanswered` rows have the hardware limit for lack of support; `unmeasured` ones have no related measurement;
@@ -111,17 +112,17 @@ def gpu_warnings(
     """
     messages = []
     if predictor == ROOFLINE:
-        messages.append("this is the hardware limit, not an expected time: operators seldom reach it")
+        text = "this is the hardware limit, not an expected time: operators seldom reach it"
+        messages.append(warning("hardware_limit", text))
     elif unanswered:
-        messages.append(f"{predictor} cannot answer for {unanswered} distinct rows: those are at the hardware limit")
+        text = f"{predictor} cannot answer for {unanswered} distinct rows: those are at the hardware limit"
+        messages.append(warning("unanswered", text))
     elif unmeasured:
-        messages.append(
-            f"{unmeasured} distinct rows have no related measurement: they follow from the GPU's figures alone"
-        )
+        text = f"{unmeasured} distinct rows have no related measurement: they follow from the GPU's figures alone"
+        messages.append(warning("evidence_unknown", text))
     if slotted:
         link, slot = spec.link_type or "link", (spec.slot_bandwidth_bytes_per_s or 0.0) / 1e9
         more = f"larger exchanges go over its slot, {slot:g} GB/s"
-        messages.append(f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}")
-    if uncatalogued and (inferred := sum(source == "inferred" for source in spec.provenance.values())):
-        messages.append(f"{inferred} figures of {spec.id} are inferred from its architecture, not stated")
-    return messages
+        text = f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}"
+        messages.append(warning("link_exceeded", text))
+    return [*messages, *inferred_warnings(spec)] if uncatalogued else messages

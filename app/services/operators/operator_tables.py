@@ -27,6 +27,7 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
+from app.warning_codes import texts
 from app.wire.operators.operator_columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.wire.operators.operators_form import OperatorTableRequest, TablePrediction, TableResponse
 from app.wire.operators.row_forms import FORMS, WORD_FIELDS, unknown_op
@@ -163,6 +164,15 @@ def _render(
     name = ROOFLINE if times.unanswered == n else request.predictor
     uncatalogued, software = rows.is_uncatalogued(target), structs.asdict(request.workload)["software"]
     middle, low, high = times.times_ms.tolist()
+    warnings = gpu_warnings(
+        spec,
+        request.predictor,
+        unanswered=times.unanswered,
+        unmeasured=times.unmeasured,
+        slotted=times.slotted,
+        uncatalogued=uncatalogued,
+    )
+    warnings += software_warnings(software if isinstance(software, list) else [software])
     return TablePrediction(
         spec.id,
         middle,
@@ -171,13 +181,6 @@ def _render(
         bound_names(times.bound),
         request.coverage,
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
-        gpu_warnings(
-            spec,
-            request.predictor,
-            unanswered=times.unanswered,
-            unmeasured=times.unmeasured,
-            slotted=times.slotted,
-            uncatalogued=uncatalogued,
-        )
-        + software_warnings(software if isinstance(software, list) else [software]),
+        texts(warnings),
+        warnings,
     )

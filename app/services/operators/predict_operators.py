@@ -37,6 +37,7 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.operators.operators_form import OperatorsRequest
 from app.wire.prediction_form import (
     AnsweredBy,
@@ -66,7 +67,7 @@ class Chain:
     runs: Floats
     group: Ints
     groups: list[str]
-    notes: list[str]
+    notes: list[CodedWarning]
 
 
 def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows: int) -> PredictResponse:
@@ -92,7 +93,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     return PredictResponse(predictions, skipped)
 
 
-def _chain(distinct: Distinct, notes: list[str]) -> Chain:
+def _chain(distinct: Distinct, notes: list[CodedWarning]) -> Chain:
     table = distinct.table
     kinds = kinds_of(table)
     groups = list(dict.fromkeys(kind.op.group for kind in kinds))
@@ -149,7 +150,8 @@ def _prediction(
     )
     messages += chain.notes
     if required > spec.memory_bytes:
-        messages.append(f"the largest working set does not fit in the memory of {spec.id}")
+        text = f"the largest working set does not fit in the memory of {spec.id}"
+        messages.append(warning("memory_exceeded", text))
     return Prediction(
         spec.id,
         float(middle),
@@ -159,6 +161,7 @@ def _prediction(
         SUPPORTS[answer.support.max()],  # type: ignore[arg-type]
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
         _shares(chain, sums[0]),
+        texts(messages),
         messages,
         _details(snapshot, gpus, request, chain, target, answer) if request.detail else None,
     )

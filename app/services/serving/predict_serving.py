@@ -29,6 +29,7 @@ from app.steps.timing import StepQuery
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
+from app.warning_codes import CodedWarning, texts, warning
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import ModelRequest
 from app.wire.prediction_form import MemoryParts, MemoryUse, Prediction, Skipped
@@ -48,8 +49,8 @@ from app.wire.serving_form import (
 _UNKNOWN = Known()
 # Steps of a deployment on one GPU: mode, batch over all attention replicas, tokens.
 Steps: TypeAlias = dict[tuple[Mode, int, int], Prediction]
-# Warnings of a decode step that do not hold of the deployment.
-_OF_STEP = ("does not fit", "no software is given")
+# Codes of warnings about a decode step that do not hold of the deployment.
+_OF_STEP = ("memory_exceeded", "software_assumed")
 
 
 def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: int) -> ServingResponse:
@@ -179,6 +180,7 @@ class _Answer:
         coverage = self._request.coverage
         tpot, ttft = served_time(figures.tpot, bands.token, coverage), served_time(figures.ttft, bands.first, coverage)
         e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
+        warnings = self._warnings(decode, engine, figures)
         return ServingPrediction(
             gpu=spec.id,
             latency_ms=None if e2e is None else e2e.mean,
@@ -188,7 +190,8 @@ class _Answer:
             support=decode.support if known.exact is None else "measured",
             memory=self._memory(engine, spec.memory_bytes, figures),
             breakdown=decode.breakdown,
-            warnings=[*self._warnings(decode, engine, figures)],
+            warnings=texts(warnings),
+            warning_codes=warnings,
             devices=deployment.devices,
             serving=self._figures(engine, figures, (ttft, tpot, e2e)),
         )
@@ -213,16 +216,17 @@ class _Answer:
         fits = engine.kv_capacity_bytes > 0.0 and figures.highest_rate > 0.0
         return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory))
 
-    def _warnings(self, decode: Prediction, engine: Engine, figures: LoadFigures) -> Sequence[str]:
-        messages = [warning for warning in decode.warnings if not warning.startswith(_OF_STEP)]
+    def _warnings(self, decode: Prediction, engine: Engine, figures: LoadFigures) -> list[CodedWarning]:
+        messages = [each for each in decode.warning_codes if each.code not in _OF_STEP]
         if engine.kv_capacity_bytes == 0.0:
-            messages.append("the weights leave no memory for keys and values: split the model over more devices")
+            text = "the weights leave no memory for keys and values: split the model over more devices"
+            messages.append(warning("kv_cache_absent", text))
         elif figures.highest_rate == 0.0:
-            messages.append("not one request fits in the memory that the weights leave")
+            text = "not one request fits in the memory that the weights leave"
+            messages.append(warning("request_too_large", text))
         if figures.unfinished:
-            messages.append(
-                f"{figures.unfinished} requests were not answered when the simulation ended: figures lack them"
-            )
+            text = f"{figures.unfinished} requests were not answered when the simulation ended: figures lack them"
+            messages.append(warning("requests_unfinished", text))
         return messages
 
     def _figures(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, defstruct
 
 from app.tables.ops import DTYPES
+from app.warning_codes import CodedWarning
 from app.wire.field_facts import about
 from app.wire.operators.row_forms import COLUMN_FIELDS, FORMS, Operator
 from app.wire.prediction_form import (
@@ -17,6 +18,7 @@ from app.wire.prediction_form import (
     GpuId,
     SavedId,
     SkippedGpus,
+    WarningCodes,
     Warnings,
 )
 
@@ -84,6 +86,7 @@ class TablePrediction(Struct, frozen=True):
     coverage: Coverage
     predictor: Answerer
     warnings: Warnings
+    warning_codes: WarningCodes
 
 
 class TableResponse(Struct, frozen=True, omit_defaults=True):
@@ -95,7 +98,7 @@ class TableResponse(Struct, frozen=True, omit_defaults=True):
 
 
 class BatchResponse(Struct, frozen=True):
-    """The answer, one entry per row. `predictors` and `warnings` are per GPU."""
+    """The answer, one entry per row. `predictors`, `warnings` and their codes are per GPU."""
 
     latency_ms: RowTimes
     low_ms: LowEnds
@@ -104,6 +107,7 @@ class BatchResponse(Struct, frozen=True):
     coverage: Coverage
     predictors: Annotated[dict[str, AnsweredBy], about("Per GPU, the predictor that answered")]
     warnings: Annotated[dict[str, list[str]], about("Caveats of this answer")]
+    warning_codes: Annotated[dict[str, list[CodedWarning]], about("The warnings with their codes, which are stable")]
 
 
 OPERATORS_EXAMPLE: dict[str, Any] = {

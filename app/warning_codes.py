@@ -1,0 +1,60 @@
+"""Warnings of answers: a stable code beside the text, which may change. Behaviour depends on codes alone.
+
+docs/reference/warnings.md explains every code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Code = Literal[
+    "attention_assumed",
+    "context_too_long",
+    "dtype_assumed",
+    "evidence_related",
+    "evidence_unknown",
+    "extrapolated",
+    "figures_inferred",
+    "formats_assumed",
+    "formats_ignored",
+    "hardware_limit",
+    "host_bound_products",
+    "kv_cache_absent",
+    "link_exceeded",
+    "measured_below_limit",
+    "measured_counts_missing",
+    "memory_exceeded",
+    "operators_unknown",
+    "phases_unknown",
+    "power_unknown",
+    "price_stale",
+    "price_unknown",
+    "request_too_large",
+    "requests_unfinished",
+    "software_assumed",
+    "software_unknown",
+    "throughput_unknown",
+    "unanswered",
+    "unit_doubtful",
+    "version_unmeasured",
+]
+
+
+class CodedWarning(Struct, frozen=True):
+    """A warning: `code` is stable, `text` is for people and may change."""
+
+    code: Annotated[str, Meta(description="Stable name of the warning; docs/reference/warnings.md lists them")]
+    text: Annotated[str, Meta(description="For people; may change with a release")]
+
+
+def warning(code: Code, text: str) -> CodedWarning:
+    """Return a warning with one of the documented codes."""
+    return CodedWarning(code, text)
+
+
+def texts(warnings: Iterable[CodedWarning]) -> list[str]:
+    """Return the texts of warnings, in order."""
+    return [each.text for each in warnings]
