@@ -22,7 +22,8 @@ FILE = Path(__file__).with_name("answers.jsonl")
 # Longer texts are kept by their digest, and once each in the file's first line.
 _SHORT = 40
 # Answers hold these for people or for one installation: examples of a refusal, ids, and versions of what was trained.
-_LEFT_OUT = frozenset({"example", "instance", "version", "id"})
+# Codes of warnings stand beside their texts, which are kept.
+_LEFT_OUT = frozenset({"example", "instance", "version", "id", "warning_codes"})
 _SWEEP_COVERAGES = (0.8, 0.5)
 
 
