@@ -59,11 +59,15 @@ class BadInput(GpucastError):
 
 
 class Malformed(BadInput):
-    """The body is not valid JSON, CSV, Parquet or Arrow."""
+    """The body is not valid JSON, CSV, Parquet or Arrow. `reason` is what the parser of JSON reports."""
 
     status = 400
     title = "Malformed body"
     code = "malformed"
+
+    def __init__(self, detail: str, *, errors: Sequence[FieldError] = (), reason: str = "") -> None:
+        super().__init__(detail, errors=errors)
+        self.reason = reason
 
 
 class Unauthorized(GpucastError):
@@ -89,15 +93,15 @@ class Forbidden(GpucastError):
 
 
 class NotFound(GpucastError):
-    """Not found; `near` holds the closest names."""
+    """Nothing has the `name`; `near` holds the closest names, `route` the part of `detail` about the HTTP interface."""
 
     status = 404
     title = "Not found"
     code = "not-found"
 
-    def __init__(self, detail: str, *, near: Sequence[str] = ()) -> None:
+    def __init__(self, detail: str, *, near: Sequence[str] = (), name: str = "", route: str = "") -> None:
         super().__init__(detail + (f" Did you mean: {', '.join(near)}?" if near else ""))
-        self.near = tuple(near)
+        self.near, self.name, self.route = tuple(near), name, route
 
 
 class Conflict(GpucastError):

@@ -50,8 +50,7 @@ def command(
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.dashboard.charts.answers import ranking_chart
-    from app.dashboard.charts.titles import workload_title
+    from app.dashboard.charts.answers import ranking_chart, workload_title
 
     title = workload_title(request["workload"])
     if isinstance(answer, ServingCompareResponse):

@@ -98,8 +98,7 @@ def command(  # noqa: PLR0913 - one parameter per option
     settings = Settings.from_env()
     with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
         answer = answer_plan(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.dashboard.charts.answers import plan_chart
-    from app.dashboard.charts.titles import workload_title
+    from app.dashboard.charts.answers import plan_chart, workload_title
 
     title = workload_title(request["workload"])
     if isinstance(answer, ServingPlanResponse):

@@ -37,7 +37,7 @@ def command(
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
     answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
-    from app.dashboard.charts.titles import workload_title
+    from app.dashboard.charts.answers import workload_title
 
     kind = request["workload"].get("kind")
     if kind == "operator_table":

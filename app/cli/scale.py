@@ -64,8 +64,7 @@ def command(  # noqa: PLR0913 - one parameter per option
         most = settings.max_batch_rows
         points = scaling_curves(snapshot, parsed, devices=counts, batches=sizes, strong=strong, max_rows=most)
     if plot is not None:
-        from app.dashboard.charts.answers import scaling_chart
-        from app.dashboard.charts.titles import workload_title
+        from app.dashboard.charts.answers import scaling_chart, workload_title
 
         # The axes have the batch.
         title = workload_title({**request["workload"], "batch": None})

@@ -1,20 +1,23 @@
-"""The address of a page as an API request, and the API's errors back at the page's controls."""
+"""The address of a page as an API request, and the API's errors back at the page's controls with what mends them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from app.dashboard.field import Field
-from app.dashboard.fields import KINDS, MOST_TYPED, NAMES, fields_of, filled
-from app.dashboard.serving_fields import SERVING
+from app.dashboard.forms import KINDS, MOST_TYPED, NAMES, SERVING, FormField, fields_of, filled
 from app.dashboard.typed_values import json_of, number_of, pairs_of, put, value_of
-from app.errors import BadInput, FieldError, GpucastError, TooLarge
-from app.wire.near_names import did_you_mean
+from app.errors import BadInput, FieldError, GpucastError, NotFound, TooLarge
+from app.predictors import BY_NAME
+from app.services.models.network_kinds import network_kind
+from app.wire.near_names import did_you_mean, near_names
+
+Pairs = list[tuple[str, str]]
+
 
 ALL, INLINE = "all", "inline"
 # Default GPUs of an address: one of each class that people rent or own today.
@@ -63,7 +66,7 @@ class Address:
     """Parsed address of a page: a workload as typed, GPUs, and further controls."""
 
     kind: str
-    fields: tuple[Field, ...]
+    fields: tuple[FormField, ...]
     typed: Mapping[str, str]
     gpus: tuple[str, ...]
     common: Mapping[str, str]
@@ -93,12 +96,12 @@ class Address:
         return cls(kind, fields, typed, gpus, common, _unknown(values))
 
     @property
-    def pairs(self) -> list[tuple[str, str]]:
+    def pairs(self) -> Pairs:
         """The query string of this address, as pairs."""
-        return [("kind", self.kind), *self.typed.items(), *(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
+        return [("kind", self.kind), *self.typed.items(), *self.shared_pairs]
 
     @property
-    def shared_pairs(self) -> list[tuple[str, str]]:
+    def shared_pairs(self) -> Pairs:
         """The pairs besides the workload's, which are valid for other kinds too."""
         return [*(("gpu", gpu) for gpu in self.gpus), *self.common.items()]
 
@@ -194,7 +197,8 @@ class Address:
         for item in error.errors:
             control = self.control_of(item.loc)
             inside = ".".join(map(str, self._inside(control, item.loc)))
-            message = f"{inside}: {item.msg}" if inside else _complaint(item.msg, self._typed(control))
+            text = item.msg.replace(error.route, "") if isinstance(error, NotFound) else item.msg
+            message = f"{inside}: {text}" if inside else _with_typed(text, self.text_of(control))
             messages.setdefault(control, []).append(message)
         return messages or {"": [error.detail]}
 
@@ -210,9 +214,23 @@ class Address:
         """The labels of the form's controls by their names."""
         return {**COMMON_LABELS, **{field.name: field.label for field in self.fields}}
 
-    def _typed(self, control: str) -> str:
+    def text_of(self, control: str) -> str:
         """Return what a control of the form has, or an empty string."""
         return self.typed.get(control) or self.common.get(control, "")
+
+
+def compare_body(address: Address) -> dict[str, Any]:
+    """Return the POST /compare request of an address. Raises BadInput that names unreadable controls."""
+    common = address.common
+    more: dict[str, Any] = {"rank_by": common.get("rank_by", "latency")}
+    more |= {name: figures for name in ("prices", "powers") if (figures := address.figures(name))}
+    if "powers" in more:
+        more["powers_w"] = more.pop("powers")
+    if "search_parallelism" in common:
+        more["search_parallelism"] = True
+    if "max_devices" in common:
+        more["max_devices"] = address.number("max_devices")
+    return address.body(**more)
 
 
 def _unknown(values: Mapping[str, str]) -> tuple[FieldError, ...]:
@@ -235,9 +253,65 @@ def curl(origin: str, path: str, body: Mapping[str, Any]) -> str:
     return f"curl -s {origin}{path} -H 'Content-Type: application/json' -d {written}"
 
 
-def _complaint(message: str, typed: str) -> str:
-    """Return an error's message for people: with the short text that was typed, without routes."""
-    message = message.replace("; GET /gpus lists them", "")
-    if not typed or len(typed) > _SHORT or typed in message:
-        return message
-    return f"{message}, got {typed!r}"
+def _with_typed(message: str, typed: str) -> str:
+    """Return an error's message with the text that was typed, where that is short and not yet in it."""
+    return message if not typed or len(typed) > _SHORT or typed in message else f"{message}, got {typed!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What to try instead, in words, and the query string that tries it."""
+
+    label: str
+    pairs: Pairs
+
+
+def mends(address: Address, error: GpucastError) -> list[Mend]:
+    """Return what may be meant instead of each wrong value; nothing where no known one is near."""
+    return [mend for item in error.errors for mend in _mends(address, item, error)]
+
+
+def _mends(address: Address, item: FieldError, error: GpucastError) -> Iterator[Mend]:
+    control = address.control_of(item.loc)
+    typed = address.text_of(control)
+    near, name = (error.near, error.name) if isinstance(error, NotFound) else ((), "")
+    if item.loc[:1] == ("gpus",):
+        yield from (Mend(gpu, pairs) for gpu in near if (pairs := _with_gpu(address, name, gpu)))
+    elif near and len(item.loc) == 2 and typed:  # a line of prices or powers
+        wrong = str(item.loc[1])
+        yield from (Mend(gpu, _with(address, control, typed.replace(wrong, gpu))) for gpu in near)
+    else:
+        yield from (
+            Mend(value or f"without {control.replace('_', ' ')}", _with(address, control, value))
+            for value in _values(address, control, typed)
+        )
+
+
+def _values(address: Address, control: str, typed: str) -> Sequence[str]:
+    """Return values to try in a control; an empty one leaves it out."""
+    kind = network_kind(address.typed.get("name", ""))
+    if control == "predictor":
+        return near_names(typed, BY_NAME)
+    if control == "coverage":
+        percent = number_of(typed)
+        return [f"{percent / 100:g}"] if not isinstance(percent, str) and 1 < percent < 100 else []
+    if control == "mode" and kind is not None and typed not in kind.modes:
+        return near_names(typed, kind.modes) or kind.modes
+    if kind is not None and typed and control == ("sequence" if kind.images else "image_size"):
+        return [""]
+    choices = next((field.choices for field in address.fields if field.name == control), ())
+    return near_names(typed, choices) if typed and typed not in choices else []
+
+
+def _with(address: Address, control: str, value: str) -> Pairs:
+    if control == "op":  # another operator has other fields
+        return [("kind", address.kind), ("op", value), *address.shared_pairs]
+    kept = [(name, other) for name, other in address.pairs if name != control]
+    return [*kept, (control, value)] if value else kept
+
+
+def _with_gpu(address: Address, wrong: str, gpu: str) -> Pairs:
+    """Return the address with this GPU in place of the wrong one; nothing if the address does not have that."""
+    if wrong not in (*address.gpus, address.common.get("on")):
+        return []
+    return [(name, gpu if name in ("gpu", "on") and value == wrong else value) for name, value in address.pairs]

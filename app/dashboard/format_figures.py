@@ -75,11 +75,6 @@ def amount(value: float, unit: str) -> str:
     return short(value, unit) if unit == "J" else f"{value:,.{decimals([value])}f} {unit}"
 
 
-def plain(note: str) -> str:
-    """Return a note of the API without its names of fields."""
-    return note.replace("energy_j with power_source ", "Energy from power ")
-
-
 def workload_line(workload: Mapping[str, Any]) -> str:
     """Return a workload of the API in one line."""
     named = workload.get("op") or workload.get("name") or workload.get("kind")

@@ -6,14 +6,14 @@ import re
 from math import isfinite
 from typing import Any
 
-from app.dashboard.field import Field
-from app.errors import BadInput, FieldError
+from app.dashboard.forms import FormField, Path
+from app.errors import BadInput, FieldError, Malformed
 from app.wire.decoding import decode_plain
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+def put(workload: dict[str, Any], path: Path, value: Any) -> None:
     """Set the value at its path, creating objects and lists on the way."""
     if path[0] == "operators":
         workload.setdefault("operators", [{}])[0][path[2]] = value
@@ -23,7 +23,7 @@ def put(workload: dict[str, Any], path: tuple[str | int, ...], value: Any) -> No
     workload[str(path[-1])] = value
 
 
-def value_of(field: Field, text: str) -> Any:
+def value_of(field: FormField, text: str) -> Any:
     """Return the JSON value of a control. Raises BadInput for what no value can be read from."""
     if field.control == "number":
         return number_of(text)
@@ -52,19 +52,18 @@ def number_of(text: str) -> int | float | str:
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def json_of(name: str, loc: tuple[str | int, ...], text: str) -> Any:
+def json_of(name: str, loc: Path, text: str) -> Any:
     """Return the value of JSON text. Raises BadInput that names the control."""
     try:
         return decode_plain(text.encode("utf-8", "surrogatepass"))
     except BadInput as error:
-        reason = error.detail.removeprefix("The body is not valid JSON: ").removesuffix(".")
-        message = f"not valid JSON: {reason}"
+        message = f"not valid JSON: {(isinstance(error, Malformed) and error.reason) or error.detail.removesuffix('.')}"
         if name == "config" and _REPOSITORY.fullmatch(text):
             message = f"{text!r} is a name on Hugging Face: paste the text of its config.json"
         raise BadInput(message, errors=[FieldError(loc, message)]) from None
 
 
-def pairs_of(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
+def pairs_of(loc: Path, text: str) -> dict[str, Any]:
     """Return the numbers of lines of a name and a number. Raises BadInput that names the line."""
     pairs: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -82,5 +81,5 @@ def pairs_of(loc: tuple[str | int, ...], text: str) -> dict[str, Any]:
 
 def _plain_number(figure: str) -> str:
     """Return the number in a figure with a currency, a unit or a decimal comma; an example where it has none."""
-    found = re.search(r"\d+(?:[.,]\d+)?", figure)
-    return found[0].replace(",", ".") if found else "0.8"
+    plain = re.search(r"\d+(?:[.,]\d+)?", figure)
+    return plain[0].replace(",", ".") if plain else "0.8"

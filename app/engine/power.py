@@ -12,15 +12,15 @@ GIVEN, MEASURED, ELSEWHERE, BOARD = "request", "measured", "measured on other GP
 ESTIMATED = "estimated from the load"
 NOTES = {
     ESTIMATED: (
-        f"energy_j with power_source {ESTIMATED!r} assumes a share of the board power by how busy compute units and "
+        f"{ESTIMATED!r} assumes a share of the board power by how busy compute units and "
         "memory are, which may be a quarter off"
     ),
     BOARD: (
-        f"energy_j with power_source {BOARD!r} assumes the board power, an upper bound; its interval begins "
+        f"{BOARD!r} assumes the board power, an upper bound; its interval begins "
         f"at {IDLE_SHARE:.0%} of it, the draw of an idle card"
     ),
     ELSEWHERE: (
-        f"energy_j with power_source {ELSEWHERE!r} assumes the share of the board power that other GPUs draw when as "
+        f"{ELSEWHERE!r} assumes the share of the board power that other GPUs draw when as "
         "busy, which may be a quarter off"
     ),
 }
@@ -35,10 +35,10 @@ class Power(NamedTuple):
     source: str
 
 
-def power_notes(sources: Iterable[str | None]) -> list[str]:
-    """Return the notes about these power sources, each once."""
+def power_notes(sources: Iterable[str | None], subject: str = "energy_j with power_source") -> list[str]:
+    """Return the notes about these power sources, each once; `subject` names what was computed from the power."""
     known = set(sources)
-    return [note for source, note in NOTES.items() if source in known]
+    return [f"{subject} {note}" for source, note in NOTES.items() if source in known]
 
 
 def stated_power(watts: float) -> Power:

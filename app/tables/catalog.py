@@ -58,7 +58,8 @@ class Catalog:
         found = self.find(name)
         if found is None:
             shown = name if len(name) <= 100 else f"{name[:100]}..."
-            raise NotFound(f"No GPU is called {shown!r}; GET /gpus lists them.", near=self.near(name))
+            route = "; GET /gpus lists them"
+            raise NotFound(f"No GPU is called {shown!r}{route}.", near=self.near(name), name=name, route=route)
         return found
 
     def near(self, name: str) -> list[str]:

@@ -138,7 +138,7 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
 def _first_error(error: Exception, form: Any) -> BadInput:
     """Return the error that ended the decoding of a long body."""
     if not isinstance(error, msgspec.ValidationError | OverflowError):
-        return Malformed(f"The body is not valid JSON: {error}.")
+        return Malformed(f"The body is not valid JSON: {error}.", reason=str(error))
     path, message = _point_at_field(*_split(str(error)))
     if message == UNKNOWN_FIELD:
         message += field_hint(str(path[-1]))
@@ -151,7 +151,7 @@ def _decode_leniently(body: bytes, error: Exception) -> Any:
     try:
         return json.loads(body.decode("utf-8-sig"))
     except ValueError:
-        raise Malformed(f"The body is not valid JSON: {error}.") from None
+        raise Malformed(f"The body is not valid JSON: {error}.", reason=str(error)) from None
 
 
 def _not_finite(raw: Any) -> Path | None:

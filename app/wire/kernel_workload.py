@@ -14,8 +14,8 @@ GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[st
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters are invisible in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]
 Count: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
-Flops: TypeAlias = Annotated[Count, about("Operations of the whole grid; a fused multiply-add is two")]
-Moved: TypeAlias = Annotated[Count, about("Bytes that the whole grid reads and writes")]
+Flops: TypeAlias = Annotated[Count, about("Operations of the whole grid; a fused multiply-add is two", title="FLOPs")]
+Moved: TypeAlias = Annotated[Count, about("Bytes that the whole grid reads and writes", title="Bytes moved")]
 WorkingSet: TypeAlias = Annotated[Count, about("Distinct bytes that the whole grid touches")]
 Stride: TypeAlias = Annotated[Count, about("Bytes between what neighbouring lanes touch, where strided")]
 Atomics: TypeAlias = Annotated[Count, about("Atomic operations of the whole grid")]
@@ -24,8 +24,12 @@ LaneOperations: TypeAlias = Annotated[Count, about("Loads, stores, atomics and l
 # Whole numbers, also if a client writes them as 256.0.
 Threads: TypeAlias = Annotated[float, about("Threads of a block", ge=1, le=1e6, multiple_of=1)]
 Blocks: TypeAlias = Annotated[float, about("Blocks of the grid", ge=1, le=1e15, multiple_of=1)]
-Registers: TypeAlias = Annotated[float, about("32-bit ones of a thread", ge=0, le=65_536, multiple_of=1)]
-Bytes: TypeAlias = Annotated[float, about("Bytes of shared memory of a block", ge=0, le=1e12, multiple_of=1)]
+Registers: TypeAlias = Annotated[
+    float, about("32-bit ones of a thread", ge=0, le=65_536, multiple_of=1, title="Registers in a thread")
+]
+Bytes: TypeAlias = Annotated[
+    float, about("Bytes of shared memory of a block", ge=0, le=1e12, multiple_of=1, title="Shared bytes in a block")
+]
 Fraction: TypeAlias = Annotated[float, about("0: none; 1: every branch splits its warp", ge=0, le=1)]
 Ways: TypeAlias = Annotated[float, about("Lanes of a warp that meet in one bank", ge=0, le=1024)]
 # No kernel runs under a nanosecond or over ten days: outside this range the unit is wrong.
@@ -37,9 +41,9 @@ Dtype: TypeAlias = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_b
 class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
     """The problem's size in the kernel's own terms. What does not apply is left out or 0."""
 
-    n: Annotated[Count | None, about("Elements, or columns of the result")] = None
+    n: Annotated[Count | None, about("Elements, or columns of the result", title="Size n")] = None
     rows: Annotated[Count | None, about("Rows")] = None
-    cols: Annotated[Count | None, about("Columns")] = None
+    cols: Annotated[Count | None, about("Columns", title="Columns")] = None
     iterations: Annotated[Count | None, about("Repetitions inside the kernel")] = None
 
 
@@ -83,28 +87,42 @@ class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     """
 
     kind: Annotated[Literal["kernel"], about("Kind of the workload")]
-    name: Annotated[Name, about("Name of the kernel; groups measurements of one kernel")]
+    name: Annotated[Name, about("Name of the kernel; groups measurements of one kernel", title="Kernel")]
     flops: Flops
     bytes: Moved
-    threads_per_block: Annotated[Threads, about("Threads of a block")]
+    threads_per_block: Annotated[Threads, about("Threads of a block", title="Threads in a block")]
     blocks: Annotated[Blocks, about("Blocks of the grid")]
     registers_per_thread: Registers
     shared_memory_per_block: Bytes
-    working_set_bytes: Annotated[WorkingSet, about("Distinct bytes that the whole grid touches")]
+    working_set_bytes: Annotated[
+        WorkingSet, about("Distinct bytes that the whole grid touches", title="Distinct bytes")
+    ]
     access_pattern: Annotated[AccessPattern, about("How neighbouring lanes of a warp access memory")]
-    dtype: Annotated[Dtype, about("Number format of weights and activations")]
+    dtype: Annotated[Dtype, about("Number format of weights and activations", title="Number format")]
     size: Size = None
-    stride_bytes: Annotated[Stride | None, about("Distance between the accesses of neighbouring lanes, bytes")] = None
+    stride_bytes: Annotated[
+        Stride | None, about("Distance between the accesses of neighbouring lanes, bytes", title="Stride, bytes")
+    ] = None
     atomic_operations: Annotated[Atomics | None, about("Atomic operations of the whole grid")] = None
-    atomic_addresses: Annotated[Addresses | None, about("Distinct addresses of the atomic operations")] = None
-    branch_divergence: Annotated[Fraction | None, about("0: none; 1: every branch splits its warp")] = None
-    lane_operations: Annotated[LaneOperations | None, about("Loads, stores, atomics and loop steps of all lanes")] = (
-        None
-    )
-    bank_conflict_ways: Annotated[Ways | None, about("Lanes of a warp that meet in one bank of shared memory")] = None
+    atomic_addresses: Annotated[
+        Addresses | None, about("Distinct addresses of the atomic operations", title="Addresses of atomics")
+    ] = None
+    branch_divergence: Annotated[
+        Fraction | None, about("0: none; 1: every branch splits its warp", title="Divergence")
+    ] = None
+    lane_operations: Annotated[
+        LaneOperations | None, about("Loads, stores, atomics and loop steps of all lanes", title="Operations of lanes")
+    ] = None
+    bank_conflict_ways: Annotated[
+        Ways | None, about("Lanes of a warp that meet in one bank of shared memory", title="Ways of bank conflicts")
+    ] = None
     measured: Annotated[
         list[MeasuredKernel],
-        about("Measured launches of this kernel or of related ones; more of them narrow the interval", max_length=500),
+        about(
+            "Measured launches of this kernel or of related ones; more of them narrow the interval",
+            max_length=500,
+            title="Measured on",
+        ),
     ] = []
 
     def __post_init__(self) -> None:

@@ -35,9 +35,12 @@ Config: TypeAlias = Annotated[
     dict[str, Any] | None, about("A config.json of Hugging Face, or of a transformer of Diffusers")
 ]
 SequenceLength: TypeAlias = Annotated[
-    Tokens | None, about("Tokens per sequence; in decode the context length, including the new token")
+    Tokens | None,
+    about("Tokens per sequence; in decode the context length, including the new token", title="Context length"),
 ]
-CacheDtype: TypeAlias = Annotated[KvDtype | None, about("Number format of the KV cache; absent: that of attention")]
+CacheDtype: TypeAlias = Annotated[
+    KvDtype | None, about("Number format of the KV cache; absent: that of attention", title="KV cache")
+]
 
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -50,24 +53,34 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     products. `zero` is the stage of ZeRO.
     """
 
-    data: Annotated[Devices, about("Replicas that share the batch")] = 1
-    tensor: Annotated[Devices, about("Devices that share each layer")] = 1
-    pipeline: Annotated[Devices, about("Stages of whole layers")] = 1
-    context: Annotated[Devices, about("Devices that share each sequence and exchange its keys and values")] = 1
-    virtual_pipeline: Annotated[
-        Devices, about("Chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)")
+    data: Annotated[Devices, about("Replicas that share the batch", title="Data-parallel devices")] = 1
+    tensor: Annotated[Devices, about("Devices that share each layer", title="Tensor-parallel devices")] = 1
+    pipeline: Annotated[Devices, about("Stages of whole layers", title="Pipeline stages")] = 1
+    context: Annotated[
+        Devices,
+        about(
+            "Devices that share each sequence and exchange its keys and values", title="Devices that share a sequence"
+        ),
     ] = 1
-    expert: Annotated[Devices, about("Devices, out of data x tensor, that share the experts")] = 1
+    virtual_pipeline: Annotated[
+        Devices,
+        about(
+            "Chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)", title="Chunks of layers per stage"
+        ),
+    ] = 1
+    expert: Annotated[
+        Devices, about("Devices, out of data x tensor, that share the experts", title="Expert-parallel devices")
+    ] = 1
     attention_data: Annotated[
         Devices, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
     ] = 1
     microbatches: Annotated[Devices, about("Microbatches of a step, per replica")] = 1
-    nodes: Annotated[Devices, about("Machines of the devices")] = 1
+    nodes: Annotated[Devices, about("Machines of the devices", title="Machines")] = 1
     sequence: Annotated[bool, about("Also split the layers between tensor-parallel ones")] = False
     tensor_overlap: Annotated[
         bool, about("Collectives of tensor parallelism run beside the products they feed, a shard at a time")
     ] = False
-    zero: Annotated[Literal[0, 1, 2, 3], about("Stage of ZeRO, 0 to 3")] = 0
+    zero: Annotated[Literal[0, 1, 2, 3], about("Stage of ZeRO, 0 to 3", title="ZeRO stage")] = 0
     schedule: Annotated[PipelineSchedule, about("Order of a pipeline's microbatches")] = "1f1b"
     network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
         25e9
@@ -85,22 +98,37 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     batch: Annotated[
         Batch, about("Sequences or images of a step, over all data-parallel devices and accumulated steps")
     ] = 1
-    fused: Annotated[bool, about("Element-wise operators run with those that feed them")] = False
+    fused: Annotated[
+        bool, about("Element-wise operators run with those that feed them", title="Element-wise operators are fused")
+    ] = False
     memory_format: Annotated[
         MemoryFormat,
-        about("Layout of images in memory: channel after channel (NCHW, PyTorch's default), or channels last"),
+        about(
+            "Layout of images in memory: channel after channel (NCHW, PyTorch's default), or channels last",
+            title="Layout of images",
+        ),
     ] = "channels_first"
     optimizer: Annotated[Optimizer, about("Optimizer of a training step; none omits the update")] = "adam"
     recompute: Annotated[
         bool | Literal["full", "selective"],
-        about("Backward computes activations again: of whole layers (true, full) or of attention's scores"),
+        about(
+            "Backward computes activations again: of whole layers (true, full) or of attention's scores",
+            title="Activations are recomputed",
+        ),
     ] = False
-    gradient_accumulation: Annotated[Devices, about("Steps whose gradients add up to one update")] = 1
+    gradient_accumulation: Annotated[
+        Devices, about("Steps whose gradients add up to one update", title="Accumulated steps")
+    ] = 1
     parallelism: Annotated[ParallelismIn, about("How the network is split over devices")] = ParallelismIn()
-    dataset_size: Annotated[Samples | None, about("Sequences or images of an epoch")] = None
+    dataset_size: Annotated[Samples | None, about("Sequences or images of an epoch", title="Samples in an epoch")] = (
+        None
+    )
     software: Annotated[
         Name | None,
-        about("Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator"),
+        about(
+            "Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator",
+            title="Software stack",
+        ),
     ] = None
 
 
@@ -133,21 +161,31 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
 
     kind: Annotated[Literal["model"], about("Kind of the workload")]
     config: Config = None
-    name: Annotated[Name | None, about("A built-in transformer or ConvNet, in place of `config`")] = None
+    name: Annotated[Name | None, about("A built-in transformer or ConvNet, in place of `config`", title="Network")] = (
+        None
+    )
     mode: Annotated[
         Mode, about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)")
     ] = "inference"
     sequence: SequenceLength = None
-    image_size: Annotated[Pixels | None, about("Pixels of one side; of diffusion transformers the height")] = None
+    image_size: Annotated[
+        Pixels | None, about("Pixels of one side; of diffusion transformers the height", title="Image side, pixels")
+    ] = None
     image_width: Annotated[
-        Pixels | None, about("Pixels of a row of a diffusion transformer's image; absent: image_size")
+        Pixels | None,
+        about("Pixels of a row of a diffusion transformer's image; absent: image_size", title="Frame's width, pixels"),
     ] = None
     frames: Annotated[Frames | None, about("Frames of a diffusion transformer's video")] = None
     part: Annotated[
         DiffusionPart | None,
-        about("Part of a diffusion model that the step is: its denoiser (absent), text encoders or autoencoder"),
+        about(
+            "Part of a diffusion model that the step is: its denoiser (absent), text encoders or autoencoder",
+            title="Part of a diffusion model",
+        ),
     ] = None
-    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations")] = None
+    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations", title="Number format")] = (
+        None
+    )
     attention: Annotated[Attention | None, about("eager: separate products and softmax; fused, flash: one kernel")] = (
         None
     )
@@ -157,9 +195,13 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
         Literal["all"] | TrainableIn,
         about("What training changes: all weights, or low-rank adapters beside frozen ones"),
     ] = "all"
-    input_copy: Annotated[InputCopy, about("Host memory from which the step first copies its input to the devices")] = (
-        "none"
-    )
+    input_copy: Annotated[
+        InputCopy,
+        about(
+            "Host memory from which the step first copies its input to the devices",
+            title="Input copied from host memory",
+        ),
+    ] = "none"
 
 
 class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -172,13 +214,13 @@ class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     kind: Annotated[Literal["graph"], about("Kind of the workload")]
     graph: Annotated[dict[str, Any] | None, about("The network in the JSON form")] = None
     graph_id: Annotated[Name | None, about("Identifier returned by POST /graphs")] = None
-    dims: Annotated[dict[Dim, Extent], about("Sizes of the graph's named dimensions")] = {}
+    dims: Annotated[dict[Dim, Extent], about("Sizes of the graph's named dimensions", title="Named dimensions")] = {}
     mode: Annotated[
         Literal["inference", "training"],
         about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)"),
     ] = "inference"
     sequence: SequenceLength = None
-    dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own")] = None
+    dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own", title="Number format")] = None
 
 
 class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):

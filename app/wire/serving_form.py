@@ -43,14 +43,18 @@ class ServingParallelism(Struct, forbid_unknown_fields=True, kw_only=True, froze
     attention, and the rest of them share each.
     """
 
-    tensor: Annotated[Devices, about("Devices that share each layer")] = 1
-    pipeline: Annotated[Devices, about("Stages of whole layers")] = 1
-    expert: Annotated[Devices, about("Devices of an engine that share the experts")] = 1
+    tensor: Annotated[Devices, about("Devices that share each layer", title="GPUs per replica")] = 1
+    pipeline: Annotated[Devices, about("Stages of whole layers", title="Pipeline stages")] = 1
+    expert: Annotated[Devices, about("Devices of an engine that share the experts", title="Expert-parallel GPUs")] = 1
     attention_data: Annotated[
-        Devices, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
+        Devices,
+        about(
+            "Replicas of attention among the tensor-parallel devices; the rest of them share each",
+            title="Replicas of attention",
+        ),
     ] = 1
     replicas: Annotated[Devices, about("Engines, among which requests are dealt evenly")] = 1
-    nodes: Annotated[Devices, about("Machines of an engine")] = 1
+    nodes: Annotated[Devices, about("Machines of an engine", title="Machines")] = 1
     network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
         25e9
     )
@@ -85,7 +89,7 @@ class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     layers.
     """
 
-    tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **_WHOLE)]
+    tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **_WHOLE, title="Drafted tokens")]
     acceptance: Annotated[
         float, about("Probability that a drafted token is kept, given that those before it were", ge=0, le=1)
     ]
@@ -117,30 +121,41 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 
     kind: Annotated[Literal["serving"], about("Kind of the workload")]
     config: Config = None
-    name: Annotated[Name | None, about("A built-in transformer, in place of `config`")] = None
-    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations")] = None
+    name: Annotated[Name | None, about("A built-in transformer, in place of `config`", title="Model")] = None
+    dtype: Annotated[
+        NetworkDtype | None, about("Number format of weights and activations; absent: as published", title="Weights")
+    ] = None
     kv_dtype: CacheDtype = None
-    software: Annotated[Name, about("Serving stack: vllm, sglang or trtllm, with or without a version")] = "vllm"
+    software: Annotated[
+        Name, about("Serving stack: vllm, sglang or trtllm, with or without a version", title="Serving stack")
+    ] = "vllm"
     parallelism: Annotated[
         ServingParallelism, about("How an engine is split over devices, and how many engines there are")
     ] = ServingParallelism()
     input_tokens: Annotated[ServedTokens | None, about("Most tokens of a prompt; absent with a trace")] = None
     output_tokens: Annotated[ServedTokens | None, about("Most tokens of an answer; absent with a trace")] = None
-    length_spread: Annotated[Fraction, about("Lengths are uniform in (1 - this) to 1 of those given")] = 0.2
+    length_spread: Annotated[
+        Fraction, about("Lengths are uniform in (1 - this) to 1 of those given", title="Spread of lengths")
+    ] = 0.2
     load: Annotated[ServingLoad, about("One of concurrency, rate_per_s, burst and trace")]
-    prefix_hit: Annotated[Fraction, about("Share of a prompt that the engine's cache holds already")] = 0.0
+    prefix_hit: Annotated[
+        Fraction, about("Share of a prompt that the engine's cache holds already", title="Prefix hits")
+    ] = 0.0
     max_batched_tokens: Annotated[
-        BudgetTokens | None, about("Most tokens of a step of an attention replica; absent: the stack's default")
+        BudgetTokens | None,
+        about("Most tokens of a step of an attention replica; absent: the stack's default", title="Tokens of a step"),
     ] = None
     max_sequences: Annotated[
-        InFlight | None, about("Most sequences of an attention replica at once; absent: the stack's default")
+        InFlight | None,
+        about("Most sequences of an attention replica at once; absent: the stack's default", title="Sequences"),
     ] = None
     memory_share: Annotated[
         Annotated[float, Meta(gt=0, le=1)] | None,
         about("Share of a GPU's memory that the engine may use; absent: the stack's default"),
     ] = None
     prefill_wait_steps: Annotated[
-        WaitSteps | None, about("Most decode steps that prompts wait for others; absent: the stack's default")
+        WaitSteps | None,
+        about("Most decode steps that prompts wait for others; absent: the stack's default", title="Wait of prompts"),
     ] = None
     prefill_wait_tokens: Annotated[
         BudgetTokens | None, about("Tokens of waiting prompts that end their wait; absent: no number of them")

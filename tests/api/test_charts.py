@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from app.cli import compare, plan, predict, predictors
 from app.config import Settings
-from app.dashboard.charts.titles import workload_title
+from app.dashboard.charts.answers import workload_title
 
 pytestmark = pytest.mark.slow
 

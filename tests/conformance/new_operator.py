@@ -11,7 +11,7 @@ import msgspec
 from app.api.openapi import _document
 from app.bands.conformal import Intervals
 from app.config import CHECKOUT, Settings
-from app.dashboard.fields import example
+from app.dashboard.forms import example
 from app.engine.curated import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
 from app.engine.gpu_rows import Snapshot

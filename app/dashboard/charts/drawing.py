@@ -20,7 +20,7 @@ _DOT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Segment:
     """A straight line."""
 
     x1: float
@@ -32,7 +32,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class Polyline:
     """Straight lines from point to point."""
 
     points: Sequence[tuple[float, float]]
@@ -41,7 +41,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class Disc:
     """A filled circle."""
 
     x: float
@@ -50,7 +50,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class Text:
     """A line of text with its baseline at y."""
 
     x: float
@@ -60,7 +60,7 @@ class Label:
     size: int = 12
 
 
-Shape: TypeAlias = Rule | Curve | Dot | Label
+Shape: TypeAlias = Segment | Polyline | Disc | Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ def as_svg(drawing: Drawing) -> bytes:
 
 
 def _element(shape: Shape) -> str:
-    if isinstance(shape, Rule):
+    if isinstance(shape, Segment):
         ends = f'x1="{shape.x1:.1f}" y1="{shape.y1:.1f}" x2="{shape.x2:.1f}" y2="{shape.y2:.1f}"'
         return f'<line {ends} stroke="{shape.colour}" stroke-width="{shape.width}"/>'
-    if isinstance(shape, Curve):
+    if isinstance(shape, Polyline):
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
         return f'<polyline points="{points}" fill="none" stroke="{shape.colour}" stroke-width="{shape.width}"/>'
-    if isinstance(shape, Dot):
+    if isinstance(shape, Disc):
         return f'<circle cx="{shape.x:.1f}" cy="{shape.y:.1f}" r="{_DOT:g}" fill="{shape.colour}"/>'
     place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="{shape.anchor}" font-size="{shape.size}"'
     return f"<text {place}>{escape(shape.text)}</text>"
@@ -124,13 +124,13 @@ def _png(drawing: Drawing) -> bytes:
 def _paint(pen: ImageDraw.ImageDraw, shape: Shape, scale: int) -> None:
     from PIL import ImageFont  # noqa: PLC0415
 
-    if isinstance(shape, Rule):
+    if isinstance(shape, Segment):
         ends = [scale * end for end in (shape.x1, shape.y1, shape.x2, shape.y2)]
         pen.line(ends, fill=shape.colour, width=scale * shape.width)
-    elif isinstance(shape, Curve):
+    elif isinstance(shape, Polyline):
         points = [(scale * x, scale * y) for x, y in shape.points]
         pen.line(points, fill=shape.colour, width=scale * shape.width, joint="curve")
-    elif isinstance(shape, Dot):
+    elif isinstance(shape, Disc):
         pen.circle((scale * shape.x, scale * shape.y), scale * _DOT, fill=shape.colour)
     else:
         anchor = {"start": "ls", "middle": "ms", "end": "rs"}[shape.anchor]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from app.dashboard.charts.drawing import Curve, Dot, Drawing, Label, Rule, Shape
+from app.dashboard.charts.drawing import Disc, Drawing, Polyline, Segment, Shape, Text
 from app.errors import BadInput
 
 Line = Sequence[tuple[float, float]]
@@ -45,21 +45,21 @@ def line_chart(
     x = _Axis([p[0] for p in points], _LEFT, _WIDTH - _RIGHT)
     y = _Axis([p[1] for p in points], _HEIGHT - _BOTTOM, _TOP)
     shapes: list[Shape] = [
-        Label(_LEFT, 20, title, size=15),
-        Label(_LEFT, 40, f"{y_label} (log scale)"),
-        Label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, f"{x_label} (log scale)", "middle"),
+        Text(_LEFT, 20, title, size=15),
+        Text(_LEFT, 40, f"{y_label} (log scale)"),
+        Text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, f"{x_label} (log scale)", "middle"),
     ]
     values = sorted({p[0] for p in points})
     for value in values if len(values) <= _MOST_TICKS else x.decades():
-        shapes += [Rule(x(value), y.start, x(value), y.end), Label(x(value), y.start + 18, f"{value:g}", "middle")]
+        shapes += [Segment(x(value), y.start, x(value), y.end), Text(x(value), y.start + 18, f"{value:g}", "middle")]
     for value in y.decades():
-        shapes += [Rule(x.start, y(value), x.end, y(value)), Label(x.start - 6, y(value) + 4, f"{value:g}", "end")]
-    shapes += [Curve([(x(a), y(b)) for a, b in guide], _GUIDE, 1) for guide in guides]
+        shapes += [Segment(x.start, y(value), x.end, y(value)), Text(x.start - 6, y(value) + 4, f"{value:g}", "end")]
+    shapes += [Polyline([(x(a), y(b)) for a, b in guide], _GUIDE, 1) for guide in guides]
     for k, (name, line) in enumerate(lines.items()):
         colour, at = _COLOURS[k % len(_COLOURS)], _TOP + 12 + 18 * k
-        shapes.append(Curve([(x(a), y(b)) for a, b in line], colour))
-        shapes += [Dot(x(a), y(b), colour) for a, b in line]
-        shapes += [Rule(x.end + 12, at, x.end + 32, at, colour, 2), Label(x.end + 38, at + 4, name)]
+        shapes.append(Polyline([(x(a), y(b)) for a, b in line], colour))
+        shapes += [Disc(x(a), y(b), colour) for a, b in line]
+        shapes += [Segment(x.end + 12, at, x.end + 32, at, colour, 2), Text(x.end + 38, at + 4, name)]
     return Drawing(_WIDTH, _HEIGHT, shapes, title)
 
 
@@ -73,16 +73,16 @@ def interval_chart(bars: Sequence[Bar], *, title: str, note: str, x_label: str) 
     bottom = _TOP + _ROW * len(bars)
     x = _Axis([end for bar in bars for end in (bar.middle, _low(bar), bar.high)], _NAMES, _WIDTH - 20)
     shapes: list[Shape] = [
-        Label(20, 20, title, size=15),
-        Label(20, 40, note),
-        Label((x.start + x.end) / 2, bottom + 44, f"{x_label} (log scale)", "middle"),
+        Text(20, 20, title, size=15),
+        Text(20, 40, note),
+        Text((x.start + x.end) / 2, bottom + 44, f"{x_label} (log scale)", "middle"),
     ]
     for value in x.decades():
-        shapes += [Rule(x(value), _TOP, x(value), bottom), Label(x(value), bottom + 18, f"{value:g}", "middle")]
+        shapes += [Segment(x(value), _TOP, x(value), bottom), Text(x(value), bottom + 18, f"{value:g}", "middle")]
     for k, bar in enumerate(bars):
         colour, at = _COLOURS[bar.marked], _TOP + _ROW * (k + 0.5)
-        shapes += [Label(_NAMES - 8, at + 4, bar.name, "end"), Rule(x(_low(bar)), at, x(bar.high), at, colour, 2)]
-        shapes.append(Dot(x(bar.middle), at, colour))
+        shapes += [Text(_NAMES - 8, at + 4, bar.name, "end"), Segment(x(_low(bar)), at, x(bar.high), at, colour, 2)]
+        shapes.append(Disc(x(bar.middle), at, colour))
     return Drawing(_WIDTH, bottom + 56, shapes, title)
 
 

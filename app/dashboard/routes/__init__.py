@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.dashboard.routes import accuracy, compare, detail, gpus, interface, measured, scaling, serving, sign_in
+from app.dashboard.routes import accuracy, catalogue, compare, detail, measured, scaling, serving, sign_in
 from app.dashboard.routes.shell import missing
 
 __all__ = ["ROUTERS", "missing"]
@@ -14,7 +14,6 @@ ROUTERS = (
     serving.router,
     accuracy.router,
     measured.router,
-    gpus.router,
-    interface.router,
+    catalogue.router,
     sign_in.router,
 )

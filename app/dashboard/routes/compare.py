@@ -9,13 +9,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
-from app.dashboard.batch_curves import batch_curves
-from app.dashboard.charts.answers import ranking_chart
-from app.dashboard.charts.titles import workload_title
-from app.dashboard.compare import compare_body, split_controls
-from app.dashboard.form_controls import controls
-from app.dashboard.ranked_figures import RANK_LABELS, decimals_of, figures_of
-from app.dashboard.ranking import groups_of
+from app.dashboard.address import compare_body
+from app.dashboard.charts.answers import ranking_chart, workload_title
+from app.dashboard.charts.page_curves import batch_curves
+from app.dashboard.choices import controls
+from app.dashboard.ranking import RANK_LABELS, decimals_of, figures_of, groups_of, split_controls
 from app.dashboard.routes.shell import (
     AddressDep,
     as_json,
@@ -27,6 +25,7 @@ from app.dashboard.routes.shell import (
     wants_json,
     wants_svg,
 )
+from app.engine.power import power_notes
 from app.errors import GpucastError
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
@@ -45,8 +44,8 @@ def show(
         return page(request, "compare.html", waits=True, **shown)
     try:
         body = compare_body(address)
-        wanted = read_compare(msgspec.json.encode(body))
-        answer = compare(holder.snapshot, wanted, max_rows=settings.max_batch_rows, graphs=graphs)
+        compare_request = read_compare(msgspec.json.encode(body))
+        answer = compare(holder.snapshot, compare_request, max_rows=settings.max_batch_rows, graphs=graphs)
     except GpucastError as error:
         if wants_answer(request):
             raise
@@ -65,10 +64,11 @@ def show(
         decimals_of=decimals_of,
         ranked=figures[answer.rank_by],
         known=known,
+        notes=power_notes((row.power_source for row in answer.ranking), "Energy from power"),
         groups=groups_of(answer.ranking, answer.rank_by),
         ranks={row.gpu: row.rank for row in answer.ranking},
         split=split_controls,
-        curves=batch_curves(holder.snapshot, wanted, form, answer.ranking, max_rows=settings.max_batch_rows),
+        curves=batch_curves(holder.snapshot, compare_request, form, answer.ranking, max_rows=settings.max_batch_rows),
         curl=command(request, "/compare", body),
         **shown,
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
@@ -33,21 +32,25 @@ def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response
         "pairs": list(parameters.items()),
     }
     try:
-        found = list_measurements(_query({"limit": str(ROWS)} | parameters), database, holder)
+        rows = list_measurements(_query({"limit": str(ROWS)} | parameters), database, holder)
     except GpucastError as error:
         complaints = {str(item.loc[0]): [item.msg] for item in error.errors} or {"gpu": [error.detail]}
         return page(request, "measured.html", status=error.status, error=error, complaints=complaints, **shown)
-    return page(request, "measured.html", found=found, **shown)
+    return page(request, "measured.html", found=rows, **shown)
 
 
 def _query(parameters: dict[str, str]) -> MeasurementQuery:
     try:
         return MeasurementQuery.model_validate(parameters)
     except ValidationError as error:
-        wrong = [FieldError((str(item["loc"][0]),), _said(item["msg"], item["input"])) for item in error.errors()]
+        wrong = [_field_error(str(item["loc"][0]), item["msg"], str(item["input"])) for item in error.errors()]
         raise BadInput(wrong[0].msg, errors=wrong) from None
 
 
-def _said(message: str, given: Any) -> str:
-    near = near_names(str(given), re.findall(r"'(\w+)'", message))
-    return f"{message}, got {str(given)[:60]!r}" + (f": did you mean {' or '.join(near)}?" if near else "")
+def _field_error(name: str, message: str, given: str) -> FieldError:
+    """Return the error of a filter with what was given, and the choices near it."""
+    field = MeasurementQuery.model_fields.get(name)
+    choices = [value for kind in get_args(field and field.annotation) for value in get_args(kind)]
+    near = near_names(given, [value for value in choices if isinstance(value, str)])
+    hint = f": did you mean {' or '.join(near)}?" if near else ""
+    return FieldError((name,), f"{message}, got {given[:60]!r}{hint}")

@@ -1,7 +1,9 @@
-"""GET /scaling: throughput of a network over devices and over batch sizes."""
+"""GET /scaling: throughput of a network over devices and over batch sizes, each point a POST /predict."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,10 +11,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.dashboard.charts.answers import scaling_chart
+from app.dashboard.charts.answers import scaling_chart, workload_title
 from app.dashboard.charts.drawing import Drawing
-from app.dashboard.charts.titles import workload_title
-from app.dashboard.form_controls import controls
+from app.dashboard.choices import controls
 from app.dashboard.routes.shell import (
     AddressDep,
     as_json,
@@ -24,9 +25,51 @@ from app.dashboard.routes.shell import (
     wants_json,
     wants_svg,
 )
-from app.dashboard.scaling import BATCHES, DEVICES, MOST_GPUS, Scaling, scaling
-from app.errors import GpucastError
+from app.engine.gpu_rows import Snapshot
+from app.errors import BadInput, FieldError, GpucastError
+from app.services.models.scaling import Point, scaling_curves
+from app.wire.network_form import ModelRequest
+from app.wire.predict_body import Request as AnyRequest
 from app.wire.predict_body import read_request
+
+# Limits for a readable chart, and for answers within a second.
+MOST_GPUS, MOST_SIZES = 6, 10
+DEVICES, BATCHES = "1,2,4,8,16", "1,2,4,8,16,32,64"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Points over devices at the requested batch, and over batch sizes on one device."""
+
+    devices: Sequence[Point]
+    batches: Sequence[Point]
+
+
+def scaling(
+    snapshot: Snapshot, request: AnyRequest, *, devices: str, batches: str, strong: bool, max_rows: int
+) -> Scaling:
+    """Return both curves of a network. Raises BadInput for other workloads and invalid lists.
+
+    `strong` splits the requested batch over the devices instead of giving it to each.
+    """
+    if not isinstance(request, ModelRequest):
+        message = "only models by name or configuration have scaling curves"
+        raise BadInput(message, errors=[FieldError(("workload",), message)])
+    counts, sizes = sizes_of("devices", devices), sizes_of("batches", batches)
+    batch = int(request.workload.batch)
+    over_devices = scaling_curves(snapshot, request, devices=counts, batches=[batch], strong=strong, max_rows=max_rows)
+    return Scaling(over_devices, scaling_curves(snapshot, request, devices=[1], batches=sizes, max_rows=max_rows))
+
+
+def sizes_of(name: str, text: str) -> list[int]:
+    """Return the distinct integers of a comma-separated list, sorted."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    good = all(part.isascii() and part.isdigit() and 1 <= len(part) < 8 and int(part) for part in parts)
+    if not parts or not good or len(parts) > MOST_SIZES:
+        message = f"expected one to {MOST_SIZES} comma-separated whole numbers, not {text[:60]!r}"
+        raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)])
+    return sorted({int(part) for part in parts})
+
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,34 +1,147 @@
-"""GET /serving: an LLM behind a serving engine, under a load and around it."""
+"""GET /serving: an LLM behind a serving engine: POST /compare under the load, and the curves around it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
+from msgspec import Struct
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep
-from app.dashboard.charts.answers import served_curves_chart, served_ranking_chart
+from app.dashboard.address import Address, compare_body
+from app.dashboard.charts.answers import served_curves_chart, served_ranking_chart, workload_title
 from app.dashboard.charts.drawing import Drawing
-from app.dashboard.charts.titles import workload_title
-from app.dashboard.form_controls import controls
+from app.dashboard.charts.page_curves import first_token_chart, speed_chart
+from app.dashboard.choices import controls
+from app.dashboard.forms import LOADS, SERVING
 from app.dashboard.routes.shell import as_json, as_picture, command, page, refused, wants_answer, wants_json, wants_svg
-from app.dashboard.serving import (
-    MOST_CURVES,
-    ServingView,
-    cheapest,
-    limits_of,
-    missed,
-    model_pairs,
-    serving_address,
-    serving_body,
-    serving_view,
-    with_replicas,
-)
-from app.dashboard.serving_charts import first_token_chart, speed_chart
-from app.errors import GpucastError
-from app.services.compare.served_curves import PERCENTILES, Curves
+from app.engine.gpu_rows import Snapshot
+from app.engine.prices import today_utc
+from app.errors import BadInput, FieldError, GpucastError
+from app.services.compare.request import read_compare, resolve_candidates, to_predict_request
+from app.services.compare.served_compare import compare_served
+from app.services.compare.served_curves import PERCENTILES, Curves, Limits, served_curves
+from app.wire.compare_form import MOST_DEVICES
+from app.wire.served_choice_form import ComparedServing, ServingCompareResponse
+from app.wire.serving_form import ServingRequest
+
+# Most GPU types with curves: for readable charts, and answers within a second.
+MOST_CURVES = 6
+_GPUS = ("h100-sxm5-80gb", "h200-sxm-141gb")
+# Made up, for the first view alone; the form shows and replaces them.
+_PRICES = "h100-sxm5-80gb 2.50\nh200-sxm-141gb 3.50"
+_LIMITS = {"ttft_ms": "500", "tpot_ms": "50", "percentile": "90"}
+# Workloads of other pages whose model this one takes over.
+_MODELS = ("model", SERVING)
+
+
+class ServingView(Struct, frozen=True):
+    """The answer of POST /compare, and the curves of its first GPU types that fit."""
+
+    comparison: ServingCompareResponse
+    curves: list[Curves]
+
+
+def serving_address(query: Sequence[tuple[str, str]]) -> Address:
+    """Return the address of the page; without a load with the usual limits, and without anything an example."""
+    values = dict(query)
+    if values.get("kind", SERVING) not in _MODELS:
+        query = [(name, value) for name, value in query if name in ("gpu", "spec", "predictor", "prices", "powers")]
+    address = Address.of([*query, ("kind", SERVING)], (SERVING,), _GPUS)
+    first = {} if values.get("level") else dict(_LIMITS)
+    if not any(values.get(name) for name in ("name", "config", "gpu", "level", "prices")):
+        first["prices"] = _PRICES
+    return replace(address, common={**first, **address.common})
+
+
+def model_pairs(address: Address) -> list[tuple[str, str]]:
+    """Return the address of the same model and GPUs on the pages of single steps."""
+    kept = [(name, address.typed[name]) for name in ("name", "config", "dtype", "tensor") if name in address.typed]
+    prompt = address.typed.get("input_tokens", "")
+    step = [("mode", "prefill"), ("batch", "1"), ("sequence", prompt)]
+    return [("kind", "model"), *kept, *step, *address.shared_pairs]
+
+
+def serving_body(address: Address) -> dict[str, Any]:
+    """Return the POST /compare request of an address. Raises BadInput that names unreadable controls."""
+    load = address.typed["load"]
+    if load not in LOADS:
+        raise _refused(("workload", "load"), f"must be one of {', '.join(LOADS)}, got {load[:40]!r}")
+    body = compare_body(address)
+    split = body["workload"].get("parallelism", {})
+    if "tensor" in split and "max_devices" not in body:  # no other number of GPUs than is given
+        sizes = [split.get(name, 1) for name in ("tensor", "pipeline")]
+        devices = sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 1
+        body["max_devices"] = min(max(devices, 1), MOST_DEVICES)
+    if "rank_by" not in address.common:
+        body["rank_by"] = "cost_per_million_tokens" if "prices" in body else "tokens_per_s_per_gpu"
+    return body
+
+
+def limits_of(address: Address) -> Limits:
+    """Return the limits of an address. Raises BadInput that names the control."""
+    times = {name: _limit(address, name) for name in ("ttft_ms", "tpot_ms")}
+    percentile = address.common.get("percentile", "90")
+    if percentile not in map(str, PERCENTILES):
+        raise _refused(("percentile",), f"must be one of {', '.join(map(str, PERCENTILES))}, got {percentile[:40]!r}")
+    return Limits(times["ttft_ms"], times["tpot_ms"], int(percentile))
+
+
+def _limit(address: Address, name: str) -> float | None:
+    if name not in address.common:
+        return None
+    value = address.number(name)
+    if isinstance(value, str) or not 0 < value <= 1e9:
+        raise _refused((name,), f"expected a time in milliseconds over 0, got {str(value)[:40]!r}: empty for no limit")
+    return float(value)
+
+
+def _refused(loc: tuple[str, ...], message: str) -> BadInput:
+    return BadInput(f"{loc[-1]}: {message}", errors=[FieldError(loc, message)])
+
+
+def serving_view(snapshot: Snapshot, body: bytes, limits: Limits, *, max_rows: int) -> ServingView:
+    """Return the figures of the page. Raises NotFound, BadInput, TooLarge or NotTrained."""
+    request = read_compare(body)
+    served = to_predict_request(request)
+    assert isinstance(served, ServingRequest)
+    today = today_utc()
+    comparison = compare_served(snapshot, request, served, max_rows=max_rows, today=today)
+    refs = {one.spec.id: one.ref for one in resolve_candidates(snapshot, request, served, today)}
+    drawn = [row for row in comparison.ranking if row.memory.fits][:MOST_CURVES]
+    return ServingView(
+        comparison,
+        [served_curves(snapshot, served, refs[row.gpu], row, limits, max_rows=max_rows) for row in drawn],
+    )
+
+
+def cheapest(curves: Sequence[Curves]) -> Curves | None:
+    """Return the GPU type that keeps the limits at the least cost, or where no price is known the most tokens."""
+    able = [one for one in curves if one.best is not None]
+    priced = [one for one in able if one.best is not None and one.best.cost_per_million_tokens is not None]
+    if priced:
+        return min(priced, key=lambda one: one.best.cost_per_million_tokens)  # type: ignore[union-attr,arg-type,return-value]
+    return max(able, key=lambda one: one.best.tokens_per_s_per_gpu, default=None)  # type: ignore[union-attr]
+
+
+def missed(row: ComparedServing, limits: Limits) -> list[str]:
+    """Return which limits the load misses on a GPU type, in words."""
+    served = row.serving
+    pairs = (("TTFT", served.ttft_ms, limits.ttft_ms), ("TPOT", served.tpot_ms, limits.tpot_ms))
+    return [name for name, time, most in pairs if time is not None and most is not None and limits.at(time) > most]
+
+
+def with_replicas(row: ComparedServing, address: Address) -> int | None:
+    """Return how many engines bear the rate that saturates a row; None where more engines do not help."""
+    rate, highest = address.typed.get("level", ""), row.serving.highest_rate_per_s
+    if address.typed.get("load") != "rate_per_s" or highest <= 0.0:
+        return None
+    return row.parallelism.replicas * int(-(-float(rate) // (0.9 * highest)))
+
 
 router = APIRouter(include_in_schema=False)
 

@@ -18,9 +18,8 @@ from starlette.types import ASGIApp
 
 from app import __version__
 from app.dashboard import format_figures
-from app.dashboard.address import Address, curl
+from app.dashboard.address import Address, curl, mends
 from app.dashboard.charts.drawing import Drawing, as_svg
-from app.dashboard.mends import mends
 from app.errors import GpucastError
 
 WEB = Path(__file__).resolve().parents[1] / "web"
@@ -79,7 +78,6 @@ def _environment() -> Environment:
             "decimals",
             "number",
             "percent",
-            "plain",
             "short",
             "spread",
             "time",

@@ -43,8 +43,8 @@ def sign_in(
         return _form(request, _STALE, 403)
     holder.refresh()
     key = key.strip()
-    found = holder.keys.get(digest(key.encode("utf-8", "replace")))
-    if settings.needs_keys and (found is None or found.is_expired()):
+    known = holder.keys.get(digest(key.encode("utf-8", "replace")))
+    if settings.needs_keys and (known is None or known.is_expired()):
         return _form(request, _REFUSED, 401)
     answer = RedirectResponse(target if _is_here(target) else "/", 303)
     if settings.needs_keys:

@@ -139,12 +139,12 @@ def path_of(x: Axis, y: Axis, points: Iterable[tuple[float, float]]) -> str:
 def apart(lines: Sequence[Line]) -> list[Line]:
     """Return the lines with labels that do not cover one another: lower ones give way."""
     order = sorted(range(len(lines)), key=lambda k: lines[k].label.y)
-    found, last = list(lines), -1.0
+    placed, last = list(lines), -1.0
     for k in order:
         label = lines[k].label
         last = max(label.y, last + _GAP)
-        found[k] = replace(lines[k], label=replace(label, y=last))
-    return found
+        placed[k] = replace(lines[k], label=replace(label, y=last))
+    return placed
 
 
 def mark(x: Axis, y: Axis, at: tuple[float, float], text: str, line: int, *, rising: bool) -> Mark:

