@@ -83,7 +83,7 @@ def render_predictions(
                     SUPPORTS[support],  # type: ignore[arg-type]
                     MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
                     [Share("kernel", middle, 1.0, 1)],
-                    texts(warnings),
+                    texts(warnings) if warnings else [],
                     warnings,
                     [_operator(result, request, q)] if request.detail else None,
                 )
