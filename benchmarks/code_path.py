@@ -21,6 +21,7 @@ from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.operators.operators_form import OPERATORS_EXAMPLE
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from app.wire.serving_form import SERVING_EXAMPLE
 
 APP = str(CHECKOUT / "app") + "/"
 
@@ -44,11 +45,12 @@ def visited(snapshot: Snapshot, body: bytes) -> list[str]:
 
 
 def main() -> None:
-    """A kernel, an operator and a model, each asked once before it is counted."""
+    """Count a kernel, an operator, a model and a served model, each predicted once before."""
     snapshot = shipped_snapshot()
     workload = OPERATORS_EXAMPLE["workload"]
     operator = OPERATORS_EXAMPLE | {"workload": workload | {"operators": workload["operators"][:1]}}
-    for name, example in (("kernel", PREDICT_EXAMPLE), ("operator", operator), ("model", MODEL_EXAMPLE)):
+    examples = {"kernel": PREDICT_EXAMPLE, "operator": operator, "model": MODEL_EXAMPLE, "serving": SERVING_EXAMPLE}
+    for name, example in examples.items():
         body = msgspec.json.encode(example)
         visited(snapshot, body)
         path = visited(snapshot, body)

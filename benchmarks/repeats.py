@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from app.config import SEED_MEASUREMENTS
 from app.measure.output import POINTS
-from app.ops.stacks import is_eager
+from app.stacks.release import is_eager
 
 # Folders of second runs, beside those with the first ones.
 AGAIN, FIRST = ("again", "another-host"), ("", "unfused", "host-bound")

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from app.ops import OP_CODE, OPS
-from app.ops.stacks import is_eager
+from app.stacks.release import is_eager
 from benchmarks.own_rows import FOLDERS, GPUS, OwnRow, own_rows, predicted_ms
 from evaluation.study import shipped_snapshot
 

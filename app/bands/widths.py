@@ -21,8 +21,7 @@ HOST_COLLECTIVE = Band.symmetric(_BANDS.number("host_collective"))
 EAGER_HOST = Band(0.0, _BANDS.number("eager_host"))
 EAGER_HOST_OF_VERSION = Band(0.0, _BANDS.number("eager_host_of_version"))
 # What a served load's host and scheduler add to its steps: to the time per output token and to first token, by stack.
-SERVED_TOKEN = {stack: Band.symmetric(width) for stack, width in _BANDS.by_name("served_token").items()}
-SERVED_FIRST = {stack: Band.symmetric(width) for stack, width in _BANDS.by_name("served_first").items()}
+_SERVED_TOKEN, _SERVED_FIRST = _BANDS.by_name("served_token"), _BANDS.by_name("served_first")
 # Time per output token of other loads of a deployment that was measured.
 SHIFTED_LOAD = Band.symmetric(_BANDS.number("shifted_load"))
 # Power of a GPU without measurements of its own.
@@ -41,6 +40,12 @@ class Served(NamedTuple):
 def _served(name: str) -> Served:
     widths = _BANDS.by_name(name)
     return Served(Band.symmetric(widths["token"]), Band.symmetric(widths["first"]))
+
+
+def served_by(stack: str) -> Served:
+    """Return what a stack's host and scheduler add to its steps: of a stack without its own, the widest of all."""
+    widths = (of.get(stack, max(of.values())) for of in (_SERVED_TOKEN, _SERVED_FIRST))
+    return Served(*map(Band.symmetric, widths))
 
 
 # A load that was measured with the same version of its stack.

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec import Meta, Struct
 from msgspec.structs import fields as struct_fields
 
-from app.ops.stacks import STACKS
 from app.services.models.network_kinds import NetworkKind, networks_by_kind
 from app.services.models.resolve_networks import network_names
+from app.stacks.registry import serving_stacks
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 from app.wire.network_form import GraphWorkload, ModelWorkload
 from app.wire.operators.row_forms import FORMS
-from app.wire.serving_form import ServingWorkload
+from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 Widget = Literal["number", "text", "choice", "check", "json", "pairs"]
 Path = tuple[str | int, ...]
@@ -167,12 +167,13 @@ _DECODERS = {
     if "decode" in kind.modes
 }
 LOADS = {"rate_per_s": "requests/s", "concurrency": "in flight"}
+_STACKS = {stack.name: stack.title for stack in serving_stacks()}
 _SERVED = _form(
     ServingWorkload,
     "name config dtype software parallelism.tensor parallelism.replicas input_tokens output_tokens",
     name={"control": "choice", "choices": tuple(chain(*_DECODERS.values())), "networks": _DECODERS, "help": ""},
     config=_CONFIG,
-    software={"control": "choice", "choices": STACKS, "labels": {"trtllm": "TensorRT-LLM"}, "help": ""},
+    software={"control": "choice", "choices": (*_STACKS,), "labels": _STACKS, "help": ""},
     tensor={"help": "tensor parallel; empty: as many as the load needs, up to 8"},
 )
 _SERVED_MORE = _form(
@@ -187,7 +188,7 @@ _SERVED_MORE = _form(
 )
 _LOAD = FormField("load", "Load", "choice", (), choices=tuple(LOADS), labels=LOADS, required=True)
 # What a served workload needs besides its model, and the first load of each kind.
-_NEEDED = {"software": "vllm", "input_tokens": "2048", "output_tokens": "512", "load": "rate_per_s"}
+_NEEDED = {"software": DEFAULT_SOFTWARE, "input_tokens": "2048", "output_tokens": "512", "load": "rate_per_s"}
 _LEVELS = {"concurrency": "64", "rate_per_s": "4"}
 SERVED_EXAMPLE: Mapping[str, str] = {
     "name": "llama-3.1-70b", "dtype": "fp8", "tensor": "4", **_NEEDED, "level": _LEVELS["rate_per_s"],

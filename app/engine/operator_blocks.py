@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
-from app.ops.stacks import software_columns
+from app.stacks.release import software_columns
 from app.store.operator_blocks import Context, OperatorBlock
 from app.tables.arrays import Bytes, Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable

@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from app.ops.stacks import engine_host
-from app.serving.stacks import HOST, HostTimes
+from app.stacks.facts import HostTimes
+from app.stacks.release import Release, host_times
 from app.store import artifacts, shared_artifacts, versions
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.versions import Version
 
 # The name of what is retrained, beside those of predictors.
 SERVING_HOSTS = "serving-hosts"
-SHIPPED = f"shipped-{hashlib.sha256(json.dumps(HOST).encode()).hexdigest()[:10]}"
+SHIPPED = f"shipped-{hashlib.sha256(json.dumps(host_times()).encode()).hexdigest()[:10]}"
 
 
 def host_name(stack: str, *, latent: bool) -> str:
-    """Return the key of HOST for a stack and a model with or without latent attention."""
+    """Return the name among `host_times` of a stack's host, for a model with or without latent attention."""
     own = f"{stack}-latent"
-    return own if latent and own in HOST else stack
+    return own if latent and own in host_times() else stack
 
 
 class ServingHosts(NamedTuple):
@@ -35,24 +35,23 @@ class ServingHosts(NamedTuple):
 
     def times(self) -> dict[str, HostTimes]:
         """Return the times of every stack's host."""
-        return {**HOST, **self.fitted}
+        return {**host_times(), **self.fitted}
 
-    def of(self, stack: str, software: str, *, latent: bool) -> HostTimes:
-        """Return the times of a stack's host, see `times_of`."""
-        name = host_name(stack, latent=latent)
-        return times_of(self.fitted.get(name, HOST[name]), software, latent=latent)
+    def of(self, release: Release, *, latent: bool) -> HostTimes:
+        """Return the times of a release's host, see `times_of`."""
+        name = host_name(release.host, latent=latent)
+        return times_of(self.fitted.get(name, host_times()[name]), release, latent=latent)
 
     def version_of(self, name: str) -> str:
         """Return the version that the times of a `host_name` are of."""
         return self.version if name in self.fitted else SHIPPED
 
 
-def times_of(host: HostTimes, software: str, *, latent: bool) -> HostTimes:
-    """Return the times of a stack's host for a version, with what steps of an old one wait for it, and a model."""
-    old = engine_host(software)
+def times_of(host: HostTimes, release: Release, *, latent: bool) -> HostTimes:
+    """Return the times of a stack's host for a release, with what steps of an old one wait for it, and a model."""
     return host._replace(
-        step_s=host.step_s + old.step_s,
-        sequence_s=host.sequence_s + old.sequence_s,
+        step_s=host.step_s + release.host_wait.step_s,
+        sequence_s=host.sequence_s + release.host_wait.sequence_s,
         request_s=host.request_s + (host.latent_s if latent else 0.0),
     )
 
@@ -70,7 +69,7 @@ def stored_hosts(connection: Connection, folder: Path, version: Version) -> Serv
         shared_artifacts.fetch(connection, folder, version.artifact_sha256)
         payload = artifacts.load(folder, version.artifact_sha256)
     try:
-        fitted = {stack: HostTimes(**times) for stack, times in payload["hosts"].items() if stack in HOST}
+        fitted = {stack: HostTimes(**times) for stack, times in payload["hosts"].items() if stack in host_times()}
     except (AttributeError, KeyError, TypeError) as error:
         raise ArtifactRefused(f"It holds no times of hosts that this version of the code reads: {error!r}.") from error
     return ServingHosts(version.version, fitted)

@@ -22,7 +22,7 @@ from app.formats.aiconfigurator_folder import FACTS, RequiredColumns, joined_tab
 from app.formats.base import Part, PartsImporter
 from app.formats.formulas import FileColumns
 from app.formats.operator_tables import Format, join_text, parts_of, read_file, read_format
-from app.ops.attention_libraries import HYBRIDS
+from app.ops.attention import HYBRIDS
 from app.ops.expert_gates import GATES, ROUTERS
 from app.tables.arrays import Bools, Floats, Ints
 from app.wire.measurements.upload import Objects

@@ -18,14 +18,11 @@ from app.graphs.batched import same_in_all
 from app.graphs.inserted_rows import InsertedRows, inserted, table_of
 from app.graphs.roles import learning, of_experts
 from app.graphs.run import Run, spanned
-from app.ops.stacks import MEGATRON
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
-# Parameters of a bucket in Megatron-LM, at least and per data-parallel device (DistributedDataParallelConfig).
-_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_DEVICE = 40e6, 1e6
 # Gradients of weights in 8 and 4 bits are reduced in BF16 (Megatron-LM, TransformerEngine).
 _LEAST_GRADIENT_BYTES = 2.0
 
@@ -59,9 +56,10 @@ def _exchange(w: Workload, run: Run) -> Iterator[InsertedRows]:
 
 def _bucket_bytes(group: _Group, run: Run) -> float:
     """Return the bytes of gradients that are sent at once."""
-    if run.stack != MEGATRON:
+    if run.release.gradient_bucket is None:
         return BUCKET_BYTES
-    return _LEAST_GRADIENT_BYTES * max(_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_DEVICE * group.devices)
+    least, per_device = run.release.gradient_bucket
+    return _LEAST_GRADIENT_BYTES * max(least, per_device * group.devices)
 
 
 def _exposed(w: Workload, block: Ints, run: Run) -> Floats:
@@ -69,7 +67,7 @@ def _exposed(w: Workload, block: Ints, run: Run) -> Floats:
 
     Megatron-LM gathers all chunks of layers but the first beside the next forward pass.
     """
-    if run.stack != MEGATRON:
+    if not run.release.gathers_beside_forward:
         return np.ones(len(block))
     split = run.parallelism
     layers = np.maximum(w.repeats[..., block], 1.0)

@@ -7,7 +7,6 @@ import numpy as np
 from app.graphs.batched import same_in_all
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.stacks import MEGATRON
 from app.tables.arrays import Bools
 from app.tables.workload import Workload
 
@@ -34,7 +33,7 @@ def of_scores(w: Workload) -> Bools:
 
 def unfused(w: Workload, run: Run) -> Bools:
     """Return True for rows that PyTorch's own kernels run one by one, bool [n]; those of a loss are fused."""
-    if run.fused or run.stack == MEGATRON:
+    if run.fused or run.release.fuses_training:
         return np.zeros(len(w), dtype=np.bool_)
     return np.array([not name.startswith(_LOSS) for name in w.names], dtype=np.bool_)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from app.graphs.formats import Formats
-from app.ops.stacks import EAGER_HOST_S, NO_WAIT, EngineHost
+from app.stacks.facts import NO_RULES, LayerRules
+from app.stacks.release import Release, plain_release, release_of
 
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]
@@ -75,18 +76,10 @@ class Run:
     memory_format layout of images (app.graphs.memory_format)
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
-    stack         serving stack whose kernels run (app.ops.stacks); None: no serving stack
-    early_launch  True if each kernel is set up while the one before it ends (app.steps.corrections)
+    release       what the release of its software does in this mode
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
-    eager_host_s  host seconds of an operator, where the host launches each
-    engine_host   what steps wait for the host of a serving engine
-    sums_by_library  True if the serving stack leaves all-reduces to NCCL
-    first_engine  True if the serving stack is vLLM before 0.6
-    first_flash   True if fused attention is FlashAttention 1 (PyTorch before 2.2)
-    cudnn_attention  True if fused attention on Hopper is cuDNN's (PyTorch from 2.11 on)
-    multi_tensor  True if the update is torch.optim's, an operation after the other, not one fused kernel
     loss          True if training includes the loss over the vocabulary
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
@@ -113,21 +106,22 @@ class Run:
     emptied: bool = False
     recompute: bool = False
     recompute_scores: bool = False
-    stack: str | None = None
-    early_launch: bool = False
+    release: Release = field(default_factory=plain_release)
     kv_dtype: str | None = None
     formats: Formats | None = None
     microscaled: bool = False
     adapter_rank: int = 0
-    multi_tensor: bool = False
     loss: bool = False
-    sums_by_library: bool = False
-    first_engine: bool = False
-    first_flash: bool = False
-    cudnn_attention: bool = False
-    eager_host_s: float = EAGER_HOST_S
-    engine_host: EngineHost = NO_WAIT
     parallelism: Parallelism = field(default_factory=Parallelism)
+
+    @property
+    def rules(self) -> LayerRules:
+        """How the software lowers layers; as PyTorch where attention is eager."""
+        return NO_RULES if self.attention == "eager" else self.release.rules
+
+    def in_mode(self, mode: Mode) -> Run:
+        """Return the run in another mode, with what its software does there."""
+        return replace(self, mode=mode, release=release_of(self.release.software, mode))
 
     @property
     def device_batch(self) -> int:

@@ -6,7 +6,7 @@ Where several rows read one tensor, their gradients are added. With several micr
 accumulated from the second microbatch on; without an optimiser nothing clears them, so the first one accumulates too.
 
 The update is one memory-bound launch per block and repetition, as PyTorch's fused optimisers are; torch.optim's default
-moves three times as much (`run.multi_tensor`).
+moves three times as much (`Release.multi_tensor`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _update(w: Workload, run: Run, first: int) -> InsertedRows:
     split, each = run.parallelism, w.parameters * learning(w, run)
     if split.zero:
         each = each / np.where(of_experts(w), split.expert_copies, split.replicas)
-    moved = w.per_block(each) * (MULTI_TENSOR_BYTES if run.multi_tensor else UPDATE_BYTES)[run.optimizer]
+    moved = w.per_block(each) * (MULTI_TENSOR_BYTES if run.release.multi_tensor else UPDATE_BYTES)[run.optimizer]
     return _per_block(w, moved, first + np.arange(w.blocks), UPDATE)
 
 

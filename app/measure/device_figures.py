@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.measure.runner import MEASURED
-from app.ops.stacks import is_eager
+from app.stacks.release import is_eager
 
 Row = Mapping[str, Any]
 _WORD = 4

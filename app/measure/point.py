@@ -38,8 +38,8 @@ class Point:
     suite     device, kernels, operators or models
     workload  its row in the measurements form (API units), such as {"kind": "operator", "op": "linear", ...}
     prepare   allocates it on its stream; may raise an out-of-memory error
-    software  label of the stack, which determines whether host launches count (app.ops.stacks.is_eager): for an eager
-              stack the device idles before each repetition, for others the host runs ahead
+    software  label of the stack, which determines whether host launches count (app.stacks.release.is_eager): for an
+              eager stack the device idles before each repetition, for others the host runs ahead
     """
 
     suite: str

@@ -18,7 +18,7 @@ from app.measure.kernel_profile import launched
 from app.measure.point import Point, Prepared
 from app.measure.sensors import Sensors
 from app.measure.timing import Clock, Timing, measure
-from app.ops.stacks import is_eager
+from app.stacks.release import is_eager
 
 # Outcomes; other errors are FAILED with their reason. INTERRUPTED: the process ended while the point ran.
 MEASURED, BUSY, OUT_OF_MEMORY, FAILED, INTERRUPTED = "measured", "busy", "out_of_memory", "failed", "interrupted"
@@ -91,7 +91,7 @@ class Runner:
 
     def _measured(self, point: Point) -> dict[str, Any]:
         """Return outcome and times; retries after too large a spread."""
-        prepared, eager, began = point.prepare(), bool(is_eager(point.software)), time.monotonic()
+        prepared, eager, began = point.prepare(), is_eager(point.software), time.monotonic()
         for k in range(TRIES):
             if k and time.monotonic() - began > _PATIENCE_S:
                 break

@@ -20,15 +20,31 @@ import numpy as np
 
 from app.ops.attention_decode import DECODE_COSTS, decode_loops, decode_products
 from app.ops.attention_latent_parts import LatentParts, latent_parts
-from app.ops.attention_libraries import HYBRIDS, attention_libraries
 from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import NARROW, Axis, Log, Made, Maker, Pick, Row, Sizes, Space
+from app.stacks.libraries import Choice, libraries_of
 from app.tables.arrays import Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OUTPUT_BYTES, OpTable
+
+# Kinds of linear attention beside attention in a hybrid model, by which stacks may choose: on the B200 aiconfigurator
+# has the layers of Qwen3-Next and Qwen3.5, and of Nemotron 3, by other libraries than the same layers of other models.
+HYBRIDS = ("gdn", "mamba2")
+# Kinds of layer by which stacks choose libraries: usual ones, the sizes of heads that models with attention sinks have,
+# and those of hybrid models; and what tells each, a size of heads or -1 - the kind of hybrid.
+_LAYERS = ("usual", "narrow", "wide", *HYBRIDS)
+_LAYER_VALUES = np.array([0.0, 64.0, 192.0, -1.0, -2.0])
+_LIBRARIES = libraries_of("attention", _LAYERS)
+
+
+def attention_libraries(table: OpTable) -> Choice:
+    """Return what libraries of attention with keys and values per KV head depend on."""
+    hybrid = table.column("hybrid")
+    layer = np.where(np.isnan(hybrid), table.column("head_dim"), -1.0 - hybrid)
+    return Choice(_LIBRARIES, table.column("kv_dtype"), layer, _LAYER_VALUES)
 
 
 def _fused(table: OpTable, flops: Floats, queries: Floats, keys: Floats) -> Work:

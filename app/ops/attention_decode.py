@@ -13,8 +13,7 @@ import numpy as np
 
 from app.ops.attention_tiles import attended, key_bytes, shared_heads
 from app.ops.figures import Costing, LibraryCosts, Loops, Products
-from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
-from app.ops.stacks import STACKS
+from app.stacks.libraries import LIBRARIES, LIBRARY_CODE, kernel_fact
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import OpTable
 
@@ -41,9 +40,9 @@ _FEW_TOGETHER, _FEW_CLOCKS = 4.0, 2500.0
 _ALONE_BYTES_PER_CLOCK = 8.0
 # Queries that a block of FlashAttention-2 has place for in shared memory, beside keys and values of a turn.
 _QUERIES_OF_BLOCK = 64.0
-# Most query heads per KV head for which TensorRT-LLM has kernels that compute them together.
+# Most query heads per KV head for which stacks with masked multi-head attention compute them together.
 _MOST_TOGETHER = 32.0
-_TRTLLM = float(STACKS.index("trtllm"))
+_MASKED = [float(code) for code, masks in enumerate(kernel_fact("masked_decode")) if masks]
 
 
 def decode_products(table: OpTable) -> Products:
@@ -74,8 +73,8 @@ def decode_loops(table: OpTable) -> Loops:
 
 
 def _is_masked(table: OpTable, group: Floats) -> Bools:
-    """Whether TensorRT-LLM's masked multi-head attention runs, bool [n], for `group` query heads per KV head."""
-    masked: Bools = (table.column("stack") == _TRTLLM) & ((group == 1.0) | (group > _MOST_TOGETHER))
+    """Return whether masked multi-head attention runs, bool [n], for `group` query heads per KV head."""
+    masked: Bools = np.isin(table.column("stack"), _MASKED) & ((group == 1.0) | (group > _MOST_TOGETHER))
     return masked
 
 

@@ -24,9 +24,9 @@ from app.ops.figures import (
 )
 from app.ops.gradient import ITSELF, Step
 from app.ops.prior import STREAMED, Prior
-from app.ops.stack_kernels import Choice
 from app.ops.suite import Space
 from app.ops.tiles import Grid
+from app.stacks.libraries import Choice
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
 

@@ -21,17 +21,28 @@ import numpy as np
 
 from app.ops.base import COMMON, Dim, Op
 from app.ops.expert_gates import BY_GROUPS, GATES, GELU, LACKING, PLAIN, ROUTERS, SILU, UNGATED
-from app.ops.expert_libraries import HANDS_ON_ALL, MOST_FLOPS_PER_CLOCK, libraries_of_experts
 from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
 from app.ops.figures import Broken, Costing, LibraryCosts, Products, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
+from app.stacks.libraries import LIBRARIES, Choice, libraries_of
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
 # Classes of layers whose kernels, or load, are others' than the dimensions tell.
 USUAL, GROUPED, OTHER_GATE = 0.0, 1.0, 2.0
+_LIBRARIES = libraries_of("experts", GATES)
+_GATE_CODES = np.arange(float(len(GATES)))
+# Whether a library's kernels pass the pairs of all ranks: they leave places for them, zero those, and sum over them.
+HANDS_ON_ALL = np.array([name in ("marlin", "", "triton") for name in LIBRARIES])
+# Marlin multiplies by `mma.sync`, of which the SMs of Hopper and of Blackwell do no more than an A100's.
+MOST_FLOPS_PER_CLOCK = np.array([2048.0 if name == "marlin" else 0.0 for name in LIBRARIES])
+
+
+def libraries_of_experts(table: OpTable) -> Choice:
+    """Return what the library of experts depends on."""
+    return Choice(_LIBRARIES, np.full(len(table), np.nan), table.column("gate"), _GATE_CODES)
 
 
 def _matrices(table: OpTable) -> Floats:

@@ -13,17 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from app.runtime.compiled import compiled, compiled_per_row
-from app.serving.engine_limits import EngineLimits, admitted_bytes, serial_s
-from app.serving.requests import Requests
-from app.serving.step_times import (
+from app.serving.engine import (
     ACCEPTED,
     VERIFIED,
+    EngineLimits,
     Step,
     StepTimes,
+    admitted_bytes,
     chunk_attention_s,
     prompts_attention_s,
+    serial_s,
     step_s,
 )
+from app.serving.requests import Requests
 from app.tables.arrays import Floats, Ints
 
 # Steps after which a simulation ends, whatever is left: a second at most.
@@ -64,14 +66,14 @@ class _Chunks(NamedTuple):
 
 
 @compiled_per_row
-def _own_prompt(requests: Requests, one: int) -> float:
+def _own_prompt(requests: Requests, request: int) -> float:
     """Return the tokens of a prompt that are computed."""
-    return float(max(requests.prompt[one] - requests.cached[one], 1.0))
+    return float(max(requests.prompt[request] - requests.cached[request], 1.0))
 
 
 @compiled_per_row
-def _reserved_bytes(limits: EngineLimits, requests: Requests, one: int) -> float:
-    return admitted_bytes(limits, requests.kept[one], requests.output[one])
+def _reserved_bytes(limits: EngineLimits, requests: Requests, request: int) -> float:
+    return admitted_bytes(limits, requests.kept[request], requests.output[request])
 
 
 @compiled_per_row

@@ -18,9 +18,9 @@ from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.alignment import ACCESSES_PER_CLOCK
 from app.ops.network import NETWORK
-from app.ops.stacks import NO_WAIT
 from app.predictors.priors import IS_COLLECTIVE, SENDS
 from app.predictors.roofline import PIPES_OF_DTYPE
+from app.stacks.facts import NO_WAIT
 from app.steps.memory import memory
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.complete import PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM
@@ -96,8 +96,8 @@ _KERNEL_STEP = 32.0
 
 def _runs_second_flash(subject: Subject) -> Bools:
     run, ops = subject.run, subject.ops
-    others = run.attention == "eager" or run.first_flash or run.cudnn_attention
-    if run.mode != "inference" or run.stack is not None or others:
+    others = run.attention == "eager" or run.release.first_flash or run.release.cudnn_attention
+    if run.mode != "inference" or run.release.kernels is not None or others:
         return _NOWHERE
     rows = (ops.kind == _ATTENTION) & np.isin(ops.dtype, _SIXTEEN_BITS)
     on: Bools = _of_architectures(subject.gpus, ("hopper",))[:, None] & rows
@@ -128,7 +128,7 @@ _CAST, _CAST_BYTES = OP_CODE["memory"], 6.0
 
 
 def _loads_singly(subject: Subject) -> Bools:
-    if subject.run.part is None or subject.run.stack is not None:
+    if subject.run.part is None or subject.run.release.kernels is not None:
         return _NOWHERE
     on: Bools = (_accesses(subject.ops) > 0.0)[None]
     return on
@@ -190,7 +190,7 @@ _COLLECTIVE_S, _COLLECTIVE_DEVICE_S = 0.2e-3, 0.2e-3
 
 
 def _waits_for_collectives(subject: Subject) -> Bools:
-    if not subject.run.first_engine:
+    if not subject.run.release.waits_in_sums:
         return _NOWHERE
     of_intel = np.array([name.startswith("intel-") for name in subject.gpus.ids])
     on: Bools = of_intel[:, None] & IS_COLLECTIVE[subject.ops.kind]
@@ -203,7 +203,7 @@ def _host_collective_s(subject: Subject) -> Floats:
 
 
 # Programmatic dependent launch: a kernel is set up while the one before it ends, which saves a part of its time.
-# TensorRT-LLM launches its kernels so from Hopper on (app.ops.stacks.launches_early). Operators were measured one after
+# TensorRT-LLM launches its kernels so from Hopper on (Release.early_launch). Operators were measured one after
 # another without it. Seconds of each kernel that are saved: the best of 0 to 1.25 in steps of 0.25 on InferenceX's
 # closed loops under TensorRT-LLM; without each of the three models 0.5 or 0.75 is. Of a short kernel half of its time
 # is left.
@@ -211,7 +211,7 @@ _SAVED_S, _LEAST_LEFT = 0.75e-6, 0.5
 
 
 def _launches_early(subject: Subject) -> Bools:
-    if not subject.run.early_launch:
+    if not subject.run.release.early_launch:
         return _NOWHERE
     return _of_architectures(subject.gpus, ("hopper", "blackwell"))[:, None]
 
@@ -284,15 +284,15 @@ def _freeing_s(subject: Subject) -> Floats:
     return seconds
 
 
-# Waits of a serving engine's steps for its host, of the releases that app.ops.stacks.engine_host knows.
+# Waits of a serving engine's steps for its host, of old releases (Release.host_wait).
 
 
 def _waits_for_engine(subject: Subject) -> Bools:
-    return np.array([subject.run.engine_host != NO_WAIT])
+    return np.array([subject.run.release.host_wait != NO_WAIT])
 
 
 def _engine_host_s(subject: Subject) -> Floats:
-    wait, each = subject.run.engine_host
+    wait, each = subject.run.release.host_wait
     return _per_gpu(subject, wait + each * subject.run.batch / subject.run.parallelism.data)
 
 

@@ -28,8 +28,9 @@ from app.graphs.run import Parallelism
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.figures import Pattern
-from app.ops.stacks import stack_of
 from app.predictors.priors import IS_COLLECTIVE
+from app.stacks.libraries import kernel_fact
+from app.stacks.registry import code_of
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
@@ -266,7 +267,8 @@ def _replace_times(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -
 
 
 _SUM, _PRODUCT, _BY_BLOCKS = OP_CODE["all_reduce"], OP_CODE["linear"], DTYPE_CODE["fp8_block"]
-_SGLANG, _TRTLLM = stack_of("sglang"), stack_of("trtllm")
+# By the code of a stack: that of the stack whose products in FP8 by blocks it also chooses, NaN for none.
+_LENDERS = np.array([np.nan if name is None else code_of(name) for name in kernel_fact("fp8_block_products_of")])
 
 
 def predict_quickest(
@@ -308,15 +310,17 @@ def quickest_kernels(ops: OpTable, targets: int, predict: Callable[[OpTable], Pr
 
     Rows whose stack has another kernel are also predicted with that one, and have the quicker prediction of both.
     """
-    sums, products = _with_choice(ops, _SUM, "implementation", CUSTOM), _products(ops)
+    sums, lender = _own_sums(ops), _lenders(ops)
+    products = ~np.isnan(lender)
     own = np.flatnonzero(sums | products)
     if not len(own):
         return predict(ops)
     others = ops.take(own)
     dims = others.dims.copy()
-    for rows, field, value in ((sums, "implementation", NCCL), (products, "stack", _TRTLLM)):
-        if rows.any():
-            dims[others.fields[field], rows[own]] = value
+    if sums.any():
+        dims[others.fields["implementation"], sums[own]] = NCCL
+    if products.any():
+        dims[others.fields["stack"], products[own]] = lender[products]
     every = predict(concatenate([ops, replace(others, dims=dims)]))
     n = len(ops)
     first = np.arange(targets)[:, None] * (n + len(own))
@@ -328,13 +332,18 @@ def quickest_kernels(ops: OpTable, targets: int, predict: Callable[[OpTable], Pr
     return Predictions(*(getattr(every, name)[chosen] for name in Predictions.__dataclass_fields__))
 
 
-def _products(ops: OpTable) -> Bools:
-    """Return SGLang's products in FP8 by blocks, bool [n]."""
-    by_blocks: Bools = ops.dtype == _BY_BLOCKS
-    return by_blocks & _with_choice(ops, _PRODUCT, "stack", _SGLANG)
+def _own_sums(ops: OpTable) -> Bools:
+    """Return the all-reduces by a stack's own kernels, bool [n]."""
+    sums: Bools = ops.kind == _SUM
+    return sums & (ops.column("implementation") == CUSTOM) if sums.any() else sums
 
 
-def _with_choice(ops: OpTable, kind: int, field: str, value: float) -> Bools:
-    """Return the rows of one operator whose `field` has this value, bool [n]."""
-    rows: Bools = ops.kind == kind
-    return rows & (ops.column(field) == value) if rows.any() else rows
+def _lenders(ops: OpTable) -> Floats:
+    """Return the codes of the stacks whose products in FP8 by blocks are chosen too, float64 [n]; NaN of none."""
+    lender = np.full(len(ops), np.nan)
+    rows = (ops.kind == _PRODUCT) & (ops.dtype == _BY_BLOCKS)
+    if rows.any():
+        stack = ops.column("stack")[rows]
+        known = ~np.isnan(stack)
+        lender[np.flatnonzero(rows)[known]] = _LENDERS[stack[known].astype(np.intp)]
+    return lender

@@ -18,8 +18,8 @@ from app.engine.engine import Engine
 from app.graphs.batched import expanded
 from app.graphs.run import Run
 from app.ops import OP_CODE
-from app.ops.stacks import EAGER_HOST_S
 from app.runtime.compiled import compiled
+from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
 from app.steps.networks import StepRows
 from app.steps.predict_rows import predict_quickest
@@ -188,7 +188,7 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool) -> 
     if run.parallelism.pipeline > 1:
         sent = query.predict(stage_transfer(rows.workload, run), run).latency_s
         transfer_s = np.broadcast_to(sent.reshape(len(query.targets), -1), size).ravel()
-    host, gap = (run.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
+    host, gap = (run.release.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
     done = schedule(w, times.launch_s, host + times.host_s, run, gap_s=gap, transfer_s=transfer_s)
     low, high = step_interval(
         done, times.answer, times.of, rows.group, network_widths(times.answer.group, query.coverage)
@@ -198,7 +198,8 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool) -> 
     if run.part is None and (w.ops.kind == _CONVOLUTION).any():
         low, high = (done.step_s * (end / done.step_s) ** _CONVNET_WIDTH for end in (low, high))
     # The host's speed is unknown, and less so where the software's version says how it launches.
-    spread = EAGER_HOST_SPREAD if run.eager_host_s == EAGER_HOST_S else _VERSION_SPREAD
+    usual = run.release.eager_host_s == plain_release().eager_host_s
+    spread = EAGER_HOST_SPREAD if usual else _VERSION_SPREAD
     high = np.maximum(high, host * np.exp(spread * width_at(query.coverage)) * done.launches)
     for correction in _of_stage("step"):
         if (waited := correction.figure(Subject(run, times.gpus, w.ops, workload=w))) is not None:

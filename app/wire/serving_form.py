@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
 
+from app.stacks.registry import default_stack
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
@@ -24,6 +25,8 @@ from app.wire.prediction_form import (
     Warnings,
 )
 
+# The serving stack of requests that name none.
+DEFAULT_SOFTWARE = default_stack("serving").name
 MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
 _WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
 InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **_WHOLE)]
@@ -128,7 +131,7 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     kv_dtype: CacheDtype = None
     software: Annotated[
         Name, about("Serving stack: vllm, sglang or trtllm, with or without a version", title="Serving stack")
-    ] = "vllm"
+    ] = DEFAULT_SOFTWARE
     parallelism: Annotated[
         ServingParallelism, about("How an engine is split over devices, and how many engines there are")
     ] = ServingParallelism()
@@ -290,7 +293,7 @@ SERVING_EXAMPLE: dict[str, Any] = {
         "name": "llama-3.1-70b",
         "dtype": "fp8",
         "kv_dtype": "fp8",
-        "software": "vllm-0.19.0",
+        "software": f"{DEFAULT_SOFTWARE}-0.19.0",
         "parallelism": {"tensor": 8, "pipeline": 1, "expert": 1, "attention_data": 1, "replicas": 1, "nodes": 1},
         "input_tokens": 8192,
         "output_tokens": 1024,

@@ -13,10 +13,10 @@ from app.services.compare.request import Candidate
 from app.services.compare.served_options import cost_of
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
-from app.services.serving.figures import LoadFigures
 from app.services.serving.host_fit import MeasuredLoad, search_host
+from app.services.serving.load_figures import LoadFigures
 from app.services.serving.predict_serving import predict_served
-from app.serving.stacks import HostTimes
+from app.stacks.facts import HostTimes
 from app.steps.timing import StepQuery
 from app.wire.serving_form import ServedTime, ServingPrediction, ServingRequest
 from evaluation.serving.loads import INFERENCEX, Load, read_loads

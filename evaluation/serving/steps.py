@@ -20,6 +20,7 @@ import numpy as np
 from app.engine.engine import Engine
 from app.graphs.run import Mode
 from app.services.models.resolve_networks import resolve_network
+from app.stacks.release import plain_release
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Floats
@@ -103,7 +104,8 @@ def _step_s(point: Point, engine: Engine, query: _Query) -> Floats:
     target = engine.gpus.ids.index(engine.catalog.resolve(point.gpu).id)
     of_gpu = StepQuery(engine, engine.gpus, [target], PREDICTOR, COVERAGE)
     by_stack, by_modules = (
-        time_step(of_gpu, prepare(network, each), each, launched=False) for each in (run, replace(run, stack=None))
+        time_step(of_gpu, prepare(network, each), each, launched=False)
+        for each in (run, replace(run, release=plain_release()))
     )
     ends = (by_stack.done.step_s, by_stack.low_s, by_stack.high_s, by_modules.done.step_s)
     return np.array([float(end[0]) for end in ends])

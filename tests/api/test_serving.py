@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.serving.stacks import HOST
+from app.stacks.release import host_times
 from app.wire.serving_form import SERVING_EXAMPLE
 from tests.busy_machine import cpu_s
 from tests.unit.transformers import PUBLISHED, config
@@ -116,7 +116,7 @@ def test_one_request_alone_takes_a_decode_step_for_every_token(client: TestClien
     model: Body = {"kind": "model", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "batch": 1}
     decode = ask(client, model | {"mode": "decode", "sequence": 1024 + 128})
     prefill = ask(client, model | {"mode": "prefill", "sequence": 1024})
-    host = HOST["vllm"]
+    host = host_times()["vllm"]
     front_ms = 1e3 * (host.request_s + host.serial_s + 1024 * host.serial_token_s)
     assert served["tpot_ms"]["mean"] == pytest.approx(decode["latency_ms"] + 1e3 * host.step_s, rel=0.05)
     assert served["ttft_ms"]["mean"] == pytest.approx(front_ms + host.prefill * prefill["latency_ms"], rel=0.05)

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from app.config import Settings
 from app.main import create_app
-from app.serving.stacks import HOST
+from app.stacks.release import host_times
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_too_few_deployments_are_refused(server: httpx.Client) -> None:
 def test_slow_hosts_are_learned_served_everywhere_and_rolled_back(service: Service, replica: TestClient) -> None:
     server = service.client
     shipped = hosts(server)
-    assert shipped["vllm"]["request_s"] == HOST["vllm"].request_s
+    assert shipped["vllm"]["request_s"] == host_times()["vllm"].request_s
     before = served(server, "b200-sxm-180gb")
     server.post("/measurements", json=rows(server, GPUS, FRONT_MS, STEP_MS)).raise_for_status()
     job = retrained(service)

@@ -20,7 +20,7 @@ from app.formats.serving.point import (
     succeeded,
     text,
 )
-from app.formats.software import software_of
+from app.stacks.registry import engine_of
 
 
 class FieldMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,7 +164,7 @@ class ToolReader:
 
     def engine(self, record: Record) -> str | None:
         """Return the serving stack."""
-        return software_of(_first_text(record, self.fields.engine))
+        return engine_of(_first_text(record, self.fields.engine))
 
     def gpu(self, record: Record) -> str | None:
         """Return the GPU's name."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from app.errors import BadInput
 from app.formats.serving.point import FP4, BenchmarkPoint
-from app.formats.software import engine_of_image
 from app.graphs.builtin import canonical_name, find_config, names
 from app.graphs.formats import has_formats
+from app.stacks.registry import engine_in
 
 Row = dict[str, Any]
 # Tags of images as v0.11.0, 0.5.9-cu130 and 1.1.0rc2.
@@ -75,7 +75,7 @@ def _known(value: str | None, what: str, option: str) -> str:
 def _software(point: BenchmarkPoint, image: str | None, options: DeploymentOptions) -> str:
     """Return the stack and its version: the user's, else those of the file and of its image's name and tag."""
     tag = _TAG.search(image or "")
-    stack = options.software or point.engine or engine_of_image(image)
+    stack = options.software or point.engine or engine_in(image or "")
     option = "--software NAME-VERSION (vllm-0.19.0) or --image NAME:TAG"
     stack = _known(stack, "serving stack", option)
     if any(character.isdigit() for character in stack):

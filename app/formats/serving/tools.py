@@ -32,7 +32,7 @@ from app.formats.serving.point import (
     text,
 )
 from app.formats.serving.reader import FieldMap, ToolReader
-from app.formats.software import ENGINES, software_of
+from app.stacks.registry import engine_names, engine_of
 
 
 class _Measure(ToolReader):
@@ -162,7 +162,7 @@ class _InferenceX(ToolReader):
             if _lower(record, name) not in self.none:
                 raise LeftOut(f"{name}: {meaning}, which the row does not describe")
         if self.engine(record) is None:
-            raise LeftOut(f"framework {text(record, 'framework')!r} is none of {', '.join(ENGINES)}")
+            raise LeftOut(f"framework {text(record, 'framework')!r} is none of {', '.join(engine_names())}")
 
     def requests(self, record: Record) -> int:
         return int(self.requests_in_flight * positive(record, "conc"))
@@ -244,7 +244,7 @@ class _Sglang(_PerRequest):
         return TokenLengths(*longest, min(1.0 - ratio, self.most_spread))
 
     def engine(self, record: Record) -> str | None:
-        return software_of((text(record, "backend") or "").split("-")[0])
+        return engine_of((text(record, "backend") or "").split("-")[0])
 
 
 class _Vllm(_PerRequest):

@@ -38,7 +38,7 @@ class DenoiserRows(RowWriter):
 
     def __init__(self, width: int, run: Run) -> None:
         super().__init__(Architecture((Stack(width, Embedding(width), (), "layer_norm"),), Head()), run)
-        self.eager = run.stack is None
+        self.eager = run.release.kernels is None
 
     def moved(self, x: Flow, elements: float, size: float, name: str) -> Flow:
         """Add a kernel that reads and writes `size` bytes per element in all."""

@@ -205,7 +205,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         kv_bytes=kv_bytes,
         kv_dtype=rows.kv_code,
         hybrid=rows.hybrid_code,
-        count=_FIRST_FLASH if rows.run.first_flash else 1.0,
+        count=_FIRST_FLASH if rows.run.release.first_flash else 1.0,
         batch=span.batch,
         heads=heads,
         kv_heads=shared,

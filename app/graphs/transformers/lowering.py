@@ -85,7 +85,7 @@ def _whole(stack: Stack, run: Run) -> Span:
 
 def _held(architecture: Architecture, stack: Stack, run: Run) -> float:
     """Return the number of weights of a stack that does not run, which stay in memory."""
-    alone = write(replace(architecture, stacks=(stack,), head=Head(), towers=0), replace(run, mode="inference"))
+    alone = write(replace(architecture, stacks=(stack,), head=Head(), towers=0), run.in_mode("inference"))
     held: float = (alone.parameters * alone.repeats[..., alone.block]).sum(axis=-1)
     return held
 
@@ -210,7 +210,7 @@ def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -
         width = stack.embedding.width
     held = (0 if head.tied and rows.together else vocabulary * width) + (vocabulary if head.bias else 0)
     # Serving stacks and Megatron-LM pad the table, to 64 and 128 rows; here as far as the kernel changes by it.
-    columns = vocabulary if rows.run.stack is None else -(-vocabulary // _ALIGNED) * _ALIGNED
+    columns = vocabulary if rows.run.release.kernels is None else -(-vocabulary // _ALIGNED) * _ALIGNED
     x = rows.linear(x, tokens, columns, width, "words.logits", dtype=rows.head_dtype, parameters=held)
     if head.softcap:
         x = softcapped(rows, x, tokens, vocabulary, "words.softcap")

@@ -14,11 +14,10 @@ from app.graphs.formats import Formats
 from app.graphs.roles import ADAPTER
 from app.graphs.run import Run, spanned
 from app.graphs.transformers.architecture import Architecture, NormKind
-from app.graphs.transformers.serving_rules import VLLM, rules_of
-from app.ops.attention_libraries import HYBRIDS
+from app.ops.attention import HYBRIDS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.elementwise import MASK_BYTES
-from app.ops.stacks import stack_of
+from app.stacks.registry import code_of
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 # Producer rows of a tensor.
@@ -35,7 +34,7 @@ _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 # orientations at once; NVFP4 (NVIDIA 2025, arXiv 2509.25149) reads for the largest magnitude, and a third time for the
 # Hadamard transform of the second orientation.
 _QUANTISED_BYTES = {"fp8": 4.0 + 2.0, "mxfp8": 2.0 + 2.0 + 1.0 / 16.0, "nvfp4": 6.0 + 1.0 + 1.0 / 8.0}
-# Formats of the products that StackRules.borrows_products is about.
+# Formats of the products that LayerRules.products_of is about.
 _BORROWED = ("fp8", "nvfp4")
 _OF_SEQUENCES = ("all_gather", "reduce_scatter")
 _TANH_GELU = ("mul_scalar", "pow_scalar", "mul_scalar", "add", "mul_scalar", "tanh", "add_scalar", "mul")
@@ -85,12 +84,12 @@ class RowWriter:
         self.idle = 0.0  # weights of a stack that does not run, counted with the first row's
         self.encoded_tokens = 0.0  # tokens of the encoder, which a decoder attends to
         self.nodes = spanned(self.tensor, 1, run)
-        self.rules = rules_of(run)
+        self.rules = run.rules
         kind = architecture.hybrid if self.rules.tells_hybrids else None
         self.hybrid_code = float(HYBRIDS.index(kind)) if kind in HYBRIDS else np.nan
         # Weights of norms that a collective computes, counted with the product that follows.
         self.norm_weights = 0.0
-        self.builder = Builder(self.dtype, stack_of(run.stack or ""))
+        self.builder = Builder(self.dtype, run.release.column)
         self.add = self.builder.add
 
     def linear(  # noqa: PLR0913  a product's sizes, and what it holds
@@ -148,7 +147,8 @@ class RowWriter:
 
     def _product_stack(self, dtype: str) -> dict[str, float]:
         """Return the column of another stack whose products are measured as this one's run in a CUDA graph, if any."""
-        return {"stack": stack_of(VLLM)} if self.rules.borrows_products and dtype in _BORROWED else {}
+        lender = self.rules.products_of
+        return {"stack": code_of(lender)} if lender is not None and dtype in _BORROWED else {}
 
     def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
         """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""
@@ -230,7 +230,7 @@ class RowWriter:
         outputs = whole / self.tensor if op == "reduce_scatter" else whole
         # Beside its product a collective takes the time of its first or last shard.
         exposed = 1.0 / self.tensor if self.run.parallelism.tensor_overlap and op in _OF_SEQUENCES else 1.0
-        own = self.rules.sums_itself and not self.run.sums_by_library
+        own = self.rules.sums_itself and not self.run.release.sums_by_library
         kernel = CUSTOM if own and op == "all_reduce" else NCCL
         row = self.add(
             op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from app.errors import GpucastError
+from app.stacks.registry import stacks
 
 # Of one read: a prompt waits in the engine's queue for as long.
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0)
@@ -93,15 +94,17 @@ class Endpoint:
         return Served(self.model, await self._engine(str(models[0].get("owned_by"))))
 
     async def _engine(self, owner: str) -> str | None:
-        """Return the engine and its version, which vLLM and SGLang tell."""
-        paths = {"vllm": "/version", "sglang": "/get_server_info"}
-        if owner not in paths:
+        """Return the engine, and its version where its server reports it."""
+        stack = stacks().get(owner)
+        if stack is None or stack.kind != "serving":
             return None
+        if stack.version_path is None:
+            return owner
         try:
-            told = await self._json(paths[owner])
+            reported = await self._json(stack.version_path)
         except GpucastError:
             return owner
-        version = told.get("version") if isinstance(told, Mapping) else None
+        version = reported.get("version") if isinstance(reported, Mapping) else None
         return f"{owner}-{version}" if isinstance(version, str) else owner
 
     async def _json(self, path: str) -> Any:

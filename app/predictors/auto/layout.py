@@ -7,13 +7,13 @@ from math import isnan
 from typing import Any
 
 from app.ops import OP_CODE, OPS
-from app.ops.stack_kernels import LIBRARIES
-from app.ops.stacks import STACKS
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, TILES, shape_feature_names
 from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.physics.physics_fit import FACTOR_NAMES
 from app.predictors.schema import Layout, features_of
+from app.stacks.libraries import LIBRARIES
+from app.stacks.registry import trained_stacks
 from app.tables.ops import ACTIVATION_DTYPES, DTYPES
 
 # Of what an operator's model is the sum: code that lacks one would answer without it.
@@ -34,9 +34,8 @@ def layout(operators: Collection[str]) -> Layout:
             "factors of the physics": FACTOR_NAMES,
             "features relative to a GPU": RELATIVE,
         }
-        found = found.joined(
-            Layout(axes, {"tiles": TILES, "serving stacks": STACKS, "libraries": LIBRARIES, "parts of models": PARTS})
-        )
+        codes = {"tiles": TILES, "serving stacks": trained_stacks(), "libraries": LIBRARIES, "parts of models": PARTS}
+        found = found.joined(Layout(axes, codes))
     for name in operators:
         found = found.joined(_of_operator(name))
     return found

@@ -12,10 +12,10 @@ from app.ops.alignment import Alignment, alignment_of, misaligned_clocks
 from app.ops.attention_tiles import fill_tiles
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
-from app.ops.stack_kernels import NO_LIBRARY, fill_libraries
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
+from app.stacks.libraries import NO_LIBRARY, fill_libraries
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import WEIGHT_BYTES, OpTable
@@ -71,7 +71,7 @@ class OperatorFeatures(NamedTuple):
     blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
     loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
-    libraries           position in app.ops.stack_kernels.LIBRARIES of the kernels on a GPU of each generation,
+    libraries           position in app.stacks.libraries.LIBRARIES of the kernels on a GPU of each generation,
                         [GENERATIONS, n]; NO_LIBRARY for a row without, [0, n] if no row has any
     library_costs       as in app.ops.figures.LibraryCosts, [costs, GENERATIONS, n]; [costs, 0, n] if no row has any
     kind, dtype         int [n], codes

@@ -25,10 +25,9 @@ from app.services.compare.served_options import cost_of, in_formats, split_of, w
 from app.services.compare.served_search import Limits, Option, with_best_budget, with_capped_batch
 from app.services.compare.served_splits import Splits
 from app.services.serving.engines import shape_of
-from app.services.serving.figures import LoadFigures, Times
-from app.services.serving.load_figures import load_figures
+from app.services.serving.load_figures import LoadFigures, Times, load_figures
 from app.services.serving.predict_serving import Steps, predict_served
-from app.serving.engine_limits import most_sequences
+from app.serving.engine import most_sequences
 from app.serving.steady_state import closed_loop
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import PlanRequest
@@ -191,7 +190,7 @@ def _judged(served: ServedFigures, figures: LoadFigures, limits: Limits) -> tupl
         time, shown = times[name]
         if time is None or shown is None:
             continue
-        at = 1e3 * time.asked
+        at = 1e3 * time.chosen
         probability = min(probability, probability_within(at, shown.interval.band(shown.mean), limit))
         if at > limit:
             missing.append(f"{name} is {at:.4g} at the {limits.percentile:g}th percentile, over {limit:g}")

@@ -14,7 +14,7 @@ from app.services.compare.request import Candidate
 from app.services.compare.served_options import with_batch_limits
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
-from app.services.serving.figures import LoadFigures
+from app.services.serving.load_figures import LoadFigures
 from app.serving.steady_state import closed_loop, highest_rate, open_load
 
 # Token budgets that are tried, as shares of the stack's own.
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         """Return whether the percentile of a time is over its limit, or the load saturates the engines."""
         times = {"ttft_ms": figures.ttft, "tpot_ms": figures.tpot, "e2e_ms": figures.e2e}
         return figures.e2e is None or any(
-            time is not None and 1e3 * time.asked > self.ms[name] for name, time in times.items() if name in self.ms
+            time is not None and 1e3 * time.chosen > self.ms[name] for name, time in times.items() if name in self.ms
         )
 
 

@@ -14,16 +14,16 @@ from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name, payload_of
 from app.errors import NotTrained
-from app.ops.stacks import STACKS, stack_name
 from app.predictors.auto.predictor import Auto
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.host_fit import MeasuredLoad, search_host
-from app.serving.stacks import HOST, HostTimes
+from app.stacks.facts import HostTimes
+from app.stacks.release import Release, host_times, release_of
 from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.training.fit import Trained
-from app.wire.serving_form import ServingWorkload
+from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 # Deployments of a stack that a fit needs, and loads that it uses at most.
 LEAST_DEPLOYMENTS, _MOST_LOADS = 5, 300
@@ -63,7 +63,7 @@ class _Fit(NamedTuple):
 
 def fittable_stacks(points: ServedPoints) -> list[str]:
     """Return the stacks of which enough deployments were measured."""
-    return [stack for stack, found in _by_stack(points).items() if _deployments(found) >= LEAST_DEPLOYMENTS]
+    return [stack for stack, own in _by_stack(points).items() if _deployments(own) >= LEAST_DEPLOYMENTS]
 
 
 def fit_hosts(engine: Engine, report: Report) -> FittedHosts:
@@ -93,36 +93,41 @@ def _reason(served: ServingHosts, fitted: Mapping[str, HostTimes]) -> str | None
 
 def _by_stack(points: ServedPoints) -> dict[str, list[_Point]]:
     """Return the loads by stack, in an order that does not depend on when they were stored."""
-    found: dict[str, list[_Point]] = {}
+    by_stack: dict[str, list[_Point]] = {}
     for (deployment, gpu), of in points.by_deployment.items():
         name = hashlib.sha256(repr((deployment, gpu)).encode()).hexdigest()
         for point in of:
-            if stack_name(point.workload.get("software", "vllm")) in STACKS:  # others have no host of their own
-                found.setdefault(_host_of(point.workload), []).append(_Point(gpu, name, point))
-    return {stack: sorted(found[stack], key=_order) for stack in sorted(found)}
+            release = _release(point.workload)
+            if release.name == release.host:  # others have no host of their own
+                by_stack.setdefault(_host_of(point.workload), []).append(_Point(gpu, name, point))
+    return {stack: sorted(by_stack[stack], key=_order) for stack in sorted(by_stack)}
 
 
 def _host_of(workload: Mapping[str, Any]) -> str:
     """Return the `host_name` that a load tells of."""
-    stack = stack_name(workload.get("software", "vllm"))
+    stack = _release(workload).host
     if host_name(stack, latent=True) == stack:
         return stack
     return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).architecture.latent)
 
 
-def _order(one: _Point) -> tuple[str, bytes]:
-    return one.deployment, msgspec.json.encode(one.point, order="sorted")
+def _release(workload: Mapping[str, Any]) -> Release:
+    return release_of(workload.get("software", DEFAULT_SOFTWARE), "decode")
+
+
+def _order(point: _Point) -> tuple[str, bytes]:
+    return point.deployment, msgspec.json.encode(point.point, order="sorted")
 
 
 def _deployments(points: Sequence[_Point]) -> int:
-    return len({one.deployment for one in points})
+    return len({point.deployment for point in points})
 
 
 def _fit(engine: Engine, stack: str, points: Sequence[_Point], progress: Report) -> _Fit:
     used = points[:: -(-len(points) // _MOST_LOADS)]
-    loads, shipped = [*_loads(engine, used)], HOST[stack]
+    loads, shipped = [*_loads(engine, used)], host_times()[stack]
     search = search_host(loads, [shipped], progress)
-    without = [host or shipped for host in search.without([one.deployment for one in used])]
+    without = [host or shipped for host in search.without([point.deployment for point in used])]
     held_out = np.mean([load.error(host) for load, host in zip(loads, without, strict=True)])
     better = bool(held_out < search.errors[0].mean())
     return _Fit(search.best(), _errors(loads, without), _errors(loads, [shipped] * len(loads)), better)
@@ -139,13 +144,13 @@ def _loads(engine: Engine, points: Sequence[_Point]) -> Iterator[MeasuredLoad]:
 
 
 def _errors(loads: Sequence[MeasuredLoad], hosts: Sequence[HostTimes]) -> Floats:
-    found = [load.log_errors(host) or (np.nan, np.nan) for load, host in zip(loads, hosts, strict=True)]
-    return np.array(found)
+    errors = [load.log_errors(host) or (np.nan, np.nan) for load, host in zip(loads, hosts, strict=True)]
+    return np.array(errors)
 
 
 def _learned(points: Sequence[_Point], fitted: Mapping[str, HostTimes]) -> dict[str, Any]:
     hosts = {stack: host._asdict() for stack, host in fitted.items()}
-    gpus = sorted({one.gpu for one in points})
+    gpus = sorted({point.gpu for point in points})
     return {"rows": len(points), "deployments": _deployments(points), "gpus": gpus, "hosts": hosts}
 
 

@@ -15,11 +15,11 @@ from msgspec import structs
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own_tables import FIGURES, WORDS
 from app.graphs.formats import has_formats
-from app.ops.stacks import stack_name
 from app.runtime.release import release
 from app.services.measurements.check_operators import PLAUSIBLE, is_plausible
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.operator_tables import json_columns
+from app.stacks.release import stack_name
 from app.store.measurements import MeasurementRow
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload

@@ -14,10 +14,9 @@ from msgspec.structs import replace as replace_field
 from app.engine.measured_networks import MeasuredModels
 from app.errors import BadInput
 from app.graphs.run import Run
-from app.ops.stacks import EAGER_HOST_S
 from app.predictors.roofline import hardware_limit
 from app.services.models.resolve_networks import is_network_name, resolve_network
-from app.services.models.run_options import is_host_launched
+from app.stacks.release import is_eager, plain_release
 from app.steps.networks import Network, prepare
 from app.steps.schedule import schedule
 from app.store.measurements import MeasurementRow, training_set_hash
@@ -28,7 +27,8 @@ from app.wire.network_form import ModelWorkload
 
 def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
     """Return the identity of a network and its run; equal keys take the same time, on whatever host."""
-    return network.key, replace(run, eager_host_s=EAGER_HOST_S), launched
+    release = replace(run.release, eager_host_s=plain_release().eager_host_s)
+    return network.key, replace(run, release=release), launched
 
 
 def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
@@ -60,7 +60,7 @@ def _keys(measured: MeasuredModel, software: str) -> set[Hashable]:
     for named in (workload, replace_field(workload, software=workload.software or software)):
         with suppress(BadInput):
             network, run = resolve_network(named, None)
-            keys.add(network_key(network, run, launched=is_host_launched(software, run.mode, run.dtype)))
+            keys.add(network_key(network, run, launched=is_eager(software)))
     return keys
 
 

@@ -14,7 +14,6 @@ from app.errors import BadInput, FieldError
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
-from app.services.models.run_options import is_host_launched
 from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask
 from app.steps.memory import RESERVE_BYTES
 from app.steps.networks import Prepared, prepare
@@ -62,13 +61,15 @@ def partition_network(
     if not len(targets) <= len(units.block) <= MOST_UNITS:
         message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
         raise _refused(("workload",), message)
-    launched = is_host_launched(predict_request.workload.software, run.mode, run.dtype)
+    launched = run.release.eager
     query = StepQuery(engine, gpus, targets, predict_request.predictor, predict_request.coverage)
     step = time_step(query, ready, run, launched=launched)
     links = _links(request, rows, targets)
     link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
     capacity = np.array([rows.spec(target).memory_bytes for target in targets])
-    best = partition(units, _unit_s(ready, units, step, run.eager_host_s * launched), link_s, capacity, RESERVE_BYTES)
+    best = partition(
+        units, _unit_s(ready, units, step, run.release.eager_host_s * launched), link_s, capacity, RESERVE_BYTES
+    )
     spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
     answering = AnsweredBy(predict_request.predictor, engine.version_of(predict_request.predictor, rows.id(targets[0])))
     notes = _notes(rows, targets, predict_request.predictor, step, best, links.over_slot)

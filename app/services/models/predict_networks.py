@@ -17,17 +17,17 @@ from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run
 from app.ops import OPS
-from app.ops.stacks import software_warnings
 from app.predictors import capabilities
 from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer
 from app.services.models.network_hits import network_key
 from app.services.models.resolve_networks import resolve_network
-from app.services.models.run_options import is_host_launched, run_assumption
+from app.services.models.run_options import run_assumption
 from app.services.models.serving import serving_figures
 from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
 from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
+from app.stacks.release import software_warnings
 from app.steps.networks import Network, Prepared, prepare
 from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Floats, Ints
@@ -70,7 +70,7 @@ def predict_network(
     targets, skipped = supported_targets(engine, ready.distinct.table, ready.work, gpus, targets, refusal)
     if not targets:
         return PredictResponse([], skipped)
-    launched = is_host_launched(workload.software, run.mode, run.dtype) and not whole
+    launched = run.release.eager and not whole
 
     query = StepQuery(engine, gpus, targets, request.predictor, request.coverage)
 
@@ -80,7 +80,7 @@ def predict_network(
 
     key = network_key(network, run, launched=launched)
     step = _with_measured(time_step(query, ready, run, launched=launched), engine, key, rows, targets, request)
-    if (assumption := run_assumption(workload, run)) is not None:
+    if (assumption := run_assumption(run)) is not None:
         step = step.widened(OTHER[assumption.other].token.above, request.coverage)
     answer = NetworkAnswer(
         engine,
@@ -145,7 +145,7 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
 
 def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
     """Return which kernels of attention training is assumed to run, of a network that has attention."""
-    kernels = "FlashAttention 1 (PyTorch before 2.2)" if run.first_flash else "FlashAttention 2 or later"
+    kernels = "FlashAttention 1 (PyTorch before 2.2)" if run.release.first_flash else "FlashAttention 2 or later"
     op, text = "attention_prefill", f"no attention is given: fused, {kernels}, is assumed"
     if run.attention == "eager":
         op, text = "bmm", "no attention is given: eager, separate products and softmax"
@@ -173,5 +173,5 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(warning("software_assumed", f"no software is given: {stack} is assumed"))
     if workload.dtype == "fp8_block" and not launched:
         notes.append(_HOST_BOUND)
-    assumption = run_assumption(workload, run)
+    assumption = run_assumption(run)
     return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.warning])]

@@ -17,10 +17,9 @@ from app.graphs.convnets import lower as lower_convnet
 from app.graphs.formats import Formats, has_formats
 from app.graphs.importers import diffusers, hf
 from app.graphs.run import Run
-from app.ops.stacks import NO_WAIT, engine_host
 from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
-from app.services.models.run_options import attention_kernels, is_cudnn_attention, is_first_flash, to_run
+from app.services.models.run_options import attention_kernels, to_run
 from app.steps.networks import Network
 from app.tables.ops import WEIGHT_DTYPES
 from app.wire.graph_form import check_graph
@@ -160,10 +159,7 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
     """Return the run with what only transformers have. Raises BadInput for adapters outside of training."""
     return replace(
         run,
-        attention=attention_kernels(workload),  # type: ignore[arg-type]
-        engine_host=engine_host(workload.software) if workload.mode in ("prefill", "decode") else NO_WAIT,
-        first_flash=is_first_flash(workload),
-        cudnn_attention=is_cudnn_attention(workload),
+        attention=attention_kernels(workload, run),  # type: ignore[arg-type]
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",
         adapter_rank=_adapter_rank(workload),
@@ -207,7 +203,8 @@ def convnet_run(workload: ModelWorkload, name: str) -> Run:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
     run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
     size = int(workload.image_size or default_image_size(name))
-    return replace(run, of_images=True, image_size=size, input_copy=workload.input_copy)
+    release = run.release.without_attention()
+    return replace(run, of_images=True, image_size=size, input_copy=workload.input_copy, release=release)
 
 
 def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run]:
@@ -220,7 +217,7 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     dims = {name: int(size) for name, size in workload.dims.items()}
     workload = _with_batch(workload, dims.pop("batch", None))
     run = _unsplit_run(workload, dtype=workload.dtype or source.dtype)
-    run = replace(run, sequence=int(workload.sequence or 1))
+    run = replace(run, sequence=int(workload.sequence or 1), release=run.release.without_attention())
     lower = lower_source if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
     return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
-from app.ops.stacks import (
-    MEGATRON,
-    STACKS,
-    Assumption,
-    assumption_of,
-    eager_host_s,
-    is_eager,
-    is_first_engine,
-    is_megatron,
-    launches_early,
-    stack_of,
-    sums_by_library,
-    torch_version,
-)
+from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
 
 _LOC = ("workload",)
-# Formats for which eager PyTorch is the default software.
-_EAGER_DTYPES = ("fp64", "fp32", "tf32")
-# First versions of PyTorch with fused attention; with FlashAttention 2; and whose wheels hold a cuDNN after 9.15, which
-# PyTorch prefers on Hopper (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention).
-_FIRST_FUSED, _SECOND_FLASH, _CUDNN_ATTENTION = (2, 0), (2, 2), (2, 11)
-_SERVING_MODES = ("prefill", "decode")
+SERVING_MODES = ("prefill", "decode")
 
 
 def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
     split, given = to_parallelism(workload.parallelism), workload
-    stack = serving_stack(given.software, given.mode, dtype)
+    software = default_software(given.mode, dtype) if given.software is None else given.software
     run = Run(
         mode=given.mode,
         batch=int(given.batch),
@@ -46,12 +26,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         accumulation=int(given.gradient_accumulation),
         recompute=given.recompute in (True, "full"),
         recompute_scores=given.recompute == "selective",
-        eager_host_s=eager_host_s(given.software, given.mode),
-        multi_tensor=given.mode == "training" and torch_version(given.software) is not None,
-        stack=stack,
-        sums_by_library=stack is not None and sums_by_library(given.software),
-        first_engine=stack is not None and is_first_engine(given.software),
-        early_launch=stack is not None and launches_early(given.software),
+        release=release_of(software, given.mode),
         parallelism=split,
     )
     errors = [*_batch_errors(run), *_parallel_errors(split)]
@@ -94,52 +69,21 @@ def to_parallelism(form: ParallelismIn) -> Parallelism:
     )
 
 
-def is_host_launched(software: str | None, mode: str, dtype: str) -> bool:
-    """Return whether the host launches each operator: by the software, else by dtype; training is eager PyTorch."""
-    if software is not None:
-        return bool(is_eager(software))
-    return mode == "training" or dtype in _EAGER_DTYPES
-
-
-def serving_stack(software: str | None, mode: str, dtype: str) -> str | None:
-    """Return the stack whose kernels run, of serving the first for an unknown one; None for PyTorch's own."""
-    if mode == "training" and is_megatron(software):
-        return MEGATRON
-    if is_host_launched(software, mode, dtype):
-        return None
-    code = stack_of(software or "")
-    return STACKS[0] if np.isnan(code) else STACKS[int(code)]
-
-
-def run_assumption(workload: NetworkWorkload, run: Run) -> Assumption | None:
+def run_assumption(run: Run) -> Assumption | None:
     """Return the assumption made for a serving stack without measurements; None for other runs."""
-    serves = run.stack is not None and run.mode in _SERVING_MODES
-    return assumption_of(workload.software) if serves else None
+    return run.release.assumption if run.mode in SERVING_MODES else None
 
 
-def attention_kernels(workload: ModelWorkload) -> str:
+def attention_kernels(workload: ModelWorkload, run: Run) -> str:
     """Return the attention kernels: as requested, else those of the mode's usual software.
 
     Training in 16 bits and fewer runs fused kernels, as Megatron-LM does and PyTorch from 2.0 on, for Hugging Face too.
     """
     if workload.attention is not None:
         return workload.attention
-    version = torch_version(workload.software)
-    trains = workload.mode == "training" and (workload.dtype or "fp32") not in _EAGER_DTYPES
-    fused = workload.mode in _SERVING_MODES or (trains and (version is None or version >= _FIRST_FUSED))
+    trains = run.mode == "training" and (workload.dtype or "fp32") not in EAGER_DTYPES
+    fused = run.mode in SERVING_MODES or (trains and run.release.fuses_attention)
     return "flash" if fused else "eager"
-
-
-def is_first_flash(workload: ModelWorkload) -> bool:
-    """Return whether fused attention is FlashAttention 1: that of PyTorch before 2.2."""
-    version = torch_version(workload.software)
-    return version is not None and version < _SECOND_FLASH
-
-
-def is_cudnn_attention(workload: ModelWorkload) -> bool:
-    """Return whether fused attention on Hopper is cuDNN's, as fast as FlashAttention 3: of PyTorch from 2.11 on."""
-    version = torch_version(workload.software)
-    return version is not None and version >= _CUDNN_ATTENTION
 
 
 def _batch_errors(run: Run) -> list[FieldError]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
-from app.ops.stacks import software_warnings
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
+from app.stacks.release import software_warnings
 from app.tables.arrays import Floats, Ints
 from app.warning_codes import CodedWarning, texts
 from app.wire.decoding import convert_quickly, decode, decode_plain

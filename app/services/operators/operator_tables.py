@@ -12,7 +12,6 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import software_warnings
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
@@ -22,6 +21,7 @@ from app.services.operators.common import (
     unsupported_message,
     uses_slot,
 )
+from app.stacks.release import software_warnings
 from app.steps.predict_rows import CHUNK, predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable

@@ -19,7 +19,6 @@ from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import software_warnings
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
@@ -32,6 +31,7 @@ from app.services.operators.common import (
     uses_slot,
 )
 from app.services.operators.explanations import explanations
+from app.stacks.release import software_warnings
 from app.steps.predict_rows import OperatorQuery, predict_on
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable

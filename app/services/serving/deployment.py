@@ -7,7 +7,6 @@ from dataclasses import astuple, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
@@ -16,11 +15,11 @@ from app.graphs.formats import has_formats
 from app.graphs.importers import hf
 from app.graphs.run import Mode, Run
 from app.graphs.transformers.architecture import Architecture
-from app.ops.stacks import STACKS as STACK_NAMES
-from app.ops.stacks import is_eager, stack_name, stack_of
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
-from app.serving.stacks import STACKS, Stack
+from app.stacks.facts import Scheduler
+from app.stacks.registry import serving_stacks
+from app.stacks.release import Release, release_of
 from app.steps.networks import Network
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
@@ -46,8 +45,6 @@ class Deployment(NamedTuple):
     network: Network
     run: Run
     architecture: Architecture
-    stack_name: str
-    stack: Stack
     engines: int
     lengths: Lengths
     pool: Deployment | None = None
@@ -56,6 +53,17 @@ class Deployment(NamedTuple):
     def attention_replicas(self) -> int:
         """Replicas of attention within an engine."""
         return self.run.parallelism.data
+
+    @property
+    def release(self) -> Release:
+        """The release of its serving stack."""
+        return self.run.release
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """How its stack schedules where the request gives nothing else."""
+        assert self.release.scheduler is not None
+        return self.release.scheduler
 
     @property
     def devices(self) -> int:
@@ -77,13 +85,7 @@ def refused(field: str, message: str) -> BadInput:
 
 def resolve_deployment(workload: ServingWorkload) -> Deployment:
     """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
-    code = stack_of(workload.software)
-    misspelt = np.isnan(code) and get_close_matches(stack_name(workload.software), STACK_NAMES, cutoff=_MISSPELT)
-    if misspelt or is_eager(workload.software):
-        known = ", ".join(STACK_NAMES)
-        raise refused(
-            "software", f"{workload.software[:100]!r} is no serving stack with CUDA graphs: use one of {known}"
-        )
+    _check_software(workload.software)
     _check_load(workload.load)
     lengths = _lengths(workload)
     split = workload.parallelism
@@ -100,18 +102,24 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         raise refused(
             _given(workload), "serving engines batch decoders: this network has an encoder beside its decoder"
         )
-    name = STACK_NAMES[0 if np.isnan(code) else int(code)]
     return Deployment(
         workload=workload,
         network=network,
         run=run,
         architecture=architecture,
-        stack_name=name,
-        stack=STACKS[name],
         engines=int(split.replicas),
         lengths=lengths,
         pool=_pool(workload),
     )
+
+
+def _check_software(software: str) -> None:
+    """Raise BadInput for software that does not serve by CUDA graphs, and for a serving stack's name misspelt."""
+    release, known = release_of(software, "decode"), [stack.name for stack in serving_stacks()]
+    misspelt = release.name not in known and get_close_matches(release.name, known, cutoff=_MISSPELT)
+    if misspelt or release.eager:
+        message = f"{software[:100]!r} is no serving stack with CUDA graphs: use one of {', '.join(known)}"
+        raise refused("software", message)
 
 
 def _pool(workload: ServingWorkload) -> Deployment | None:

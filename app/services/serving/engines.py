@@ -9,10 +9,7 @@ import numpy as np
 
 from app.services.serving.deployment import Deployment, run_of
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
-from app.serving.engine_limits import EngineLimits
-from app.serving.stacks import HostTimes
-from app.serving.steady_state import Shape
-from app.serving.step_times import (
+from app.serving.engine import (
     ACCEPTED,
     DRAFTING,
     HOST_SEQUENCE_S,
@@ -24,8 +21,11 @@ from app.serving.step_times import (
     STAGES,
     TRANSFER_S,
     VERIFIED,
+    EngineLimits,
     StepTimes,
 )
+from app.serving.steady_state import Shape
+from app.stacks.facts import HostTimes
 from app.steps.memory import Memory
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery
@@ -77,8 +77,7 @@ def engines_on(
     settings = [settings_of(deployment, spec) for spec in specs]
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
-    software, latent = deployment.workload.software, deployment.architecture.latent
-    host = query.engine.hosts.of(deployment.stack_name, software, latent=latent)
+    host = query.engine.hosts.of(deployment.release, latent=deployment.architecture.latent)
     memories = _memories(deployment, specs, settings)
     engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
     if deployment.pool is None:
@@ -89,17 +88,17 @@ def engines_on(
 
 def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     """Return the settings that the request gives, else the stack's defaults on this GPU."""
-    workload, stack = deployment.workload, deployment.stack
-    large = int(spec.memory_bytes >= stack.large_bytes)
-    sequences = int(workload.max_sequences or stack.sequences[large])
-    budget = int(workload.max_batched_tokens or stack.budget_tokens[large])
-    if workload.max_batched_tokens is None and stack.raises_budget:
+    workload, scheduler = deployment.workload, deployment.scheduler
+    large = int(spec.memory_bytes >= scheduler.large_bytes)
+    sequences = int(workload.max_sequences or scheduler.sequences[large])
+    budget = int(workload.max_batched_tokens or scheduler.budget_tokens[large])
+    if workload.max_batched_tokens is None and scheduler.raises_budget:
         at_once = workload.load.concurrency or workload.load.burst or 0.0
         budget = max(budget, int(deployment.lengths.prompt + min(at_once, sequences)))
     steps, tokens = workload.prefill_wait_steps, workload.prefill_wait_tokens
     if steps is None:
-        steps = stack.patience if deployment.attention_replicas > 1 else 0.0
-    share = workload.memory_share or stack.memory_share
+        steps = scheduler.patience if deployment.attention_replicas > 1 else 0.0
+    share = workload.memory_share or scheduler.memory_share
     return Settings(budget, sequences, share, steps, None if tokens is None else int(tokens))
 
 
@@ -141,10 +140,10 @@ def _memories(
     """Return the memory of a device while it computes a step's prompts, and the bytes left for keys and values."""
     sequences = [int(max(min(each.budget_tokens, deployment.lengths.prompt), 1)) for each in settings]
     needed = {sequence: _memory_of_step(deployment, sequence) for sequence in dict.fromkeys(sequences)}
-    found = [needed[sequence] for sequence in sequences]
+    memories = [needed[sequence] for sequence in sequences]
     return [
         (memory, max(each.memory_share * spec.memory_bytes - memory.required_bytes, 0.0))
-        for memory, each, spec in zip(found, settings, specs, strict=True)
+        for memory, each, spec in zip(memories, settings, specs, strict=True)
     ]
 
 
@@ -163,16 +162,16 @@ def _engine(
 ) -> Engine:
     """Return the engine on the k-th GPU type of the tables; `room` as in `_memories`."""
     memory, capacity = room
-    replicas, stack = deployment.attention_replicas, deployment.stack
+    replicas, scheduler = deployment.attention_replicas, deployment.scheduler
     limits = EngineLimits(
         budget_tokens=float(settings.budget_tokens * replicas),
         sequences=float(settings.sequences * replicas),
         kv_bytes=capacity * replicas,
         contexts=tables.axes.contexts,
         bytes_at=tables.held_bytes,
-        mixes=float(stack.mixes),
-        splits=float(stack.splits),
-        reserved=stack.reserved,
+        mixes=float(scheduler.mixes),
+        splits=float(scheduler.splits),
+        reserved=scheduler.reserved,
         gathered=_waiting_prompts(deployment, settings),
         patience=settings.wait_steps,
         request_s=host.request_s,
@@ -251,10 +250,10 @@ def _speculation(deployment: Deployment) -> tuple[float, float, float]:
     Of k drafted tokens the first ones are kept, up to the first refused one, and a token of the model itself (Leviathan
     et al. 2023).
     """
-    asked = deployment.workload.speculative
-    if asked is None:
+    speculative = deployment.workload.speculative
+    if speculative is None:
         return 1.0, 1.0, 0.0
-    drafted, p = float(asked.tokens), float(asked.acceptance)
+    drafted, p = float(speculative.tokens), float(speculative.acceptance)
     kept = drafted + 1.0 if p == 1.0 else (1.0 - p ** (drafted + 1.0)) / (1.0 - p)
-    share = 1.0 / deployment.layers if asked.draft_share is None else asked.draft_share
+    share = 1.0 / deployment.layers if speculative.draft_share is None else speculative.draft_share
     return drafted + 1.0, kept, drafted * share

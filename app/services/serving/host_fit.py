@@ -10,9 +10,8 @@ import numpy as np
 from app.engine.serving_hosts import times_of
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, with_host
-from app.services.serving.figures import LoadFigures
-from app.services.serving.load_figures import load_figures
-from app.serving.stacks import HostTimes
+from app.services.serving.load_figures import LoadFigures, load_figures
+from app.stacks.facts import HostTimes
 from app.tables.arrays import Floats
 
 _SEED, _DRAWS, _FOLDS = 0, 220, 5
@@ -39,15 +38,15 @@ class MeasuredLoad(NamedTuple):
     def figures(self, host: HostTimes) -> LoadFigures:
         """Return the figures of the load with these times of the host."""
         deployment = self.deployment
-        own = times_of(host, deployment.workload.software, latent=deployment.architecture.latent)
+        own = times_of(host, deployment.release, latent=deployment.architecture.latent)
         return load_figures(self.deployment, with_host(self.engine, own))
 
     def log_errors(self, host: HostTimes) -> tuple[float, float] | None:
         """Return ln(predicted / measured) of the times per output token and to first token; None: saturated."""
-        found = self.figures(host)
-        if found.tpot is None or found.ttft is None:
+        figures = self.figures(host)
+        if figures.tpot is None or figures.ttft is None:
             return None
-        return float(np.log(found.tpot.mean / self.tpot_s)), float(np.log(found.ttft.mean / self.ttft_s))
+        return float(np.log(figures.tpot.mean / self.tpot_s)), float(np.log(figures.ttft.mean / self.ttft_s))
 
     def error(self, host: HostTimes) -> float:
         """Return what a fit makes small: errors of the means in log space, the first token's at half of its weight."""

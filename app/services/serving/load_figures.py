@@ -1,19 +1,240 @@
-"""Figures of a load on an engine: by the event simulation, or by the closed form."""
+"""Figures of a load on engines of one GPU type: by the event simulation, or by the closed form.
+
+Of disaggregated engines one pool computes the prompts, sends their keys and values, and another one decodes. Each pool
+is simulated alone under Poisson arrivals at the rate of the load; of a closed loop that is the rate at which as many
+requests are in flight (Little's law). A request's keys and values leave and arrive over the network adapters of all
+devices that hold them.
+"""
 
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
+from app.engine.served_points import ServedPoint
+from app.errors import TooLarge
+from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
-from app.services.serving.figures import LoadFigures, Times, times_of
-from app.services.serving.pools import decoded_shape, pooled_figures
-from app.services.serving.simulated import simulated
-from app.serving.engine_limits import admitted_bytes, most_sequences, serial_s
+from app.serving.engine import admitted_bytes, held_bytes, most_sequences, serial_s
 from app.serving.requests import Requests, burst, closed, poisson, trace
+from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
+from app.tables.arrays import Floats
+from app.wire.serving_form import ServingLoad
+
+
+class Times(NamedTuple):
+    """A time over requests, seconds: mean and percentiles, NaN where unknown; `chosen`: that of the caller's choice."""
+
+    mean: float
+    p50: float = np.nan
+    p90: float = np.nan
+    p99: float = np.nan
+    chosen: float = np.nan
+
+
+class LoadFigures(NamedTuple):
+    """What a load gives; times are None where it is saturated.
+
+    requests_per_s, running  of all engines; decoding: sequences of one engine that decode, on average
+    kv_bytes     most bytes of keys and values on a device
+    unfinished   requests that the simulation left unanswered
+    steps        steps that were simulated
+    """
+
+    ttft: Times | None
+    tpot: Times | None
+    e2e: Times | None
+    requests_per_s: float
+    running: float
+    decoding: float
+    kv_bytes: float
+    decode_s: float
+    mixed_s: float
+    highest_rate: float
+    cause: str
+    unfinished: int = 0
+    steps: int = 0
+
+
+def times_of(seconds: Floats, percentile: float) -> Times:
+    """Return the mean and the percentiles of times, seconds."""
+    return Times(float(seconds.mean()), *np.percentile(seconds, (50, 90, 99, percentile)).tolist())
+
+
+def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad) -> LoadFigures:
+    """Return the figures with measured means; percentiles and throughput follow in proportion.
+
+    A load that was measured is not saturated, whatever was predicted; then it has no percentiles.
+    """
+    if figures.e2e is None or figures.ttft is None:
+        rate = load.rate_per_s or (load.concurrency or load.burst or 1.0) / point.e2e_s
+        return figures._replace(
+            ttft=Times(point.ttft_s),
+            tpot=Times(point.tpot_s),
+            e2e=Times(point.e2e_s),
+            requests_per_s=rate,
+            highest_rate=max(figures.highest_rate, rate),
+        )
+    rate = figures.requests_per_s * figures.e2e.mean / point.e2e_s
+    return figures._replace(
+        ttft=_scaled(figures.ttft, point.ttft_s),
+        tpot=None if figures.tpot is None else _scaled(figures.tpot, point.tpot_s),
+        e2e=_scaled(figures.e2e, point.e2e_s),
+        requests_per_s=load.rate_per_s or rate,
+    )
+
+
+def _scaled(times: Times, mean: float) -> Times:
+    return Times(*(one * mean / times.mean for one in times))
+
+
+# Steps of all simulations of a request, about a microsecond each: of a search over GPUs, splits and loads; and of POST
+# /predict, whose answer takes at most two seconds. There each GPU counts too, with what the rest of its answer takes.
+MOST_SEARCHED, MOST_PREDICTED, GPU_STEPS = 10_000_000, 1_300_000, 6_000
+
+
+def simulated(engine: Engine, requests: Requests) -> Simulated:
+    """Return the times of requests on an engine. Raises TooLarge if the HTTP request simulated too much already."""
+    check_cancelled()
+    times = simulate(engine.times, engine.limits, requests)
+    if spend(times.steps) > MOST_SEARCHED:
+        raise too_much(MOST_SEARCHED)
+    return times
+
+
+def check_predicted(gpus: int, steps: int) -> None:
+    """Raise TooLarge if so many GPUs and steps are more than an answer of POST /predict may take."""
+    if gpus * GPU_STEPS + steps > MOST_PREDICTED:
+        raise too_much(MOST_PREDICTED)
+
+
+def too_much(most: int) -> TooLarge:
+    """Return the error that names what to send instead."""
+    return TooLarge(
+        f"workload.load: simulating it takes over {most:,} steps, of which {GPU_STEPS:,} are counted for each GPU of"
+        " POST /predict; send fewer gpus, a smaller load or shorter answers, or method closed_form."
+    )
+
+
+_BISECTIONS = 40
+# Share of the highest rate that a closed loop reaches at most.
+_MOST = 0.98
+
+
+def prompted_shape(shape: Shape) -> Shape:
+    """Return the mean request as the pool of prompts has it: one token of output."""
+    return shape._replace(output=1.0, context=shape.prompt + 0.5)
+
+
+def decoded_shape(shape: Shape) -> Shape:
+    """Return the mean request as the engines that decode have it: its keys and values come, but for the last token."""
+    return shape._replace(cached=max(shape.prompt - 1.0, 0.0), kept=shape.prompt)
+
+
+class _Pools:
+    """Both pools; rates are of all engines together."""
+
+    def __init__(self, deployment: Deployment, engine: Engine, pool: Deployment, worker: Engine) -> None:
+        shape = shape_of(deployment)
+        self.shape, self.decoded, self.prompted = shape, decoded_shape(shape), prompted_shape(shape)
+        self.engines, self.workers = deployment.engines, pool.engines
+        self.engine, self.worker = engine, worker
+        link = deployment.run.parallelism.network_bytes_per_s
+        each = max(held_bytes(engine.limits, shape.prompt), held_bytes(worker.limits, shape.prompt))
+        self.sent_s = each / link
+        self.most_prompted = self.workers * highest_rate(worker.times, worker.limits, self.prompted)
+        self.most_decoded = self.engines * highest_rate(engine.times, engine.limits, self.decoded)
+
+    @property
+    def most(self) -> float:
+        return min(self.most_prompted, self.most_decoded)
+
+    def states(self, rate: float) -> tuple[Steady, Steady]:
+        """Return the steady states of an engine of each pool."""
+        first = open_load(self.worker.times, self.worker.limits, self.prompted, rate / self.workers)
+        return first, open_load(self.engine.times, self.engine.limits, self.decoded, rate / self.engines)
+
+    def e2e_s(self, rate: float) -> float:
+        first, later = self.states(rate)
+        return first.ttft_s + self.sent_s + max(self.shape.output - 1.0, 0.0) * later.tpot_s
+
+    def closed_rate(self, concurrency: float) -> float:
+        """Return the rate at which so many requests are in flight, or the highest that is reached."""
+        low, high = 0.0, _MOST * self.most
+        if high * self.e2e_s(high) <= concurrency:
+            return high
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if middle * self.e2e_s(middle) < concurrency else (low, middle)
+        return low
+
+
+def pooled_figures(
+    deployment: Deployment, engine: Engine, pool: Deployment, worker: Engine, percentile: float
+) -> LoadFigures:
+    """Return the figures of a load, by both simulations or by the closed form."""
+    pools, load = _Pools(deployment, engine, pool, worker), deployment.workload.load
+    cause = "prefill" if pools.most_prompted < pools.most_decoded else "kv_cache"
+    kept = held_bytes(engine.limits, pools.shape.prompt + pools.shape.output)
+    if pools.most == 0.0 or (load.rate_per_s or 0.0) >= pools.most:
+        return LoadFigures(None, None, None, np.nan, np.nan, 1.0, kept, np.nan, np.nan, pools.most, cause)
+    rate = load.rate_per_s or pools.closed_rate(load.concurrency or 1.0)
+    first, later = pools.states(rate)
+    # Requests beyond those that a closed loop has in flight wait for their first token.
+    e2e = pools.e2e_s(rate)
+    waits = max((load.concurrency or 0.0) / rate - e2e, 0.0)
+    ttft = Times(first.ttft_s + pools.sent_s + waits)
+    by_form = LoadFigures(
+        ttft,
+        Times(later.tpot_s) if pools.shape.output > 1.0 else None,
+        Times(e2e + waits),
+        rate,
+        pools.engines * later.running,
+        later.decoding,
+        min(later.running * kept, engine.limits.kv_bytes) / deployment.attention_replicas,
+        later.decode_s,
+        first.mixed_s,
+        pools.most,
+        cause,
+    )
+    if deployment.workload.method == "closed_form":
+        return by_form
+    return _simulated_pools(deployment, pools, by_form, waits, percentile)
+
+
+def _simulated_pools(
+    deployment: Deployment, pools: _Pools, by_form: LoadFigures, waits: float, percentile: float
+) -> LoadFigures:
+    lengths, seed, rate = deployment.lengths, int(deployment.workload.seed), by_form.requests_per_s
+    running = by_form.running / pools.engines
+    prompts = poisson(lengths, rate / pools.workers, running, seed)
+    answers = poisson(lengths, rate / pools.engines, running, seed)
+    needed = np.maximum(answers.prompt - 1.0, 0.0)
+    first = simulated(pools.worker, prompts._replace(output=np.ones_like(prompts.output)))
+    later = simulated(pools.engine, answers._replace(cached=needed, kept=answers.prompt))
+    steps = first.steps + later.steps
+    done = np.isfinite(first.first_s) & np.isfinite(later.ended_s) & (np.arange(len(needed)) >= answers.warm_up)
+    if not done.any():
+        return by_form._replace(unfinished=int(len(needed) - answers.warm_up), steps=steps)
+    ttft = (first.first_s - first.arrived_s + pools.sent_s + waits)[done]
+    decoding, tokens = (later.ended_s - later.first_s)[done], answers.output[done] - 1.0
+    several = tokens > 0.0
+    return by_form._replace(
+        ttft=times_of(ttft, percentile),
+        tpot=times_of((decoding / np.maximum(tokens, 1.0))[several], percentile) if several.any() else None,
+        e2e=times_of(ttft + decoding, percentile),
+        running=later.running * pools.engines,
+        decoding=later.decoding,
+        kv_bytes=later.kv_bytes / deployment.attention_replicas,
+        decode_s=later.decode_s,
+        mixed_s=first.mixed_s,
+        steps=steps,
+    )
+
 
 # Prompts take so much of the time at the highest rate that they are what limits it.
 _PREFILL_BOUND = 0.7
@@ -104,34 +325,34 @@ def _requests(deployment: Deployment, steady: Steady) -> Requests:
 def _simulated(
     deployment: Deployment, engine: Engine, requests: Requests, by_form: LoadFigures, percentile: float
 ) -> LoadFigures:
-    found = simulated(engine, requests)
+    times = simulated(engine, requests)
     counted = np.arange(len(requests.prompt)) >= requests.warm_up
-    done = counted & np.isfinite(found.ended_s)
+    done = counted & np.isfinite(times.ended_s)
     if not done.any():
-        return by_form._replace(unfinished=int(counted.sum()), steps=found.steps)
-    first, ended = found.first_s - found.arrived_s, found.ended_s - found.arrived_s
+        return by_form._replace(unfinished=int(counted.sum()), steps=times.steps)
+    first, ended = times.first_s - times.arrived_s, times.ended_s - times.arrived_s
     several = done & (requests.output > 1.0)
     later = np.maximum(requests.output - 1.0, 1.0)
     e2e = times_of(ended[done], percentile)
-    running = found.running * deployment.engines
+    running = times.running * deployment.engines
     load = deployment.workload.load
-    rate = load.rate_per_s or float(len(first) / max(np.nanmax(found.ended_s), 1e-9) * deployment.engines)
+    rate = load.rate_per_s or float(len(first) / max(np.nanmax(times.ended_s), 1e-9) * deployment.engines)
     if load.concurrency is not None:
         rate = load.concurrency / e2e.mean
     return LoadFigures(
         times_of(first[done], percentile),
-        times_of(((found.ended_s - found.first_s) / later)[several], percentile) if several.any() else None,
+        times_of(((times.ended_s - times.first_s) / later)[several], percentile) if several.any() else None,
         e2e,
         rate,
         running,
-        found.decoding,
-        found.kv_bytes / deployment.attention_replicas,
-        found.decode_s,
-        found.mixed_s,
+        times.decoding,
+        times.kv_bytes / deployment.attention_replicas,
+        times.decode_s,
+        times.mixed_s,
         by_form.highest_rate,
         by_form.cause,
         int((counted & ~done).sum()),
-        found.steps,
+        times.steps,
     )
 
 

@@ -19,7 +19,7 @@ from app.services.serving.deployment import refused, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_factor
 from app.services.serving.predict_serving import predict_serving
 from app.services.serving.served_points import known_of
-from app.serving.queue_state import QueueState, next_times
+from app.serving.steady_state import QueueState, next_times
 from app.steps.timing import StepQuery
 from app.wire.llm_d_form import MODEL_TYPE, EngineState, NextRequestTimes, PredictorStatus
 from app.wire.predict_body import read_request
@@ -115,9 +115,9 @@ def next_requests(snapshot: Snapshot, kind: str, saved: str, *, max_rows: int) -
     request = read_request(saved.encode()) if kind == "predict" else None
     if not isinstance(request, ServingRequest):
         raise BadInput("The saved prediction is not of a served model: save one of POST /predict, kind serving.")
-    found = NextRequests.of(snapshot, request, max_rows=max_rows)
-    _cache.put(key, _Cached(ref(snapshot.engine), found), _SIZE + len(saved))
-    return found
+    requests = NextRequests.of(snapshot, request, max_rows=max_rows)
+    _cache.put(key, _Cached(ref(snapshot.engine), requests), _SIZE + len(saved))
+    return requests
 
 
 def status() -> PredictorStatus:

@@ -6,24 +6,29 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+import numpy as np
 from msgspec import structs
 
-from app.bands.widths import OTHER_FIRST, SERVED_FIRST, SERVED_TOKEN, SHIFTED_LOAD, Served
+from app.bands.band import Band, sum_correlated
+from app.bands.widths import OTHER_FIRST, SHIFTED_LOAD, Served, served_by
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.serving_hosts import host_name
 from app.errors import BadInput, FieldError
 from app.graphs.run import Mode
-from app.ops.stacks import assumption_of
 from app.runtime.cancellation import check_cancelled
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
-from app.services.serving.figures import LoadFigures, measured_figures
-from app.services.serving.load_figures import load_figures, sequence_limit
+from app.services.serving.load_figures import (
+    LoadFigures,
+    Times,
+    check_predicted,
+    load_figures,
+    measured_figures,
+    sequence_limit,
+)
 from app.services.serving.served_points import Known, known_of
-from app.services.serving.served_times import milliseconds, served_time, whole_time
-from app.services.serving.simulated import check_predicted
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery
 from app.tables.arrays import Ints
@@ -32,7 +37,7 @@ from app.tables.ops import OpTable
 from app.warning_codes import CodedWarning, texts, warning
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import ModelRequest
-from app.wire.prediction_form import MemoryParts, MemoryUse, Prediction, Skipped
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction, Skipped
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
@@ -45,6 +50,33 @@ from app.wire.serving_form import (
     ServingSettings,
     ServingSteps,
 )
+
+
+def milliseconds(seconds: float) -> float | None:
+    """Return milliseconds, or None for no time."""
+    return seconds * 1e3 if np.isfinite(seconds) and seconds > 0.0 else None
+
+
+def served_time(times: Times | None, band: Band[float], coverage: float) -> ServedTime | None:
+    """Return times, seconds, with the interval of their mean; None for none."""
+    if times is None:
+        return None
+    p50, p90, p99 = (None if np.isnan(percentile) else 1e3 * percentile for percentile in times[1:4])
+    mean = 1e3 * times.mean
+    return ServedTime(mean, p50, p90, p99, Interval.of(mean, band, coverage))
+
+
+def whole_time(
+    times: Times | None, ttft: ServedTime | None, tpot: ServedTime | None, later: float
+) -> ServedTime | None:
+    """Return the time of a request with `later` tokens after its first, which deviate together with it."""
+    if times is None or ttft is None:
+        return None
+    parts = [(ttft.mean, ttft.interval.band(ttft.mean))]
+    if tpot is not None:
+        parts.append((later * tpot.mean, tpot.interval.band(tpot.mean)))
+    return served_time(times, sum_correlated(parts), ttft.interval.coverage)
+
 
 _UNKNOWN = Known()
 # Steps of a deployment on one GPU: mode, batch over all attention replicas, tokens.
@@ -61,12 +93,12 @@ def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: in
 def predict_loads(
     snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int, steps: Steps
 ) -> list[ServingPrediction]:
-    """Return the answers of a request for one GPU to these loads in place of its own.
+    """Return the answers of a request for each GPU to these loads in place of its own.
 
     `steps`: steps of the request that are predicted already; more are added.
     """
-    asked = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
-    return [_predict(snapshot, one, max_rows, steps).predictions[0] for one in asked]
+    requests = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
+    return [_predict(snapshot, each, max_rows, steps).predictions[0] for each in requests]
 
 
 def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: Steps | None) -> ServingResponse:
@@ -141,10 +173,10 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
 
 def _bands(deployment: Deployment, decode: Prediction, prefill: Prediction) -> Served:
     """Return the bands of a load's times: those of its steps, and what the stack's host and scheduler add."""
-    stack = deployment.stack_name
-    token = decode.interval_ms.band(decode.latency_ms).widened(SERVED_TOKEN[stack])
-    first = prefill.interval_ms.band(prefill.latency_ms).widened(SERVED_FIRST[stack])
-    assumption = assumption_of(deployment.workload.software)
+    release = deployment.release
+    added, assumption = served_by(release.host), release.assumption
+    token = decode.interval_ms.band(decode.latency_ms).widened(added.token)
+    first = prefill.interval_ms.band(prefill.latency_ms).widened(added.first)
     return Served(token, first if assumption is None else first.widened(OTHER_FIRST[assumption.other]))
 
 
@@ -204,12 +236,12 @@ class _Answer:
         if self._known_steps is not None and key in self._known_steps:
             return self._known_steps[key]
         workload = model_workload(deployment.workload, mode, batch, sequence)
-        asked = self._request
-        request = ModelRequest(gpu=gpu, workload=workload, predictor=asked.predictor, coverage=asked.coverage)
-        (found,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions
+        served = self._request
+        request = ModelRequest(gpu=gpu, workload=workload, predictor=served.predictor, coverage=served.coverage)
+        (prediction,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions
         if self._known_steps is not None:
-            self._known_steps[key] = found
-        return found
+            self._known_steps[key] = prediction
+        return prediction
 
     def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:
         memory = engine.memory._replace(kv_cache=min(figures.kv_bytes, engine.kv_capacity_bytes))
@@ -252,12 +284,12 @@ class _Answer:
             highest_rate_per_s=figures.highest_rate,
             method=workload.method,
             settings=ServingSettings(
-                deployment.stack_name,
+                deployment.release.stack,
                 *engine.settings,
-                deployment.stack.mixes,
-                deployment.stack.splits,
+                deployment.scheduler.mixes,
+                deployment.scheduler.splits,
                 self._snapshot.engine.hosts.version_of(
-                    host_name(deployment.stack_name, latent=deployment.architecture.latent)
+                    host_name(deployment.release.host, latent=deployment.architecture.latent)
                 ),
             ),
         )

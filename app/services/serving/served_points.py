@@ -15,15 +15,15 @@ from app.bands.widths import MEASURED_LOAD, OTHER, Served
 from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.graphs.builtin import canonical_name
-from app.ops.stacks import stack_name
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
+from app.stacks.release import stack_name
 from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
-from app.wire.serving_form import ServingWorkload
+from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 # Fields of a workload that describe a load, not the deployment.
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
@@ -50,12 +50,12 @@ def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> 
     fingerprint = training_set_hash(rows)
     if last is not None and last.fingerprint == fingerprint:
         return last
-    found: dict[tuple[Hashable, str], list[ServedPoint]] = {}
+    points: dict[tuple[Hashable, str], list[ServedPoint]] = {}
     for row in rows:
         phases = row.phases_s or {}
         point = ServedPoint(row.workload, phases["ttft"], phases["tpot"], row.latency_s)
-        found.setdefault((_deployment(row.workload), row.gpu_id), []).append(point)
-    return ServedPoints(found, fingerprint)
+        points.setdefault((_deployment(row.workload), row.gpu_id), []).append(point)
+    return ServedPoints(points, fingerprint)
 
 
 def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:
@@ -87,8 +87,8 @@ def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predi
         workload = msgspec.convert(point.workload, ServingWorkload)
         deployment = resolve_deployment(workload)
         (served,) = engines_on(StepQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
-        found = load_figures(deployment, served)
-        known = 0.0 if found.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / found.tpot.mean))
+        figures = load_figures(deployment, served)
+        known = 0.0 if figures.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / figures.tpot.mean))
         _shifts.put(key, known, len(key[-1]))
     return known
 
@@ -102,7 +102,7 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
     if "name" in own:
         own["name"] = canonical_name(own["name"]) or own["name"]
     own["dtype"] = served_dtype(form.get("config"), form.get("name"), form.get("dtype"))
-    return stack_name(form.get("software", "vllm")), _encoded(own)
+    return stack_name(form.get("software", DEFAULT_SOFTWARE)), _encoded(own)
 
 
 def _load(form: Mapping[str, Any]) -> bytes:

@@ -25,7 +25,7 @@ _BY_SEQUENCE = np.array(["query_length" in op.fields for op in OPS])
 
 
 class Axes(NamedTuple):
-    """States of a step that are predicted, float64: see app.serving.step_times.StepTimes, here not as logarithms."""
+    """States of a step that are predicted, float64: see app.serving.engine.StepTimes, here not as logarithms."""
 
     tokens: Floats
     sequences: Floats

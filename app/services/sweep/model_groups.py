@@ -16,11 +16,11 @@ from msgspec import structs
 from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
-from app.ops.stacks import Assumption
 from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
-from app.services.models.run_options import is_host_launched, run_assumption, to_run
+from app.services.models.run_options import run_assumption, to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
 from app.services.sweep.model_forms import SORTS, Model, Sort, to_model
+from app.stacks.release import Assumption
 from app.steps.networks import all_rows as rows_of
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
@@ -119,9 +119,8 @@ class Table:
         ready = [model for model in (self._ready_models[k] for k in used.tolist()) if model is not None]
         assert plan is not None
         sizes = np.array([model.sizes for model in ready], dtype=np.float64)[of]
-        run, workload = plan.runs[ready[0].sort], plan.workload
-        launched = is_host_launched(workload.software, run.mode, run.dtype)
-        assumption = run_assumption(workload, run)
+        run = plan.runs[ready[0].sort]
+        launched, assumption = run.release.eager, run_assumption(run)
         return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], run, launched, assumption)
 
     def workload(self, row: int) -> ModelWorkload:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, defstruct
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
-from app.ops.stacks import software_columns
+from app.stacks.release import software_columns
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.near_names import did_you_mean

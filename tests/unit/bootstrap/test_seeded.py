@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from app.bootstrap.runtime import open_runtime
 from app.config import SEED_MEASUREMENTS, Settings
 from app.formats.own import IMPORTERS
-from app.ops.stacks import is_eager
 from app.services.measurements.importing import import_parts
 from app.services.measurements.stored import remove
+from app.stacks.release import is_eager
 from app.store import measurements
 from app.store.measurement_filters import Filters
 from app.store.session import Database

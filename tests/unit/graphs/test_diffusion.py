@@ -15,6 +15,7 @@ from app.graphs.importers.diffusers import is_diffusion, lower, read
 from app.graphs.run import Run
 from app.graphs.training_pass import training
 from app.ops.kinds import kinds_of, work_of
+from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import config
 
@@ -89,7 +90,7 @@ def test_flux_computes_its_blocks_on_image_and_text_tokens() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pytorch_launches_more_kernels_for_the_same_work(name: str) -> None:
-    eager, served = _rows(name), _rows(name, replace(RUN, stack="vllm"))
+    eager, served = _rows(name), _rows(name, replace(RUN, release=release_of("vllm")))
     assert len(eager) > 1.2 * len(served)
     assert _flops(eager) == pytest.approx(_flops(served), rel=0.06)
     assert _bytes(eager) > 1.1 * _bytes(served)

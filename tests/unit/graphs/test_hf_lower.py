@@ -16,6 +16,7 @@ from app.graphs.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.expert_gates import BY_GROUPS, GELU, PLAIN, SILU
 from app.ops.kinds import kinds_of
+from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
 
@@ -122,8 +123,8 @@ def test_serving_stacks_and_megatron_pad_the_vocabulary() -> None:
     odd = LLAMA2 | {"vocab_size": 49155}
     for run, columns in (
         (Run(dtype="bf16"), 49155),
-        (Run(mode="decode", dtype="bf16", stack="vllm"), 49160),
-        (Run(mode="training", dtype="bf16", stack="megatron"), 49160),
+        (Run(mode="decode", dtype="bf16", release=release_of("vllm", "decode")), 49160),
+        (Run(mode="training", dtype="bf16", release=release_of("megatron", "training")), 49160),
     ):
         assert of(lower(odd, run), "words.logits", "n") == columns
 

@@ -21,6 +21,7 @@ from app.graphs.importers.hf import formats_of, lower, read
 from app.graphs.run import Mode, Parallelism, Run
 from app.ops import OPS
 from app.ops.linear_attention import GDN, KDA, MAMBA2
+from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import PUBLISHED
 
@@ -47,8 +48,9 @@ def test_every_mode_and_stack_has_the_same_parameters(name: str) -> None:
     config = MODELS[name]["config"]
     modes: tuple[Mode, ...] = ("inference", "training", "prefill", "decode")
     for mode in modes if read(config).generates else modes[:2]:
-        for stack in (None, "vllm", "sglang", "trtllm"):
-            run = Run(mode=mode, batch=2, sequence=tokens(config), dtype="bf16", attention="flash", stack=stack)
+        for stack in ("pytorch", "vllm", "sglang", "trtllm"):
+            run = Run(mode=mode, batch=2, sequence=tokens(config), dtype="bf16", attention="flash")
+            run = replace(run, release=release_of(stack, mode))
             workload = lower(config, run)
             held = float(workload.parameters @ workload.repeats[workload.block])
             assert held == pytest.approx(MODELS[name]["parameters"], rel=WITHIN)

@@ -10,16 +10,18 @@ from app.graphs.importers.hf import lower, read
 from app.graphs.run import Parallelism, Run
 from app.graphs.transformers.architecture import Attention
 from app.graphs.transformers.lowering import write
-from app.graphs.transformers.serving_rules import RULES, StackRules, rules_of
 from app.ops import OP_CODE, OPS
-from app.ops.attention_libraries import HYBRIDS
+from app.ops.attention import HYBRIDS
 from app.ops.collective import CUSTOM
 from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
-from app.ops.stacks import MEGATRON, STACKS
+from app.stacks.facts import NO_RULES
+from app.stacks.registry import code_of, trained_stacks
+from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import PUBLISHED, config
 
 DECODE = Run(mode="decode", batch=8, sequence=1024, dtype="bf16", attention="flash")
+VLLM, SGLANG = (release_of(stack, "decode") for stack in ("vllm", "sglang"))
 LLAMA = config("llama-2-7b")
 LATENT = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v2")
 GENERATING = [name for name, (config, _) in PUBLISHED.items() if read(config).generates]
@@ -38,19 +40,14 @@ def weights(rows: Workload) -> float:
     return float(rows.parameters @ rows.repeats[rows.block])
 
 
-def test_every_rule_is_a_field_with_stacks_and_a_source() -> None:
-    assert {rule.name for rule in RULES} == set(StackRules.__dataclass_fields__)
-    assert all(set(rule.stacks) <= {*STACKS, MEGATRON} and rule.stacks and rule.source for rule in RULES)
-
-
-@pytest.mark.parametrize(("stack", "told"), [("sglang", True), ("vllm", False)])
-def test_sglang_chooses_the_kernels_of_attention_by_the_kind_of_a_hybrid_model(stack: str, told: bool) -> None:
+@pytest.mark.parametrize(("stack", "distinguished"), [("sglang", True), ("vllm", False)])
+def test_sglang_chooses_the_kernels_of_attention_by_the_kind_of_a_hybrid_model(stack: str, distinguished: bool) -> None:
     kinds = {"qwen3_next": HYBRIDS.index("gdn"), "nemotron_h": HYBRIDS.index("mamba2")}
     models = {config["model_type"]: config for config, _ in PUBLISHED.values()} | {"llama": LLAMA}
     for name in ("llama", *kinds):
-        ops = lower(models[name], replace(DECODE, stack=stack)).ops
+        ops = lower(models[name], replace(DECODE, release=release_of(stack, "decode"))).ops
         hybrid = ops.column("hybrid")[ops.kind == OP_CODE["attention_decode"]]
-        np.testing.assert_array_equal(hybrid, kinds.get(name, np.nan) if told else np.nan)
+        np.testing.assert_array_equal(hybrid, kinds.get(name, np.nan) if distinguished else np.nan)
 
 
 def test_a_layer_of_vllm_merges_products_and_fuses_what_is_between() -> None:
@@ -65,32 +62,32 @@ def test_a_layer_of_vllm_merges_products_and_fuses_what_is_between() -> None:
         ("gated_activation", "mlp.product"),
         ("linear", "mlp.down"),
     ]
-    assert kernels(lower(LLAMA, replace(DECODE, stack="vllm"))) == layer
+    assert kernels(lower(LLAMA, replace(DECODE, release=VLLM))) == layer
     assert len(kernels(lower(LLAMA, DECODE))) > len(layer)
 
 
 def test_latent_attention_merges_its_first_products() -> None:
     compressed = LATENT | {"q_lora_rank": 1536}
-    names = [name for _, name in kernels(lower(compressed, replace(DECODE, stack="sglang")))]
+    names = [name for _, name in kernels(lower(compressed, replace(DECODE, release=SGLANG)))]
     assert "attention.query_key_down" in names
     assert not {"attention.query_down", "attention.key_down"} & set(names)
 
 
 def test_sums_are_the_stacks_own_and_hold_the_norm_in_tensorrt_llm() -> None:
     split = replace(DECODE, parallelism=Parallelism(tensor=2))
-    found = {stack: lower(LLAMA, replace(split, stack=stack)) for stack in STACKS}
+    found = {stack: lower(LLAMA, replace(split, release=release_of(stack, "decode"))) for stack in trained_stacks()}
     sums = found["trtllm"].ops.kind == OP_CODE["all_reduce"]
     assert (found["trtllm"].ops.column("implementation")[sums] == CUSTOM).sum() >= 2
     per_stack = {stack: Counter(op for op, _ in kernels(rows))["add_norm"] for stack, rows in found.items()}
     assert per_stack == {"vllm": 2, "sglang": 2, "trtllm": 0}
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", trained_stacks())
 @pytest.mark.parametrize("name", GENERATING)
 def test_no_weight_is_lost(name: str, stack: str) -> None:
     config = PUBLISHED[name][0]
     for run in (DECODE, replace(DECODE, mode="prefill")):
-        assert weights(lower(config, replace(run, stack=stack))) == weights(lower(config, run))
+        assert weights(lower(config, replace(run, release=release_of(stack, "decode")))) == weights(lower(config, run))
 
 
 def test_merged_products_hold_no_values_that_are_keys() -> None:
@@ -100,31 +97,35 @@ def test_merged_products_hold_no_values_that_are_keys() -> None:
     assert isinstance(layer.attention, Attention)
     shared = replace(layer, attention=replace(layer.attention, keys_as_values=True))
     described = replace(described, stacks=(replace(stack, layers=((shared, repeats),)),))
-    assert weights(write(described, replace(DECODE, stack="vllm"))) == weights(write(described, DECODE))
+    assert weights(write(described, replace(DECODE, release=VLLM))) == weights(write(described, DECODE))
 
 
 def test_rows_have_the_column_of_their_stack() -> None:
-    rows = lower(LLAMA, replace(DECODE, stack="sglang"))
-    assert (rows.ops.column("stack") == STACKS.index("sglang")).all()
+    rows = lower(LLAMA, replace(DECODE, release=SGLANG))
+    assert (rows.ops.column("stack") == code_of("sglang")).all()
     assert np.isnan(lower(LLAMA, DECODE).ops.column("stack")).all()
 
 
 @pytest.mark.parametrize(("dtype", "timed_as"), [("fp8", "vllm"), ("nvfp4", "vllm"), ("bf16", "trtllm")])
 def test_narrow_products_of_tensorrt_llm_are_timed_as_vllms(dtype: str, timed_as: str) -> None:
-    rows = lower(LLAMA, replace(DECODE, stack="trtllm", dtype=dtype))
-    assert rows.ops.column("stack")[rows.names.index("mlp.down")] == STACKS.index(timed_as)
+    rows = lower(LLAMA, replace(DECODE, release=release_of("trtllm", "decode"), dtype=dtype))
+    assert rows.ops.column("stack")[rows.names.index("mlp.down")] == code_of(timed_as)
 
 
 def test_the_cache_has_its_own_format() -> None:
-    plain, narrow = (lower(LLAMA, replace(DECODE, stack="vllm", kv_dtype=dtype)) for dtype in (None, "fp8"))
+    plain, narrow = (lower(LLAMA, replace(DECODE, release=VLLM, kv_dtype=dtype)) for dtype in (None, "fp8"))
     assert narrow.kv_bytes.sum() == 0.5 * plain.kv_bytes.sum()
 
 
 def test_other_modes_and_eager_attention_have_no_rules() -> None:
-    serving = replace(DECODE, stack="vllm")
-    assert rules_of(serving).merges_qkv
-    for run in (replace(serving, mode="inference"), replace(serving, attention="eager"), DECODE):
-        assert rules_of(run) == StackRules()
+    serving = replace(DECODE, release=VLLM)
+    assert serving.rules.merges_qkv
+    for run in (
+        replace(DECODE, mode="inference", release=release_of("vllm", "inference")),
+        replace(serving, attention="eager"),
+        DECODE,
+    ):
+        assert run.rules == NO_RULES
 
 
 MIXTURE = next(config for config, _ in PUBLISHED.values() if config["model_type"] == "deepseek_v3")
@@ -139,7 +140,7 @@ def rows_named(name: str, run: Run) -> list[dict[str, float]]:
 
 
 def test_replicas_of_attention_exchange_tokens_by_expert() -> None:
-    run = replace(DECODE, batch=64, stack="sglang", parallelism=WIDE)
+    run = replace(DECODE, batch=64, release=SGLANG, parallelism=WIDE)
     (sent,) = rows_named("expert_dispatch", run)
     (back,) = rows_named("expert_combine", run)
     assert (sent["tokens"], sent["devices"], sent["experts"]) == (8, 8, MIXTURE["n_routed_experts"])
@@ -149,12 +150,15 @@ def test_replicas_of_attention_exchange_tokens_by_expert() -> None:
 
 
 def test_over_machines_and_in_other_stacks_tokens_pass_by_all_to_all() -> None:
-    over = replace(DECODE, batch=64, stack="sglang", parallelism=replace(WIDE, nodes=2))
+    over = replace(DECODE, batch=64, release=SGLANG, parallelism=replace(WIDE, nodes=2))
     plain = replace(DECODE, batch=64, mode="inference", attention="eager", parallelism=WIDE)
     for run in (
         over,
         plain,
-        *(replace(DECODE, batch=64, stack=stack, parallelism=WIDE) for stack in ("vllm", "trtllm")),
+        *(
+            replace(DECODE, batch=64, release=release_of(stack, "decode"), parallelism=WIDE)
+            for stack in ("vllm", "trtllm")
+        ),
     ):
         assert not rows_named("expert_dispatch", run)
         assert len(rows_named("all_to_all", run)) == 2
@@ -162,10 +166,12 @@ def test_over_machines_and_in_other_stacks_tokens_pass_by_all_to_all() -> None:
 
 def test_sglang_runs_the_shared_expert_as_one_of_the_others() -> None:
     count, chosen = MIXTURE["n_routed_experts"], MIXTURE["num_experts_per_tok"]
-    runs = {stack: replace(DECODE, stack=stack, dtype="fp8_block") for stack in STACKS}
+    runs = {
+        stack: replace(DECODE, release=release_of(stack, "decode"), dtype="fp8_block") for stack in trained_stacks()
+    }
     of_experts = {stack: rows_named("moe", run)[0] for stack, run in runs.items()}
     found = {stack: (row["experts"], row["top_k"]) for stack, row in of_experts.items()}
-    assert found == {stack: (count + (stack == "sglang"), chosen + (stack == "sglang")) for stack in STACKS}
+    assert found == {stack: (count + (stack == "sglang"), chosen + (stack == "sglang")) for stack in trained_stacks()}
     merged, apart = (lower(MIXTURE, runs[stack]) for stack in ("sglang", "vllm"))
     assert not [name for name in merged.names if name.startswith("shared")]
     assert [name for name in apart.names if name.startswith("shared")]

@@ -14,10 +14,11 @@ from app.graphs.run import Parallelism, Run
 from app.graphs.training_pass import training
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import MEGATRON
+from app.stacks.release import release_of
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 from tests.unit.networks import gpt2
 
+MEGATRON = release_of("megatron", "training")
 TRAINING = Run(mode="training", optimizer="none")
 
 
@@ -66,7 +67,11 @@ def test_a_layer_runs_the_kernels_of_autograd() -> None:
 def test_fused_kernels_read_less_backward() -> None:
     alone, compiled, of_megatron = (
         Counter(_ops(training(gpt2(), run), BACKWARD, 4))
-        for run in (TRAINING, replace(TRAINING, fused=True), replace(TRAINING, stack=MEGATRON))
+        for run in (
+            TRAINING,
+            replace(TRAINING, fused=True),
+            replace(TRAINING, release=MEGATRON),
+        )
     )
     assert compiled == of_megatron == alone - Counter(mul=1, memory=2)  # softmax's product, and norms' second reads
 

@@ -16,7 +16,7 @@ from app.graphs.run import Parallelism, Run
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
-from app.ops.stacks import MEGATRON
+from app.stacks.release import plain_release, release_of
 from app.steps.corrections import slowest_of
 from app.steps.memory import memory
 from app.steps.timing import corrected_launches
@@ -24,6 +24,7 @@ from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, UPDATE, Workload
 from tests.unit.transformers import config
 
+MEGATRON = release_of("megatron", "training")
 RUN = Run(mode="training", batch=4, sequence=1024, dtype="bf16", attention="flash")
 _SCORES = ("attention.scores", "attention.scale", "attention.mask", "attention.softmax")
 LLAMA, MIXTURE = config("llama-3-8b"), config("qwen3-30b-a3b")
@@ -90,7 +91,7 @@ def test_the_loss_reads_and_writes_the_logits_in_fp32() -> None:
     ("dtype", "microscaled", "each"), [("fp8", False, 6), ("fp8", True, 4.0625), ("nvfp4", False, 7.125)]
 )
 def test_training_quantises_both_operands_once(dtype: str, microscaled: bool, each: float) -> None:
-    run = replace(RUN, dtype=dtype, microscaled=microscaled, stack=MEGATRON)
+    run = replace(RUN, dtype=dtype, microscaled=microscaled, release=MEGATRON)
     w = training(lower(LLAMA, run), run)
     rows = [k for k, name in enumerate(w.names) if name == "mlp.down.quantised" and w.phase[k] != UPDATE]
     moved = sum(float(w.ops.column("bytes")[k]) for k in rows if w.ops.kind[k] == OP_CODE["memory"])
@@ -118,9 +119,10 @@ def test_synchronous_training_waits_for_the_slowest_device() -> None:
 
 
 def test_megatron_sends_larger_buckets_and_gathers_behind_the_next_forward() -> None:
-    run = replace(RUN, batch=8, stack=MEGATRON, parallelism=Parallelism(data=4, zero=1))
+    run = replace(RUN, batch=8, release=MEGATRON, parallelism=Parallelism(data=4, zero=1))
     plain, megatron = (
-        with_gradient_exchange(training(lower(LLAMA, each), each), each) for each in (replace(run, stack=None), run)
+        with_gradient_exchange(training(lower(LLAMA, each), each), each)
+        for each in (replace(run, release=plain_release()), run)
     )
     for w, bucket, gathers in ((plain, 25 * 2**20, 34.0), (megatron, 2 * 40e6, 3.0)):
         sent, gathered = (w.ops.kind == OP_CODE[op] for op in ("reduce_scatter", "all_gather"))
@@ -154,7 +156,7 @@ def test_selective_recomputation_drops_and_repeats_the_scores() -> None:
 
 
 def test_the_first_flash_attention_takes_longer() -> None:
-    second, first = (lower(LLAMA, replace(RUN, first_flash=flag)) for flag in (False, True))
+    second, first = (lower(LLAMA, replace(RUN, release=release_of(name))) for name in ("pytorch-2.2", "pytorch-2.1"))
     row = second.names.index("attention")
     assert first.ops.column("count")[row] == 1.8 * second.ops.column("count")[row]
 

@@ -14,8 +14,8 @@ from app.ops.expert_load import distribution, load
 from app.ops.figures import Costing, LibraryCosts, Work
 from app.ops.linear_attention import KINDS
 from app.ops.moe import EXPERT_COSTS, GROUPED, OTHER_GATE, USUAL, router_class
-from app.ops.stack_kernels import LIBRARIES, LIBRARY_CODE
-from app.ops.stacks import STACKS
+from app.stacks.libraries import LIBRARIES, LIBRARY_CODE
+from app.stacks.registry import code_of
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 
@@ -217,7 +217,7 @@ def costs_of_each_library(costing: Costing, table: OpTable) -> LibraryCosts:
 
 def test_costs_of_the_blocks_of_decoding() -> None:
     shape = {"batch": 3, "heads": 32, "kv_heads": 8, "head_dim": 128, "context_length": 1000}
-    trtllm = float(STACKS.index("trtllm"))
+    trtllm = code_of("trtllm")
     apart, few = {**shape, "kv_heads": 32}, {**shape, "heads": 64, "kv_heads": 1}
     shapes = (shape, apart, {**shape, "window": 128}, *({**rows, "stack": trtllm} for rows in (shape, apart, few)))
     costs = costs_of_each_library(DECODE_COSTS, operators("attention_decode", *shapes, dtype="bf16"))

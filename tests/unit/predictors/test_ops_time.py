@@ -10,13 +10,13 @@ from app.engine.curated import load_seed_specs
 from app.ops import OPS
 from app.ops.figures import Products
 from app.ops.kinds import kinds_of
-from app.ops.stacks import STACKS
 from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.priors import HOP_S, IN_TURN_SHARE
 from app.predictors.roofline import hardware_limit
+from app.stacks.registry import code_of
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
@@ -211,7 +211,7 @@ def test_intermediate_results_of_experts_leave_the_l2() -> None:
 
 def test_libraries_hand_on_the_pairs_of_other_ranks_or_do_not() -> None:
     layer = {"tokens": 8192, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 8, "expert_parallel": 128}
-    vllm, trtllm = (layer | {"stack": float(STACKS.index(name))} for name in ("vllm", "trtllm"))
+    vllm, trtllm = (layer | {"stack": code_of(name)} for name in ("vllm", "trtllm"))
     triton, cutlass = ask(operators("moe", vllm, trtllm, dtype="bf16"), L40S).latency_s
     assert triton > 4 * cutlass  # 3980 and 300 us measured
 

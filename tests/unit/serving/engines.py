@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.serving.engine_limits import EngineLimits
-from app.serving.step_times import ACCEPTED, HOST_STEP_S, PREFILL, REPLICAS, SCALARS, STAGES, VERIFIED, StepTimes
+from app.serving.engine import (
+    ACCEPTED,
+    HOST_STEP_S,
+    PREFILL,
+    REPLICAS,
+    SCALARS,
+    STAGES,
+    VERIFIED,
+    EngineLimits,
+    StepTimes,
+)
 
 TOKENS = np.exp2(np.arange(15.0))
 SEQUENCES = np.exp2(np.arange(11.0))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.serving.engine_limits import EngineLimits
+from app.serving.engine import EngineLimits, StepTimes
 from app.serving.requests import Lengths, Requests, burst, closed, poisson, trace
 from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, closed_loop, open_load
-from app.serving.step_times import StepTimes
 from tests.unit.serving.engines import limits, step_times
 
 SHORT = Lengths(1024.0, 128.0, 0.0, 0.0)

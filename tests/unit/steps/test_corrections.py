@@ -10,6 +10,7 @@ import pytest
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
 from app.ops.alignment import ACCESSES_PER_CLOCK
+from app.stacks.release import release_of
 from app.steps.corrections import CORRECTIONS, STEADY
 from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
@@ -58,7 +59,7 @@ def test_slow_memory_hides_how_elements_are_loaded() -> None:
     assert answer.latency_s == pytest.approx(79e-6)
 
 
-@pytest.mark.parametrize("run", [replace(DENOISED, stack="vllm"), Run(dtype="bf16")])
+@pytest.mark.parametrize("run", [replace(DENOISED, release=release_of("vllm")), Run(dtype="bf16")])
 def test_serving_stacks_and_other_networks_load_whole_vectors(run: Run) -> None:
     answer = corrected("single_loads", _answer(3), _modulation(), run, _gpu("h100-sxm5-80gb"))
     assert answer.latency_s == pytest.approx(1e-5)
@@ -98,6 +99,9 @@ def test_products_that_wait_for_memory_and_those_of_serving_are_as_alone() -> No
         assert answer.latency_s == pytest.approx(1e-5)
 
 
+FIRST_ENGINE = release_of("vllm-0.5")
+
+
 def _sums() -> OpTable:
     shapes = ({"message_bytes": 8192.0, "devices": devices} for devices in (2.0, 4.0))
     return mixed(
@@ -107,7 +111,7 @@ def _sums() -> OpTable:
 
 def test_the_first_vllm_on_intel_waits_for_each_collective() -> None:
     """A step of Llama-2-7b has some 65 all-reduces and took 38 ms more on two devices, 64 ms more on four."""
-    answer = corrected("host_collectives", _answer(3), _sums(), Run(first_engine=True), _gpu("intel-max-1550"))
+    answer = corrected("host_collectives", _answer(3), _sums(), Run(release=FIRST_ENGINE), _gpu("intel-max-1550"))
     added = answer.latency_s - 1e-5
     assert added[2] == 0.0
     assert 65 * added[:2] == pytest.approx([38e-3, 64e-3], rel=0.05)
@@ -115,6 +119,6 @@ def test_the_first_vllm_on_intel_waits_for_each_collective() -> None:
     assert (answer.latency_s < answer.high_s).all()
 
 
-@pytest.mark.parametrize(("run", "gpu"), [(Run(), "intel-max-1550"), (Run(first_engine=True), "h100-sxm5-80gb")])
+@pytest.mark.parametrize(("run", "gpu"), [(Run(), "intel-max-1550"), (Run(release=FIRST_ENGINE), "h100-sxm5-80gb")])
 def test_later_releases_and_other_makes_do_not_wait(run: Run, gpu: str) -> None:
     assert corrected("host_collectives", _answer(3), _sums(), run, _gpu(gpu)).latency_s == pytest.approx(1e-5)

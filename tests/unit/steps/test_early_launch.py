@@ -7,7 +7,7 @@ import pytest
 
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
-from app.ops.stacks import launches_early
+from app.stacks.release import plain_release, release_of
 from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
 from app.tables.predictions import Predictions
@@ -21,7 +21,8 @@ def _times(software: str | None) -> dict[str, list[float]]:
     seconds, codes = np.tile(SECONDS, len(GPUS)), np.zeros(len(SECONDS) * len(GPUS), dtype=np.intp)
     answer = Predictions(seconds, 0.5 * seconds, 2.0 * seconds, seconds, codes, codes, codes, seconds > 0.0)
     table = mixed([operators("gelu", {"b": 8.0, "h": 8.0}, dtype="fp16")] * len(SECONDS))
-    corrected = corrected_rows(answer, table, Run(mode="decode", early_launch=launches_early(software)), GPUS)
+    release = release_of(software, "decode") if software else plain_release()
+    corrected = corrected_rows(answer, table, Run(mode="decode", release=release), GPUS)
     assert corrected.low_s == pytest.approx(0.5 * corrected.latency_s)
     return dict(zip(GPUS.ids, corrected.latency_s.reshape(len(GPUS), -1).tolist(), strict=True))
 

@@ -10,17 +10,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from app.serving.stacks import HostTimes
 
 from app.bootstrap.warm import shipped_snapshot
 from app.engine.gpu_rows import Snapshot
 from app.errors import BadInput
-from app.ops.stacks import engine_host
 from app.services.models.predict_networks import predict_network
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_host
 from app.services.sweep.models import FIGURES, SweepTarget, predict_models
-from app.serving.stacks import HostTimes
-from app.serving.step_times import Step, step_s
+from app.serving.engine import Step, step_s
 from app.steps.timing import StepQuery
 from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.serving_form import ServingWorkload
@@ -146,5 +145,5 @@ def _decode_ms(deployment: Deployment, gpu: str, batch: int, context: int) -> fl
     """POST /predict's step of so many sequences a replica, less its wait for the engine's host."""
     every = batch * deployment.attention_replicas
     model = model_workload(deployment.workload, "decode", every, context)
-    host = engine_host(deployment.workload.software)
+    host = deployment.release.host_wait
     return _predicted(model, gpu)[0] - 1e3 * (host.step_s + host.sequence_s * batch)

@@ -4,7 +4,7 @@ import numpy as np
 
 from app.ops import OP_CODE
 from app.ops.collective import CUSTOM, NCCL
-from app.ops.stacks import STACKS
+from app.stacks.registry import trained_stacks
 from app.steps.predict_rows import quickest_kernels
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -29,7 +29,9 @@ def test_each_gpu_has_the_quicker_of_the_stacks_own_and_the_library() -> None:
 
 def test_products_by_blocks_of_sglang_have_the_quicker_of_its_own_and_tensorrt_llms() -> None:
     products = operators(
-        "linear", *({"m": 4, "n": 512, "k": 512, "stack": STACKS.index(stack)} for stack in STACKS), dtype="fp8_block"
+        "linear",
+        *({"m": 4, "n": 512, "k": 512, "stack": code} for code in range(len(trained_stacks()))),
+        dtype="fp8_block",
     )
 
     def predict(ops: OpTable) -> Predictions:

@@ -9,6 +9,7 @@ import pytest
 
 from app.engine.curated import load_seed_specs
 from app.graphs.run import Run
+from app.stacks.release import release_of
 from app.steps.corrections import CORRECTIONS
 from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
@@ -49,11 +50,11 @@ def test_attention_of_pytorch_takes_longer_on_hopper_only() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        replace(PYTORCH, stack="vllm"),
+        replace(PYTORCH, release=release_of("vllm")),
         replace(PYTORCH, mode="training"),
         replace(PYTORCH, attention="eager"),
-        replace(PYTORCH, first_flash=True),
-        replace(PYTORCH, cudnn_attention=True),
+        replace(PYTORCH, release=release_of("pytorch-2.1")),
+        replace(PYTORCH, release=release_of("pytorch-2.11")),
     ],
 )
 def test_other_stacks_training_and_other_kernels_are_as_they_were(run: Run) -> None:

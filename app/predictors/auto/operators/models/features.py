@@ -18,7 +18,6 @@ from app.ops import OPS
 from app.ops.base import no_products
 from app.ops.figures import Products
 from app.ops.kinds import Kind
-from app.ops.stack_kernels import NO_LIBRARY
 from app.ops.tiles import CANDIDATES
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
@@ -37,6 +36,7 @@ from app.predictors.physics.analytic_model import (
 from app.predictors.physics.operator_features import OperatorFeatures
 from app.predictors.priors import IS_EAGER
 from app.runtime.compiled import compiled, compiled_per_row
+from app.stacks.libraries import NO_LIBRARY
 from app.tables.arrays import Floats, Singles
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
@@ -45,7 +45,7 @@ _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
 RELATIVE_FEATURES = 10 + 2 * _TILES
-# Behind all others: the serving stack, and the library whose kernels it runs on the GPU (app.ops.stack_kernels).
+# Behind all others: the serving stack, and the library whose kernels it runs on the GPU (app.stacks.libraries).
 STACK = SHAPE_FEATURES + RELATIVE_FEATURES
 LIBRARY_OF_STACK = STACK + 1
 FEATURES = STACK + 2

@@ -8,11 +8,11 @@ for a GPU that nobody measured: what the library took elsewhere tells more of it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.ops.stacks import STACKS
+from app.stacks.registry import stacks, trained_stacks
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES
@@ -35,25 +35,10 @@ LIBRARY_CODE = {name: code for code, name in enumerate(LIBRARIES)}
 NO_LIBRARY = float(LIBRARY_CODE[""])
 
 
-class Rule(NamedTuple):
-    """A library, and of which rows it is; an empty field means all.
-
-    stacks, generations  of STACKS, and of GENERATIONS
-    formats              number formats
-    layers               kinds of layer, as positions in `Choice.layers`
-    """
-
-    library: str
-    stacks: Sequence[str] = ()
-    generations: Sequence[str] = ()
-    formats: Sequence[str] = ()
-    layers: Sequence[int] = ()
-
-
 class Choice(NamedTuple):
     """What a stack's choice for n rows depends on, beside stack and dtype.
 
-    library  float64 [GENERATIONS, STACKS, DTYPES, layers], position in LIBRARIES
+    library  float64 [GENERATIONS, trained stacks, DTYPES, layers], position in LIBRARIES
     format   float64 [n], code of the format that decides; NaN: of the row's dtype
     layer    float64 [n], what tells kinds of layer apart
     layers   float64 [layers], its value in each kind; the first is of all other values too
@@ -65,25 +50,32 @@ class Choice(NamedTuple):
     layers: Floats
 
 
-def libraries(rules: Sequence[Rule], layers: int) -> Floats:
-    """Return `library` of a Choice among this many kinds of layer.
+def libraries_of(family: str, layers: Sequence[str]) -> Floats:
+    """Return `library` of a Choice for a family of operators, whose kinds of layer have these names.
 
-    The first rule decides; where there is none, and on GPUs of no generation, it is NO_LIBRARY.
+    The first rule of a stack decides; where it has none, and on GPUs of no generation, it is NO_LIBRARY.
     """
-    table = np.full((len(GENERATIONS), len(STACKS), len(DTYPES), layers), NO_LIBRARY)
-    for rule in reversed(rules):
-        places = (
-            [GENERATIONS.index(name) for name in rule.generations or GENERATIONS[1:]],
-            [STACKS.index(name) for name in rule.stacks or STACKS],
-            [DTYPE_CODE[name] for name in rule.formats or DTYPES],
-            rule.layers or range(layers),
-        )
-        table[np.ix_(*places)] = LIBRARY_CODE[rule.library]
+    names = trained_stacks()
+    table = np.full((len(GENERATIONS), len(names), len(DTYPES), len(layers)), NO_LIBRARY)
+    for code, name in enumerate(names):
+        for rule in reversed(stacks()[name].libraries[family].rules):
+            places = (
+                [GENERATIONS.index(generation) for generation in rule.generations or GENERATIONS[1:]],
+                [code],
+                [DTYPE_CODE[dtype] for dtype in rule.formats or DTYPES],
+                [layers.index(layer) for layer in rule.layers or layers],
+            )
+            table[np.ix_(*places)] = LIBRARY_CODE[rule.library]
     return table
 
 
-def fill_libraries(choice: Choice, stack: Floats, dtype: Ints, found: Floats) -> None:
-    """Fill `found` [GENERATIONS, n] with positions in LIBRARIES; a row without a `stack` [n] is of the first one.
+def kernel_fact(fact: str) -> list[Any]:
+    """Return a fact of the kernels of each trained stack, by code; None where its file has no such fact."""
+    return [stacks()[name].values(None, "decode").get(fact) for name in trained_stacks()]
+
+
+def fill_libraries(choice: Choice, stack: Floats, dtype: Ints, codes: Floats) -> None:
+    """Fill `codes` [GENERATIONS, n] with positions in LIBRARIES; a row without a `stack` [n] is of the first one.
 
     To be compiled.
     """
@@ -92,5 +84,5 @@ def fill_libraries(choice: Choice, stack: Floats, dtype: Ints, found: Floats) ->
         for layer in range(1, len(choice.layers)):
             if choice.layer[q] == choice.layers[layer]:
                 kind = layer
-        for generation in range(len(found)):
-            found[generation, q] = choice.library[generation, int(stack[q]), form, kind]
+        for generation in range(len(codes)):
+            codes[generation, q] = choice.library[generation, int(stack[q]), form, kind]

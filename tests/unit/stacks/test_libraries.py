@@ -13,10 +13,10 @@ import pytest
 from app.config import CHECKOUT
 from app.engine.curated import load_seed_specs
 from app.ops.expert_gates import OTHER, UNGATED
-from app.ops.stack_kernels import LIBRARIES
-from app.ops.stacks import stack_of
 from app.predictors.auto.operators.models.features import LIBRARY_OF_STACK
 from app.predictors.auto.operators.models.training_samples import samples
+from app.stacks.libraries import LIBRARIES
+from app.stacks.release import software_columns
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import DTYPE_CODE
@@ -52,7 +52,7 @@ SIZES = {
 
 def library(gpu: str, op: str, software: str, dtype: str, **fields: float) -> str:
     """The library that the features of an operator name for a GPU."""
-    table = operators(op, {**SIZES[op], **fields, "stack": stack_of(software)}, dtype=dtype)
+    table = operators(op, {**SIZES[op], **fields, "stack": software_columns(software)[1]}, dtype=dtype)
     rows = Measurements(table, np.array([GPUS.ids.index(gpu)]), np.array([1e-3]))
     return LIBRARIES[int(samples(rows, GPUS).features[LIBRARY_OF_STACK, 0])]
 

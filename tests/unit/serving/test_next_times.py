@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.serving.engine_limits import held_bytes
-from app.serving.queue_state import QueueState, next_times
-from app.serving.steady_state import Shape, closed_loop
+from app.serving.engine import held_bytes
+from app.serving.steady_state import QueueState, Shape, closed_loop, next_times
 from tests.unit.serving.engines import limits, step_times
 
 IDLE = QueueState(running=0, waiting=0, kv_share=0.0, prompt=1024, cached=0, generated=0, output=256)

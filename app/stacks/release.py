@@ -1,0 +1,218 @@
+"""A release of a software stack: all that it does, resolved from its name once a request, as a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.stacks import registry
+from app.stacks.facts import (
+    HOST_FACTS,
+    NO_RULES,
+    NO_WAIT,
+    RELEASE_FACTS,
+    RULE_FACTS,
+    HostTimes,
+    HostWait,
+    LayerRules,
+    Scheduler,
+)
+from app.stacks.registry import Stack, Version, default_stack, kernel_code, match_name, stacks, to_version, version_in
+from app.warning_codes import CodedWarning, warning
+
+# Formats that eager PyTorch runs where no software is named.
+EAGER_DTYPES = ("fp64", "fp32", "tf32")
+_OWN_VERSION = re.compile(r"[-_ ]v?\d")
+_NAMES_CACHED = 4096
+# Modes in which a stack lowers layers by its own rules.
+_RULED_MODES = {"serving": ("prefill", "decode"), "training": ("training",)}
+
+
+class Assumption(NamedTuple):
+    """Assumption for a serving stack or version without measurements.
+
+    warning  what is assumed
+    other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.widths.OTHER)
+    """
+
+    warning: CodedWarning
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What a release does in a mode. Equal releases take the same times, whatever they are called.
+
+    software    the name as given, "" for none
+    name        its stack's name, for unknown software its own without the version
+    stack       the stack whose facts these are: of unknown software the default one
+    version     major, minor and patch, None without one
+    known       its stack is known
+    eager       the host launches each operator; else CUDA graphs are replayed
+    assumption  what is assumed of a release that nobody measured, in serving
+    kernels     the stack whose own kernels run the layers; None: PyTorch's, one by one
+    code        the code of these kernels in trained artefacts; None: of no stack's
+    rules       how layers are lowered
+    eager_host_s    host seconds of an operator, where the host launches each
+    host_wait       what steps wait for the host of a serving engine
+    sums_by_library  all-reduces are left to NCCL
+    waits_in_sums   the host waits for each collective of Intel's GPUs
+    early_launch    a kernel is set up while the one before it ends (programmatic dependent launch)
+    first_flash     fused attention is FlashAttention 1
+    cudnn_attention  fused attention on Hopper is cuDNN's
+    fuses_attention  training in 16 bits and fewer runs fused attention
+    multi_tensor    the update is torch.optim's, an operation after the other, not one fused kernel
+    fuses_training  rows of training are fused kernels, not PyTorch's own
+    gradient_bucket  parameters of a bucket of gradients, at least and per data-parallel device; None: PyTorch's
+    gathers_beside_forward  updated weights are gathered beside the next forward pass
+    scheduler       of serving stacks
+    host            the name of its host's times among `host_times`, of serving stacks
+    """
+
+    software: str = field(compare=False)
+    name: str = field(compare=False)
+    stack: str = field(compare=False)
+    version: Version | None = field(compare=False)
+    known: bool = field(compare=False)
+    eager: bool = field(compare=False)
+    eager_host_s: float
+    assumption: Assumption | None = field(default=None, compare=False)
+    kernels: str | None = None
+    code: int | None = None
+    rules: LayerRules = NO_RULES
+    host_wait: HostWait = NO_WAIT
+    sums_by_library: bool = False
+    waits_in_sums: bool = False
+    early_launch: bool = False
+    first_flash: bool = False
+    cudnn_attention: bool = False
+    fuses_attention: bool = field(default=True, compare=False)
+    multi_tensor: bool = False
+    fuses_training: bool = False
+    gradient_bucket: tuple[float, float] | None = None
+    gathers_beside_forward: bool = False
+    scheduler: Scheduler | None = field(default=None, compare=False)
+    host: str = field(default="", compare=False)
+
+    @property
+    def column(self) -> float:
+        """The column `stack` of its operators: the code of its kernels, NaN for none."""
+        return np.nan if self.code is None else float(self.code)
+
+    def without_attention(self) -> Release:
+        """Return the release as of a network without attention, which is the same whatever its kernels are."""
+        return replace(self, first_flash=False, cudnn_attention=False)
+
+
+@cache
+def plain_release() -> Release:
+    """Return the framework's usual release, which runs what nothing else is known of."""
+    return release_of(default_stack("framework").name)
+
+
+def default_software(mode: str, dtype: str) -> str:
+    """Return the stack that a run without software is timed with: eager PyTorch in training and in wide formats."""
+    eager = mode == "training" or dtype in EAGER_DTYPES
+    return default_stack("framework" if eager else "serving").name
+
+
+@lru_cache(_NAMES_CACHED)
+def release_of(software: str, mode: str = "inference") -> Release:
+    """Return the release of this name in a mode of running; software that is not known is of the default stack."""
+    beginning, own, eager = match_name(software) or ("", None, False)
+    named = own is not None and own.kind != "launcher" and not (eager and own.kind == "serving")
+    # Launchers and unknown software run the default serving stack's kernels, what is eager the framework's.
+    stack = own if own is not None and named else default_stack("framework" if eager else "serving")
+    version = version_in(software.lower()[len(beginning) :]) if named else None
+    serves = stack.kind == "serving"
+    lowers = serves or (stack.kind == "training" and mode == "training")
+    values = {**default_stack("framework").values(None, mode), **stack.values(version, mode)}
+    return Release(
+        software=software,
+        name=own.name if own is not None and own.kind == "serving" else _OWN_VERSION.split(software.lower())[0],
+        stack=stack.name,
+        version=version,
+        known=own is not None,
+        eager=eager,
+        assumption=_assumption(software, own, version) if serves else None,
+        kernels=stack.name if lowers else None,
+        code=kernel_code(stack) if lowers else None,
+        rules=_rules(values) if mode in _RULED_MODES.get(stack.kind, ()) else NO_RULES,
+        scheduler=Scheduler(**{name: values[name] for name in Scheduler._fields}) if serves else None,
+        host=stack.name if "host_times" in values else stack.kernels_of or "",
+        **{name: value for name, value in values.items() if name in RELEASE_FACTS},
+    )
+
+
+def _rules(values: Mapping[str, Any]) -> LayerRules:
+    return LayerRules(**{name: value for name, value in values.items() if name in RULE_FACTS})
+
+
+@lru_cache(_NAMES_CACHED)
+def software_columns(software: str) -> tuple[float, float]:
+    """Return the columns `eager` and `stack` of an operator's row: 1 or 0, and the code of the kernels, NaN of none."""
+    _, stack, eager = match_name(software) or ("", None, False)
+    code = None if stack is None else kernel_code(stack)
+    return float(eager), np.nan if code is None else float(code)
+
+
+def is_eager(software: str) -> bool:
+    """Return whether the host launches each operator of this software; a graph does where it is not known."""
+    match = match_name(software)
+    return match is not None and match[2]
+
+
+def stack_name(software: str) -> str:
+    """Return the name of a serving stack without its version; of other software its own, lower case."""
+    return release_of(software).name
+
+
+def software_warnings(names: Iterable[str | None]) -> list[CodedWarning]:
+    """Return a warning for each name, None left out, that is no known stack: a typo, perhaps."""
+    unknown = dict.fromkeys(name for name in names if name and match_name(name) is None)
+    text = "software {!r} is not known here: read as one that replays CUDA graphs"
+    return [warning("software_unknown", text.format(name)) for name in unknown]
+
+
+@cache
+def host_times() -> dict[str, HostTimes]:
+    """Return the times of hosts that ship, by stack, and by `stack`-latent of its models with latent attention."""
+    times = {}
+    for stack in stacks().values():
+        values = stack.values(None, "decode")
+        for fact, suffix in zip(HOST_FACTS, ("", "-latent"), strict=True):
+            if fact in values:
+                times[f"{stack.name}{suffix}"] = values[fact]
+    return times
+
+
+def _assumption(software: str, own: Stack | None, version: Version | None) -> Assumption | None:
+    """Return what is assumed in timing a serving stack; None if its version was measured, or it has none."""
+    if not software.strip() or (own is not None and own.kind == "launcher"):
+        return None
+    default = default_stack("serving").name
+    if own is None:
+        text = f"software {software!r} is not known here: timed as {default}, in a wider interval"
+        return Assumption(warning("software_unknown", text), "stack")
+    if own.code is None:
+        text = f"software {software!r}: none of {own.title} was measured: timed with kernels of {own.kernels_of}"
+        return Assumption(warning("version_unmeasured", f"{text}, in a wider interval"), "stack")
+    if version is None or version[:2] in {to_version(text)[:2] for text in own.measured}:
+        return None
+    known = ", ".join(own.measured)
+    text = f"software {software!r}: no such version was measured ({own.name} {known} were), so the interval is wider"
+    return Assumption(warning("version_unmeasured", text), "version")
+
+
+def clear() -> None:
+    """Forget all releases, after files of stacks changed."""
+    registry.clear()
+    release_of.cache_clear()
+    software_columns.cache_clear()
+    plain_release.cache_clear()
+    host_times.cache_clear()

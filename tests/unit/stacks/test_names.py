@@ -1,0 +1,37 @@
+"""A stack is named in its file of seed_data/stacks, and nowhere in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from app.config import CHECKOUT
+from app.stacks.registry import stacks
+
+APP = CHECKOUT / "app"
+# Files that hold a stack's name as a word of another's: libraries of kernels, by names that trained artefacts know, and
+# the names of rows in a data set.
+ALLOWED = {"ops/attention_decode.py", "formats/aiconfigurator.py"}
+
+
+def named(text: str) -> list[str]:
+    """Constants of a module, its docstrings and prose aside, that are a stack's name, perhaps with something behind."""
+    names = {name for stack in stacks().values() if stack.kind in ("serving", "training") for name in stack.names}
+    whole = re.compile(rf"({'|'.join(map(re.escape, sorted(names)))})([-_.:0-9][^ ]*)?", re.IGNORECASE)
+    constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in constants if isinstance(value, str) and whole.fullmatch(value)]
+
+
+def test_no_code_names_a_stack() -> None:
+    files = (path.relative_to(APP) for path in APP.rglob("*.py") if path.parts[len(APP.parts)] != "stacks")
+    found = {str(path): words for path in files if (words := named((APP / path).read_text("utf-8")))}
+    assert set(found) <= ALLOWED, found
+
+
+def test_names_are_seen_with_versions_but_not_in_prose() -> None:
+    assert named("x = ('vllm', 'sglang-0.5', 'vLLM is fast', f'trtllm-{1}')") == ["vllm", "sglang-0.5", "trtllm-"]
+
+
+def test_every_file_is_its_stacks() -> None:
+    assert {Path(path).stem for path in (CHECKOUT / "seed_data" / "stacks").glob("*.json")} == set(stacks())
