@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from app.serving.stacks import HostTimes
 
 from app.bootstrap.warm import shipped_snapshot
 from app.engine.gpu_rows import Snapshot
@@ -20,6 +19,7 @@ from app.services.serving.deployment import Deployment, model_workload, resolve_
 from app.services.serving.engines import Engine, engines_on, with_host
 from app.services.sweep.models import FIGURES, SweepTarget, predict_models
 from app.serving.engine import Step, step_s
+from app.stacks.facts import HostTimes
 from app.steps.timing import StepQuery
 from app.wire.network_form import ModelRequest, ModelWorkload
 from app.wire.serving_form import ServingWorkload
