@@ -15,7 +15,7 @@ from app.config import Settings
 from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import predict_workload
 from app.tables.arrays import Floats
-from app.wire.operators.operators_form import TablePrediction, TableResponse
+from app.wire.operator_forms import TablePrediction, TableResponse
 from app.wire.predict_body import read_request
 
 

@@ -16,30 +16,26 @@ from starlette.routing import Route
 from app import __version__
 from app.api import (
     batch,
-    compare,
+    decide,
     gpus,
     graphs,
-    job_plan,
     jobs,
     keys,
     llm_d,
-    measurement_plan,
     measurements,
     openapi,
     operations,
     partition,
     predictions,
     predictors,
-    prices,
     problems,
     scheduler,
-    uploads,
 )
+from app.api.deps import check_parameters
 from app.api.direct import DIRECT, Direct
+from app.api.metrics import SharedCounts
 from app.api.predict import PredictRoute
-from app.api.query import check_parameters
 from app.api.service import Service
-from app.api.shared_counts import SharedCounts
 from app.api.work_queues import use_database
 from app.bootstrap import first_key
 from app.bootstrap.assemble import assemble_to_serve
@@ -56,7 +52,7 @@ from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
 from app.services.graphs.graph_store import Graphs
 from app.store.session import TimeLimits
-from app.wire.table_process import TableProcess
+from app.wire.table_files import TableProcess
 
 # Allocations, and young collections, between two collections. Requests leave no cycles, so looking often finds nothing,
 # and a look at all objects of a large request stops everyone for 0.3 s, at 300,000 of them for 50 ms.
@@ -68,16 +64,12 @@ SWITCH_S = 0.001
 STRICT = (
     batch.router,
     gpus.router,
-    measurement_plan.router,
     graphs.router,
     measurements.router,
-    uploads.router,
     jobs.router,
     keys.router,
     partition.router,
-    job_plan.router,
-    compare.router,
-    prices.router,
+    decide.router,
     predictions.router,
     predictors.router,
     scheduler.router,

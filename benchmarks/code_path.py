@@ -18,7 +18,7 @@ from app.engine.gpu_rows import Snapshot
 from app.services.dispatch import predict_workload
 from app.wire.json_text import check_json_text
 from app.wire.network_form import MODEL_EXAMPLE
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.operator_forms import OPERATORS_EXAMPLE
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from app.wire.serving_form import SERVING_EXAMPLE

@@ -19,13 +19,13 @@ import msgspec
 from app.bootstrap.warm import shipped_snapshot
 from app.engine.gpu_rows import Snapshot
 from app.services.compare.answers import answer_plan
+from app.services.compare.request import read_plan
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.services.serving.predict_serving import predict_serving
 from app.steps.timing import StepQuery
-from app.wire.job_plan_form import read_plan
-from app.wire.served_choice_form import ServingPlanResponse
+from app.wire.job_plan_form import ServingPlanResponse
 from app.wire.serving_form import MOST_TRACED, ServingLoad, ServingParallelism, ServingRequest, ServingWorkload
 
 GPU, MODEL = "h100-sxm5-80gb", "llama-3.1-70b"

@@ -156,7 +156,7 @@ def _serve() -> NoReturn:
     from app.cli import COMMANDS
     from app.engine import long_tail
 
-    for name in ("app.main", "app.worker", *(name if "." in name else f"app.cli.{name}" for _, name, _ in COMMANDS)):
+    for name in ("app.main", "app.worker", *(place.partition(":")[0] for _, place, _ in COMMANDS)):
         import_module(name)
     snapshot = shipped_snapshot()  # held, so that commands find its versions in use
     warm(snapshot)

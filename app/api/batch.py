@@ -8,12 +8,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.current import current
-from app.api.deps import BodyDep, HolderDep, SettingsDep, TablesDep
+from app.api.deps import BodyDep, HolderDep, SettingsDep, TablesDep, current
 from app.api.openapi import BINARY, ref
 from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
-from app.wire.operators.operators_form import BATCH_EXAMPLE
+from app.wire.operator_forms import BATCH_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 
@@ -47,7 +46,7 @@ class BatchQuery(BaseModel):
 )
 def predict_rows(
     request: Request,
-    asked: Annotated[BatchQuery, Query()],
+    query: Annotated[BatchQuery, Query()],
     body: BodyDep,
     holder: HolderDep,
     settings: SettingsDep,
@@ -57,6 +56,6 @@ def predict_rows(
     media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if media not in MEDIA:
         raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
-    options = BatchOptions(**asked.model_dump(), max_rows=settings.max_batch_rows)
+    options = BatchOptions(**query.model_dump(), max_rows=settings.max_batch_rows)
     answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options, tables.read_table))
     return Response(answer, media_type=media)

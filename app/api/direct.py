@@ -1,29 +1,59 @@
-"""Direct answers to kernels of POST /predict, without the task, messages and middleware that cost as much as the rest.
-
-Only the usual request is answered here, and only with a prediction. Any other is passed on to the application.
-"""
+"""Direct answers to kernels of POST /predict, whose heads are parsed once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from starlette.types import ASGIApp, Scope
 
 from app.api import problems
-from app.api.kernel_batch import Answer
-from app.api.known_heads import KnownHeads
 from app.api.middleware import Observe
-from app.api.predict import READ, PredictRoute
+from app.api.predict import INLINE_BYTES, READ, Answer, PredictRoute, is_short
 from app.api.usual_answer import UsualAnswer
-from app.api.work_estimate import INLINE_BYTES, is_short
 from app.errors import GpucastError
 from app.wire.predict_body import Request, read_request, write_response
 from app.wire.prediction_form import PredictRequest, PredictResponse
 
 if TYPE_CHECKING:
     from app.api.service import Service
+
+_END = b"\r\n\r\n"
+# Longer heads are parsed, and of more heads all are forgotten: this bounds what clients with new ones leave behind.
+_MOST_BYTES, _MOST_HEADS = 2048, 512
+
+
+class Known(NamedTuple):
+    """A request whose head was parsed before: its scope, as the parser's callbacks left it, and its body."""
+
+    scope: Scope
+    body: bytes
+
+
+class KnownHeads:
+    """Scopes by head. A head says all that a parser finds out about a request of one piece."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[bytes, tuple[Scope, int]] = {}
+
+    def find(self, piece: bytes) -> Known | None:
+        """Return the request in a piece that begins with a known head and ends with all of its body."""
+        end = piece.find(_END, 0, _MOST_BYTES) + len(_END)
+        known = self._scopes.get(piece[:end])
+        if known is None or len(piece) != known[1]:
+            return None
+        return Known({**known[0], "headers": known[0]["headers"].copy()}, piece[end:])
+
+    def learn(self, piece: bytes, scope: Scope, body: bytes | bytearray) -> None:
+        """Remember the scope of a request, unless the piece is anything but its head and its `body` as it came."""
+        end = piece.find(_END, 0, _MOST_BYTES) + len(_END)
+        if end < len(_END) or piece[end:] != body:
+            return
+        if len(self._scopes) >= _MOST_HEADS:
+            self._scopes.clear()
+        self._scopes[piece[:end]] = scope, len(piece)
+
 
 Start: TypeAlias = Callable[[ASGIApp | None], None]
 

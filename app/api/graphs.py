@@ -12,10 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.types import Message, Scope
 
-from app.api.deps import GraphsDep
-from app.api.listing import Limit
+from app.api.bodies import received
+from app.api.deps import GraphsDep, Limit
 from app.api.openapi import BINARY, ref
-from app.api.receiving import received
 from app.errors import BadInput, FieldError
 from app.services.graphs.graph_bodies import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow

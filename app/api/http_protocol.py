@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with limits: connections, bytes of headers, and time to receive requests and take answers.
 
 httptools has none of these. A request that arrives in one piece, as most do, is not timed. Kernels are answered
-directly (app.api.direct), and their heads parsed once (app.api.known_heads); other requests are answered by tasks.
+directly (app.api.direct), and their heads parsed once (app.api.direct); other requests are answered by tasks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
-from app.api.direct import DIRECT, Direct
-from app.api.joined_writes import JoinedWrites
-from app.api.known_heads import Known
-from app.api.usual_answer import UsualAnswer
+from app.api.direct import DIRECT, Direct, Known
+from app.api.usual_answer import JoinedWrites, UsualAnswer
 from app.config import Settings
 from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
-from app.api.listing import Id
+from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep, Id
 from app.services.learning.manage_versions import request_retraining
 from app.store import jobs
 from app.store.jobs import Job

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import KEY
-from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep
-from app.api.listing import KeyId
+from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep, KeyId
 from app.store import keys
 from app.store.keys import Key
 from app.store.roles import Role, RoleName

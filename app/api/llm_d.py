@@ -9,9 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.current import current
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep
-from app.api.listing import SavedId
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, current
 from app.api.openapi import json_answer, json_body, ref
 from app.api.work_queues import use_database
 from app.config import Settings
@@ -109,9 +107,9 @@ def _saved(
     if saved is None:
         use_database()
         with database.begin() as connection:
-            found = quotes.get(connection, prediction_id)
-        saved = found.kind, found.request
-        kept.put(prediction_id, saved, len(found.request))
+            row = quotes.get(connection, prediction_id)
+        saved = row.kind, row.request
+        kept.put(prediction_id, saved, len(row.request))
     most, (kind, request) = settings.max_batch_rows, saved
     return current(holder, lambda snapshot: next_requests(snapshot, kind, request, max_rows=most))
 

@@ -1,4 +1,4 @@
-"""Routes of measurements: upload, list and delete."""
+"""Routes of measurements: upload, list, confirm and delete, and who sent them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import KEY
-from app.api.current import current
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, SettingsDep, TablesDep
-from app.api.listing import Id, KeyId, Limit, Text
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, Id, KeyId, Limit, SettingsDep, TablesDep, Text, current
 from app.api.openapi import BINARY, ref
 from app.engine.gpu_rows import Snapshot
 from app.engine.snapshot import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
 from app.services.gpus import find
-from app.services.measurements.ingest import UploadReport, ingest
+from app.services.measurements.ingest import UploadReport, confirm, ingest
 from app.services.measurements.stored import page, remove
-from app.store import doubtful
+from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
-from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE
+from app.wire.measurement_form import MEASUREMENT_EXAMPLE
 
 router = APIRouter(tags=["Measurements"])
 
@@ -203,10 +201,10 @@ def list_measurements(
     query: Annotated[MeasurementQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> MeasurementPage:
     """Stored measurements, filtered, page by page in the order of their ids."""
-    wanted = Page(**asdict(query.to_filters(holder)), after=query.after, limit=query.limit + 1)
+    filters = Page(**asdict(query.to_filters(holder)), after=query.after, limit=query.limit + 1)
     with database.begin(long=True) as connection:
-        items = [] if query.doubtful else [_out(row) for row in page(connection, wanted)]
-        items += [] if query.doubtful is False else [_doubtful(row) for row in doubtful.page(connection, wanted)]
+        items = [] if query.doubtful else [_out(row) for row in page(connection, filters)]
+        items += [] if query.doubtful is False else [_doubtful(row) for row in doubtful.page(connection, filters)]
     items.sort(key=lambda item: item.id)
     more = len(items) > query.limit
     items = items[: query.limit]
@@ -287,3 +285,42 @@ def _out(row: MeasurementRow) -> MeasurementOut:
 def _ms(seconds: float) -> float:
     """Return milliseconds as they were sent: conversion via seconds loses the last digits."""
     return float(f"{seconds * 1e3:.14g}")
+
+
+class Confirmed(BaseModel):
+    """Number of confirmed rows, or with `dry_run` of those that would be."""
+
+    rows: int = Field(description="confirmed rows")
+    dry_run: bool = Field(description="nothing was changed")
+
+
+class UploadOut(BaseModel):
+    """One upload; `key_id` is null where no key was required, `rows` counts the rows that were new."""
+
+    id: int = Field(description="Identifier")
+    key_id: int | None = Field(description="id of the API key that sent it")
+    rows: int = Field(description="rows that were new")
+    created_at: datetime = Field(description="When it was stored")
+
+
+class UploadPage(BaseModel):
+    """Uploads, newest first."""
+
+    items: list[UploadOut] = Field(description="Entries of this page")
+
+
+@router.post("/measurements/confirm")
+def confirm_measurements(
+    query: Annotated[RemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
+) -> Confirmed:
+    """Take the doubtful rows that match every filter for right; at least one is required. They are used from now on."""
+    rows = confirm(database, holder.engine.catalog, query.to_filters(holder), dry_run=query.dry_run)
+    holder.refresh()
+    return Confirmed(rows=rows, dry_run=query.dry_run)
+
+
+@router.get("/uploads")
+def list_uploads(database: DatabaseDep, limit: Limit = 100) -> UploadPage:
+    """The latest uploads with new rows, newest first, and whose API keys sent them."""
+    with database.begin() as connection:
+        return UploadPage(items=[UploadOut(**asdict(one)) for one in uploads.listed(connection, most=limit)])

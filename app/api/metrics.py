@@ -1,17 +1,30 @@
-"""Metrics of /metrics. Requests are counted in plain numbers, because the hot route updates them every time."""
+"""Metrics and traces of requests."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import psutil
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Scope
+
+from app import __version__
+from app.config import Settings
+from app.errors import BadInput
+from app.runtime.logs import REQUEST_ID
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _EDGES = (*map(str, _SECONDS), "+Inf")
@@ -134,3 +147,96 @@ def _family(gauge: Gauge) -> Metric:
     for labels, value in gauge.values.items():
         family.add_metric(labels, value)
     return family
+
+
+EVERY_S = 1.0
+_DECODER = msgspec.msgpack.Decoder(Counts)
+
+
+class SharedCounts:
+    """A folder with one file per process, named after their parent; a single process shares nothing."""
+
+    def __init__(self, settings: Settings, mine: Counts) -> None:
+        self._mine = mine
+        self._root = settings.data_dir / "metrics" if settings.workers > 1 else None
+        self._file = Path(str(os.getpid()))
+        if self._root is not None:
+            parent = psutil.Process(os.getppid())
+            self._file = self._root / f"{parent.pid}-{parent.create_time():.2f}" / str(os.getpid())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write_for_ever, name="counts", daemon=True)
+
+    def start(self) -> None:
+        """Start writing; remove the folders of services that have ended."""
+        if self._root is None:
+            return
+        for folder in self._root.glob("*-*"):
+            if not _lives(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop writing."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def all(self) -> Iterator[Counts]:
+        """Yield this process's counts, and those of the others as last written, including processes that died."""
+        yield self._mine
+        if self._root is None:
+            return
+        for path in self._file.parent.glob("[0-9]*"):
+            if path != self._file and path.suffix == "":
+                with suppress(OSError, msgspec.MsgspecError):
+                    yield _DECODER.decode(path.read_bytes())
+
+    def _write_for_ever(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            with suppress(OSError, RuntimeError):  # disk full, or a count that grew meanwhile: retried in a second
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                fresh = self._file.with_suffix(".new")
+                fresh.write_bytes(msgspec.msgpack.encode(self._mine))
+                fresh.replace(self._file)
+
+
+def _lives(name: str) -> bool:
+    """Return whether the parent that a folder is named after still runs."""
+    pid, _, started = name.partition("-")
+    try:
+        return f"{psutil.Process(int(pid)).create_time():.2f}" == started
+    except (ValueError, psutil.Error):
+        return False
+
+
+# Asked every few seconds by probes, and of no interest in a trace.
+_UNTRACED = "livez,healthz,readyz,metrics,static"
+
+
+def traced(app: ASGIApp, collector: str) -> ASGIApp:
+    """Return the application with a span per request, which continues the caller's trace and has the request's id.
+
+    `collector`: URL that takes OTLP over HTTP. Raises BadInput without the extra `tracing`.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ImportError as error:
+        raise BadInput("GPUCAST_TRACES needs OpenTelemetry: install gpucast with its extra `tracing`.") from error
+    provider = TracerProvider(resource=Resource.create({"service.name": "gpucast", "service.version": __version__}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=collector)))
+    return OpenTelemetryMiddleware(
+        app,
+        tracer_provider=provider,
+        excluded_urls=_UNTRACED,
+        exclude_spans=["receive", "send"],
+        default_span_details=lambda scope: (f"{scope['method']} {scope['path']}", {}),
+        server_request_hook=_with_id,
+    )
+
+
+def _with_id(span: Any, scope: Scope) -> None:
+    span.set_attribute("gpucast.request_id", REQUEST_ID.get().decode())

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
+from app.api.bodies import cancel
 from app.api.metrics import Metrics
-from app.api.receiving import cancel
 from app.errors import GpucastError, TimedOut
 from app.runtime.logs import REQUEST_ID
 

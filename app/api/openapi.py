@@ -13,32 +13,77 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.api.gpu_schema import gpu, partial_gpu
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.services.compare.price_rows import PriceIn
 from app.services.scheduling.extender import FilterResult, HostPriority
-from app.wire.compare_form import CompareRequest, CompareResponse
-from app.wire.graph_form import Graph
-from app.wire.job_plan_form import PlanRequest, PlanResponse
+from app.tables.complete import REQUIRED
+from app.tables.gpu_fields import KINDS, MEANINGS, NUMBERS, PROVENANCES
+from app.tables.gpus import PIPES, GpuSpec
+from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, Graph, GraphRequest
+from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.llm_d_form import EngineState, EngineStates, NextRequestsTimes, NextRequestTimes, PredictorStatus
-from app.wire.measurement_plan_form import MeasurementPlan, MeasurementPlanRequest
-from app.wire.measurements.measurement_form import MeasuredModel, MeasurementIn
-from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.wire.operators.operators_form import (
+from app.wire.measurement_form import MeasuredModel, MeasurementIn, MeasurementPlan, MeasurementPlanRequest
+from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
+from app.wire.operator_forms import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
+    ROW_FORMS,
     BatchResponse,
     OperatorBatch,
     OperatorsRequest,
     OperatorTableRequest,
     TableResponse,
 )
-from app.wire.operators.row_forms import ROW_FORMS
 from app.wire.partition_form import PartitionRequest, PartitionResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
-from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
 from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
+
+_RATE = {"type": ["number", "null"], "minimum": 1e6, "maximum": 1e21}
+_TEXT = {"type": ["string", "null"], "maxLength": 200}
+
+
+def gpu() -> dict[str, Any]:
+    """Return the schema of a whole specification."""
+    _, components = msgspec.json.schema_components([GpuSpec], ref_template="#/components/schemas/{name}")
+    schema: dict[str, Any] = components["GpuSpec"]
+    schema["title"] = "Gpu"
+    return _described(schema)
+
+
+def partial_gpu(*, required: bool) -> dict[str, Any]:
+    """Return the schema of a partial description. Null means not given, and in `peak_flops` an unsupported pipe."""
+    properties: dict[str, Any] = {
+        "id": {"type": ["string", "null"], "pattern": "^[a-z0-9]+([.-][a-z0-9]+)*$", "maxLength": 100},
+        **dict.fromkeys(("name", "vendor", "architecture", "memory_type", "link_type"), _TEXT),
+        "source": {**_TEXT, "maxLength": 2000},
+        "note": {**_TEXT, "maxLength": 2000},
+        "kind": {"enum": [*KINDS, None]},
+        "compute_capability": {"type": ["string", "null"], "pattern": r"^\d{1,2}\.\d$"},
+        "aliases": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1, "maxLength": 200}},
+        "peak_flops": {
+            "type": ["object", "null"],
+            "properties": dict.fromkeys(PIPES, _RATE),
+            "additionalProperties": False,
+        },
+        "provenance": {"type": ["object", "null"], "additionalProperties": {"enum": list(PROVENANCES)}},
+    }
+    for name, allowed in NUMBERS.items():
+        properties[name] = {
+            "type": ["integer" if allowed.whole else "number", "null"],
+            "minimum": allowed.low,
+            "maximum": allowed.high,
+        }
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return _described({**schema, "required": list(REQUIRED)} if required else schema)
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with the meaning of each field."""
+    properties = {name: {"description": MEANINGS[name], **kind} for name, kind in schema["properties"].items()}
+    return {**schema, "properties": properties}
+
 
 # Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
 STRUCTS = (

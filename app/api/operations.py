@@ -13,11 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
-from app.api.metrics import Gauge, text
+from app.api.metrics import Gauge, SharedCounts, text
 from app.api.openapi import json_answer
 from app.api.problems import problem
 from app.api.service import Service
-from app.api.shared_counts import SharedCounts
 from app.bootstrap.readiness import readiness, store_is_full
 from app.bootstrap.runtime import Runtime
 from app.engine.snapshot import SnapshotHolder

@@ -6,8 +6,7 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.current import current
-from app.api.deps import BodyDep, GraphsDep, HolderDep
+from app.api.deps import BodyDep, GraphsDep, HolderDep, current
 from app.api.openapi import json_answer, json_body, ref
 from app.services.models.partition import partition_network, read_partition
 from app.wire.partition_form import PARTITION_EXAMPLE

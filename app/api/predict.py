@@ -3,22 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from app.api.current import moved
-from app.api.kernel_batch import Answer, KernelBatch
-from app.api.receiving import in_thread
-from app.api.saving import saved_on_request
+from app.api.bodies import in_thread
+from app.api.deps import moved, saved_on_request
 from app.api.service import Service
-from app.api.work_estimate import INLINE_BYTES, is_short
 from app.engine.snapshot import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload
+from app.services.kernels.predict_kernels import predict_kernels
+from app.wire.kernel_workload import GpuRef
+from app.wire.operator_forms import OperatorsRequest
 from app.wire.predict_body import Request, Response, read_request, write_response
-from app.wire.prediction_form import PredictRequest, PredictResponse
+from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+
+# Work in pairs of a GPU and a measurement of a kernel, each some 5 us. So many take less than 5 ms, for which the event
+# loop can be held; longer bodies take as long to read.
+INLINE_PAIRS = 512
+INLINE_BYTES = 65_536
+# An operator costs as much as 4 pairs, one in detail (`explanation`) as 32, and so does a GPU's inline specification.
+_OPERATOR, _DETAIL, _SPECIFICATION = 4, 32, 32
+_FEW = 16  # measurements are short work even with a specification each
+
+
+def is_short(request: Request) -> bool:
+    """Return whether the answer takes less than 5 ms. Networks and columns may take longer, and saving always does."""
+    if request.save:
+        return False
+    if isinstance(request, PredictRequest):
+        return _kernel_pairs(request) <= INLINE_PAIRS
+    if isinstance(request, OperatorsRequest):
+        each = _DETAIL if request.detail else _OPERATOR
+        return _gpus(request) * len(request.workload.operators) * each + _specification(request.gpu) <= INLINE_PAIRS
+    return False
+
+
+def _kernel_pairs(request: PredictRequest) -> int:
+    measured = request.workload.measured
+    if request.gpus is None and len(measured) < _FEW:
+        return _FEW
+    pairs = _gpus(request) * (1 + len(measured)) + _specification(request.gpu)
+    return pairs + sum(_specification(row.gpu) for row in measured) if pairs <= INLINE_PAIRS else pairs
+
+
+def _gpus(request: Request) -> int:
+    if request.gpus is None:
+        return 1
+    if request.gpus == "all":
+        return MAX_GPUS
+    return sum(max(_specification(gpu), 1) for gpu in request.gpus)
+
+
+def _specification(gpu: GpuRef | None) -> int:
+    return _SPECIFICATION if isinstance(gpu, dict) else 0
+
+
+Answer: TypeAlias = PredictResponse | Exception
+Done: TypeAlias = Callable[[Answer], None]
+
+
+class KernelBatch:
+    """Requests that arrive within two turns of the event loop.
+
+    By the second turn it has read what other connections sent meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[PredictRequest, Done]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # of those that wait
+
+    def add(self, holder: SnapshotHolder, request: PredictRequest, done: Done) -> None:
+        """Compute the answer together with those of all waiting requests, then call `done` with it."""
+        if self._loop is None or not self._waiting:
+            self._loop = asyncio.get_running_loop()  # a system call
+            self._loop.call_soon(self._loop.call_soon, self._flush, holder)
+        self._waiting.append((request, done))
+
+    def _flush(self, holder: SnapshotHolder) -> None:
+        waiting, self._waiting = self._waiting, []
+        answers = _all(holder, [request for request, _ in waiting])
+        for (_, done), answer in zip(waiting, answers, strict=True):
+            done(answer)
+
+
+def _all(holder: SnapshotHolder, requests: Sequence[PredictRequest]) -> Sequence[Answer]:
+    """Return all answers. A defect caused by one request is only returned for that request."""
+    try:
+        return predict_kernels(holder.snapshot, requests)
+    except Exception as error:
+        if len(requests) == 1:
+            return [error]
+        return [answer for request in requests for answer in _all(holder, [request])]
+
 
 # Sent by callers that just stored something through another process: the snapshot is refreshed first.
 _NOTHING_OLDER = (b"cache-control", b"no-cache")

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep
-from app.api.listing import Id, Limit, SavedId
+from app.api.deps import DatabaseDep, GraphsDep, HolderDep, Id, Limit, SavedId, SettingsDep
 from app.api.openapi import BINARY
 from app.engine.versions import Stores
 from app.services.quotes.pdf import as_pdf
@@ -26,7 +25,7 @@ class SavedLine(BaseModel):
     """One saved prediction; `kind` is its route: predict, compare or plan."""
 
     id: int = Field(description="Identifier; of a saved answer, for GET /predictions/{id}")
-    kind: str = Field(description="The route that was asked: predict, compare or plan")
+    kind: str = Field(description="The route of the request: predict, compare or plan")
     workload: str = Field(description="kind of the workload")
     created_at: datetime = Field(description="When it was stored")
 
@@ -102,16 +101,16 @@ DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
     response_class=Response,
     responses={200: {"description": "One page", "content": {"application/pdf": {"schema": BINARY}}}},
 )
-def get_prediction_pdf(found: DerivedDep) -> Response:
+def get_prediction_pdf(derived: DerivedDep) -> Response:
     """A saved prediction, reproduced, as one page of PDF."""
-    name = f'inline; filename="gpucast-{found[0].id}.pdf"'
-    return Response(as_pdf(*found), media_type="application/pdf", headers={"Content-Disposition": name})
+    name = f'inline; filename="gpucast-{derived[0].id}.pdf"'
+    return Response(as_pdf(*derived), media_type="application/pdf", headers={"Content-Disposition": name})
 
 
 @router.get("/predictions/{prediction_id}")
-def get_prediction(found: DerivedDep) -> SavedPrediction:
+def get_prediction(derived: DerivedDep) -> SavedPrediction:
     """A saved prediction, reproduced from the versions that answered then."""
-    return _out(*found)
+    return _out(*derived)
 
 
 def _out(saved: Saved, derived: Derived) -> SavedPrediction:

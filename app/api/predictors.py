@@ -134,15 +134,15 @@ _SHIPPED_HOSTS = VersionOut(
 )
 
 
-def _hosts(found: HostsOverview) -> ServingHostsOut:
-    hosts = found.answering
+def _hosts(overview: HostsOverview) -> ServingHostsOut:
+    hosts = overview.answering
     return ServingHostsOut(
         stacks=[
             HostOut(stack=stack, version=hosts.version_of(stack), **times._asdict())
             for stack, times in hosts.times().items()
         ],
-        refused=[_refused(one) for one in found.refused],
-        history=[_version(version) for version in found.history[:MAX_HISTORY]],
+        refused=[_refused(one) for one in overview.refused],
+        history=[_version(version) for version in overview.history[:MAX_HISTORY]],
     )
 
 

@@ -6,8 +6,7 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.current import current
-from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep
+from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep, current
 from app.api.openapi import json_answer, json_body, ref
 from app.config import Settings
 from app.engine.gpu_rows import Snapshot

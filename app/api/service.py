@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.access import Access
-from app.api.body_limit import BodyLimit, BodyLimits
-from app.api.metrics import Metrics
+from app.api.access import Access, RateLimit
+from app.api.bodies import Bodies, BodyLimit, BodyLimits, WholeBody
+from app.api.metrics import Metrics, traced
 from app.api.middleware import Headless, HotRoutes, Observe, TimeLimit
-from app.api.rate_limit import RateLimit
-from app.api.receiving import Bodies, WholeBody
-from app.api.shared_call import SharedCall
-from app.api.tracing import traced
 from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
 from app.runtime.sized_cache import SizedCache
+
+T = TypeVar("T")
+
+
+class SharedCall(Generic[T]):
+    """Calls a function in a thread, once for all callers that come before it returns: many cost as much as one."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[T] | None = None
+
+    async def result(self, function: Callable[[], T]) -> T:
+        """Return the result of the call in progress, or of a new one."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.get_running_loop().create_task(run_in_threadpool(function))
+        return await asyncio.shield(self._running)
+
 
 # Bytes of saved predictions that gateways ask about.
 MOST_SAVED_BYTES = 16 * 2**20

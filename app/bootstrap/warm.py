@@ -25,12 +25,11 @@ from app.services.operators.predict_operators import predict_operators
 from app.services.serving.predict_serving import predict_serving
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.wire.json_parts import PART_BYTES, decode_in_parts, list_length
-from app.wire.json_text import check_json_text
+from app.wire.json_text import PART_BYTES, check_json_text, decode_in_parts, list_length
 from app.wire.kernel_workload import KERNEL_EXAMPLE
-from app.wire.measurements.csv_rows import check_lines
+from app.wire.measurement_rows import check_lines
 from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE, OperatorsRequest
+from app.wire.operator_forms import OPERATORS_EXAMPLE, OperatorsRequest
 from app.wire.prediction_form import PredictRequest
 from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest
 

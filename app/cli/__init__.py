@@ -1,4 +1,4 @@
-"""The command line: one file per sub-command, registered in COMMANDS and imported when it is called."""
+"""The command line: sub-commands, registered in COMMANDS, whose modules are imported when they are called."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from app import __version__
 from app.cli.shell_hints import in_shell, options_for, with_value
 from app.errors import GpucastError
 
-# (name, module of this package or with its path of another, one line of help). The module's `command` is a function or
-# a Typer application.
+# (name, module:function or Typer application, one line of help).
 COMMANDS = (
-    ("serve", "serve", "Start the whole service: database, API and worker."),
-    ("worker", "worker", "Run queued retraining jobs."),
-    ("predict", "predict", "Predict how long a workload takes on a GPU."),
-    ("compare", "compare", "Rank GPUs by time, throughput, money or energy."),
-    ("sbatch", "sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
-    ("kueue", "kueue", "Rank Kueue's resource flavours for a job, and label it."),
-    ("dra", "dra", "Select GPUs that meet a deadline, for Kubernetes' DRA."),
-    ("plan", "plan", "Choose GPUs for a deadline, a budget or a throughput."),
-    ("partition", "partition", "Split a network into stages over unequal GPUs."),
-    ("sweep", "sweep", "Predict tables of millions of rows, to Parquet files."),
-    ("scale", "scale", "Predict how throughput grows with devices and batch."),
-    ("prices", "prices", "Import and list GPU prices."),
-    ("gpus", "gpus", "List, show and add GPUs."),
-    ("predictors", "predictors", "List the predictors and the versions that answer."),
-    ("import", "imports", "Import a folder of measurements."),
-    ("measurements", "measurements", "Delete stored measurements."),
-    ("retrain", "retrain", "Retrain a predictor from the stored measurements."),
-    ("measure", "measure", "Measure this machine's GPU or CPU, to a file."),
-    ("train", "train", "Train the predictors that ship with the code."),
-    ("trace", "trace", "Write the JSON graph of a PyTorch model."),
-    ("evaluate", "evaluation.commands", "Reproduce papers' tables and evaluate our own accuracy."),
-    ("keys", "keys", "Create, list, rotate and revoke API keys."),
-    ("doctor", "doctor", "Check what a service needs on this machine."),
-    ("migrate", "migrate", "Migrate the database to a schema version, or check it."),
-    ("backup", "backup", "Write the database and the artefacts to one file."),
-    ("restore", "restore", "Restore a backup into an empty database."),
+    ("serve", "app.cli.serve:serve", "Start the whole service: database, API and worker."),
+    ("worker", "app.cli.serve:worker", "Run queued retraining jobs."),
+    ("predict", "app.cli.predict:command", "Predict how long a workload takes on a GPU."),
+    ("compare", "app.cli.decide:compare", "Rank GPUs by time, throughput, money or energy."),
+    ("sbatch", "app.cli.cluster:sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
+    ("kueue", "app.cli.cluster:kueue", "Rank Kueue's resource flavours for a job, and label it."),
+    ("dra", "app.cli.cluster:dra", "Select GPUs that meet a deadline, for Kubernetes' DRA."),
+    ("plan", "app.cli.decide:plan", "Choose GPUs for a deadline, a budget or a throughput."),
+    ("partition", "app.cli.devices:partition", "Split a network into stages over unequal GPUs."),
+    ("sweep", "app.cli.sweep:command", "Predict tables of millions of rows, to Parquet files."),
+    ("scale", "app.cli.devices:scale", "Predict how throughput grows with devices and batch."),
+    ("prices", "app.cli.gpus:prices", "Import and list GPU prices."),
+    ("gpus", "app.cli.gpus:gpus", "List, show and add GPUs."),
+    ("predictors", "app.cli.predictors:predictors", "List the predictors and the versions that answer."),
+    ("import", "app.cli.measurements:import_files", "Import a folder of measurements."),
+    ("measurements", "app.cli.measurements:measurements", "Delete stored measurements."),
+    ("retrain", "app.cli.predictors:retrain", "Retrain a predictor from the stored measurements."),
+    ("measure", "app.cli.measure:command", "Measure this machine's GPU or CPU, to a file."),
+    ("train", "app.cli.predictors:train", "Train the predictors that ship with the code."),
+    ("trace", "app.cli.trace:command", "Write the JSON graph of a PyTorch model."),
+    ("evaluate", "evaluation.commands:command", "Reproduce papers' tables and evaluate our own accuracy."),
+    ("keys", "app.cli.keys:command", "Create, list, rotate and revoke API keys."),
+    ("doctor", "app.cli.doctor:command", "Check what a service needs on this machine."),
+    ("migrate", "app.cli.database:migrate", "Migrate the database to a schema version, or check it."),
+    ("backup", "app.cli.database:backup", "Write the database and the artefacts to one file."),
+    ("restore", "app.cli.database:restore", "Restore a backup into an empty database."),
 )
 
 # Allocations, and younger collections, between two collections. Imports and artefacts leave millions of objects and few
@@ -70,7 +69,8 @@ def build(called: str | None) -> typer.Typer:
         if name != called:
             app.command(name, help=line)(_unused)
             continue
-        command = import_module(module if "." in module else f"app.cli.{module}").command
+        place, _, attribute = module.partition(":")
+        command = getattr(import_module(place), attribute)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, help=line)
         else:

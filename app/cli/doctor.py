@@ -32,13 +32,13 @@ def command() -> None:
     settings = Settings.from_env()
     wrong = 0
     for check in (_versions, _folder, _database, _port, _artefacts):
-        for found in _found(check, settings):
-            wrong += bool(found.problem)
-            print(f"{'problem' if found.problem else 'ok':<9}{found.what:<14}{found.problem or found.state}")
+        for finding in _findings(check, settings):
+            wrong += bool(finding.problem)
+            print(f"{'problem' if finding.problem else 'ok':<9}{finding.what:<14}{finding.problem or finding.state}")
     raise typer.Exit(int(wrong > 0))
 
 
-def _found(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> Iterator[Finding]:
+def _findings(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> Iterator[Finding]:
     """Yield the findings of a check; what it raises is one more."""
     try:
         yield from check(settings)
@@ -50,13 +50,13 @@ def _found(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -
 
 def _versions(settings: Settings) -> Iterator[Finding]:
     yield Finding("versions", f"gpucast {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    told = []
+    installed = []
     for name in _PACKAGES:
         try:
-            told.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             yield Finding("packages", "", f"{name} is not installed for {sys.executable}: make install")
-    yield Finding("packages", ", ".join(told))
+    yield Finding("packages", ", ".join(installed))
 
 
 def _folder(settings: Settings) -> Iterator[Finding]:

@@ -55,8 +55,8 @@ def list_events() -> None:
     from app.store import keys
 
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
-        found = keys.events(connection)
-    for event in found:
+        events = keys.events(connection)
+    for event in events:
         print(f"{event.created_at:%Y-%m-%d %H:%M:%S}  key {event.key_id:>4}  {event.action:<8}  by {event.actor}")
 
 
@@ -67,10 +67,10 @@ def list_keys() -> None:
     from app.store import keys
 
     with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
-        found = keys.listed(connection)
-    if not found:
+        listed = keys.listed(connection)
+    if not listed:
         print("No keys: `gpucast keys create NAME --role ROLE` creates one.")
-    for key in found:
+    for key in listed:
         state = _state(key)
         print(f"{key.id:>4}  {key.role.name.lower():<10}  {key.created_at:%Y-%m-%d}  {state:<18}  {key.name}")
 

@@ -7,14 +7,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.measure_serving import ServingPlan, measure_serving
-from app.cli.serving_deployment import deployment_options, given
+from app.cli.deployment import ServedModel, given
+from app.cli.measure_serving import ServedLoads, ServingPlan, measure_serving
+from app.cli.options import with_options
 from app.cli.stopping import stopped_by_terminate
 from app.errors import BadInput
 
@@ -35,44 +36,90 @@ _NAMED = ("operators", "plan")
 _LINE_EVERY_S = 15.0
 
 
-def command(  # noqa: PLR0913 - one parameter per option
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Options of where measurements go, and how long they may take."""
+
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
             help="Parquet file to write, JSON with --serving; measuring resumes with an existing file.",
         ),
-    ],
-    *,
+    ]
+    minutes: Annotated[
+        float,
+        typer.Option(
+            "--minutes", min=0.0, metavar="MINUTES", help="Time limit including setup, minutes; 0 only sends the file."
+        ),
+    ] = 10.0
+    server: Annotated[
+        str | None, typer.Option("--server", "--upload", metavar="URL", help="Send the file to this server afterwards.")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option("--key", envvar="GPUCAST_API_KEY", metavar="KEY", help="API key of the server.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThisMachine:
+    """Options of what to measure of this machine's device."""
+
     suite: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
             help="Suite: device, kernels, operators or models; repeat for several (default: all that the device has).",
         ),
-    ] = None,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            "--minutes", min=0.0, metavar="MINUTES", help="Time limit including setup, minutes; 0 only sends the file."
-        ),
-    ] = 10.0,
-    server: Annotated[
-        str | None, typer.Option("--server", "--upload", metavar="URL", help="Send the file to this server afterwards.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", envvar="GPUCAST_API_KEY", metavar="KEY", help="API key of the server.")
-    ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Measure only what the server's plan proposes.")] = False,
-    workload: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON file with the workload of the plan.")
-    ] = None,
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Measure only this operator, kernel or network; repeat for several."),
+    ] = None
+    plan: Annotated[bool, typer.Option("--plan", help="Measure only what the server's plan proposes.")] = False
+    workload: Annotated[Path | None, typer.Option(metavar="FILE", help="JSON file with the workload of the plan.")] = (
+        None
+    )
     saved_plan: Annotated[
         Path | None,
         typer.Option(
             "--saved-plan", metavar="FILE", help="Measure only the plan in FILE, an answer of GET /gpus/{name}/plan."
         ),
-    ] = None,
+    ] = None
+    in_graphs: Annotated[
+        bool,
+        typer.Option(
+            "--in-graphs",
+            help="Run operators of every format and phase in CUDA graphs, whose times do not depend on the host.",
+        ),
+    ] = False
+    threads: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="CPU threads to compute with.")] = None
+    devices: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Data-parallel CPU processes that train networks together.")
+    ] = 1
+    most_spread: Annotated[
+        float, typer.Option(min=0.0, metavar="SHARE", help="Largest relative spread between trials of a reported time.")
+    ] = 0.1
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether a plan says what is measured."""
+        return self.plan or self.saved_plan is not None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any option but the spread is."""
+        chosen = (self.suite, self.only, self.has_plan, self.workload, self.threads, self.in_graphs)
+        return any(chosen) or self.devices > 1
+
+
+@with_options
+def command(
+    target: Target,
+    machine: ThisMachine,
+    loads: ServedLoads,
+    served: ServedModel,
+    *,
     gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the device (default: the driver's).")] = None,
     software: Annotated[
         str | None,
@@ -80,102 +127,48 @@ def command(  # noqa: PLR0913 - one parameter per option
             metavar="NAME", help="Name of the software stack; times include host launches if it starts with pytorch."
         ),
     ] = None,
-    in_graphs: Annotated[
-        bool,
-        typer.Option(
-            "--in-graphs",
-            help="Run operators of every format and phase in CUDA graphs, whose times do not depend on the host.",
-        ),
-    ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="CPU threads to compute with.")] = None,
-    devices: Annotated[
-        int, typer.Option(min=1, metavar="COUNT", help="Data-parallel CPU processes that train networks together.")
-    ] = 1,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Measure only this operator, kernel or network; repeat for several."),
-    ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Measure only this number format; repeat for several.")
     ] = None,
-    most_spread: Annotated[
-        float, typer.Option(min=0.0, metavar="SHARE", help="Largest relative spread between trials of a reported time.")
-    ] = 0.1,
-    serving: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Measure the model that this OpenAI-compatible endpoint serves, instead."),
-    ] = None,
-    concurrency: Annotated[
-        list[int] | None,
-        typer.Option(min=1, metavar="REQUESTS", help="serving: requests in flight; repeat for several (default: 1)."),
-    ] = None,
-    input_tokens: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="serving: tokens of a prompt.")] = 1024,
-    output_tokens: Annotated[int, typer.Option(min=2, metavar="TOKENS", help="serving: tokens of an answer.")] = 256,
-    serving_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", metavar="KEY", help="serving: API key of the endpoint.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="serving: built-in network, or Hugging Face config.json.")
-    ] = None,
-    tensor: Annotated[
-        int | None, typer.Option(min=1, metavar="GPUS", help="serving: GPUs that share the model, tensor-parallel.")
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="NAME:TAG", help="serving: container image of the engine.")
-    ] = None,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="serving: further field of the workload: kv_dtype=fp8."),
-    ] = None,
 ) -> None:
     """Measure this machine's GPU, or its CPU if it has no GPU; or with --serving a served model, from any machine."""
-    if serving is not None:
-        of_this_machine = (suite, only, plan, saved_plan, workload, threads, in_graphs)
-        if any(of_this_machine) or devices > 1:
+    if loads.serving is not None:
+        if machine.is_given:
             raise BadInput(
                 "--serving takes none of --suite, --only, --plan, --saved-plan, --workload, --threads, --devices and "
                 "--in-graphs."
             )
-        options = deployment_options(
-            gpu=gpu,
-            software=software,
-            model=model,
-            dtype=_only_one(dtype),
-            tensor=tensor,
-            image=image,
-            fields=fields,
-        )
-        loads = tuple(dict.fromkeys(concurrency or (1,)))
-        request = ServingPlan(serving, serving_key, loads, input_tokens, output_tokens, minutes, given(options))
-        measure_serving(request, out, server, key)
+        deployment = served.deployment(gpu, software, _only_one(dtype))
+        plan = ServingPlan(loads, target.minutes, given(deployment))
+        measure_serving(plan, target.out, target.server, target.key)
         return
-    if concurrency or model or tensor or image or fields:
+    if loads.concurrency or served.is_given:
         raise BadInput("--concurrency, --model, --tensor, --image and --set need --serving URL.")
-    began, seconds = time.monotonic(), minutes * _S_PER_MINUTE
-    if plan and saved_plan is not None:
+    began, seconds = time.monotonic(), target.minutes * _S_PER_MINUTE
+    if machine.plan and machine.saved_plan is not None:
         raise BadInput("--plan asks a server and --saved-plan reads a file; pass one of them.")
-    if (plan or saved_plan is not None) and (suite or only):
+    if machine.has_plan and (machine.suite or machine.only):
         raise BadInput("--plan and --saved-plan take neither --suite nor --only: a plan has its own rows.")
-    _check_choices(suite, devices, plan=plan or saved_plan is not None)
-    sink = _server(server, key, plan=plan, workload=workload)
+    _check_choices(machine)
+    sink = _server(target.server, target.key, machine)
     from app.measure.output import alone
 
-    with alone(out):
-        device = _together(_device(gpu, software, threads, dtype), devices)
-        if in_graphs and device.kind != "cuda":
+    with alone(target.out):
+        device = _together(_device(gpu, software, machine.threads, dtype), machine.devices)
+        if machine.in_graphs and device.kind != "cuda":
             raise BadInput(f"--in-graphs needs a GPU with CUDA; {device.name} has no graphs.")
-        device = replace(device, in_graphs=in_graphs)
+        device = replace(device, in_graphs=machine.in_graphs)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
             from app.measure.server_plan import planned, saved
 
-            if saved_plan is not None:
-                return [_planned(*saved(saved_plan, device))]
-            if plan and sink is not None:
-                return [_planned(*planned(sink, device, workload))]
-            return _requested(suite, only, device)
+            if machine.saved_plan is not None:
+                return [_planned(*saved(machine.saved_plan, device))]
+            if machine.plan and sink is not None:
+                return [_planned(*planned(sink, device, machine.workload))]
+            return _requested(machine.suite, machine.only, device)
 
-        _measure(device, out, requested, sink, (began, seconds), most_spread)
+        _measure(device, target.out, requested, sink, (began, seconds), machine.most_spread)
 
 
 def _measure(
@@ -211,8 +204,8 @@ def _measure(
         if device.peers is not None:
             device.peers.close()
         of_device = output.of(dict(requested).get("device", ()))
-        found = figures(of_device)
-        output.raise_to(seen_peaks(found, output.device))
+        device_figures = figures(of_device)
+        output.raise_to(seen_peaks(device_figures, output.device))
         output.write()
     if lost:
         _again((end - time.monotonic()) / _S_PER_MINUTE)
@@ -220,27 +213,27 @@ def _measure(
     for line in summary(of_device, output.facts):
         print(f"  {line}")
     if sink is not None:
-        send(sink, output, found)
+        send(sink, output, device_figures)
 
 
-def _check_choices(suites: Sequence[str] | None, devices: int, *, plan: bool) -> None:
+def _check_choices(machine: ThisMachine) -> None:
     """Raise BadInput for an unknown suite, and for several devices with anything but the suite models."""
     from app.measure.suites import SUITES
 
-    unknown = [name for name in suites or () if name not in SUITES]
+    unknown = [name for name in machine.suite or () if name not in SUITES]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is not a suite; suites: {', '.join(SUITES)}.")
-    if devices > 1 and (plan or suites != ["models"]):
+    if machine.devices > 1 and (machine.has_plan or machine.suite != ["models"]):
         raise BadInput("Several devices run only the suite models: pass --suite models, without --plan.")
 
 
-def _server(address: str | None, key: str | None, *, plan: bool, workload: Path | None) -> Server | None:
+def _server(address: str | None, key: str | None, machine: ThisMachine) -> Server | None:
     """Return the server, which answers, or None without an address. Raises BadInput for options that need others."""
     from app.measure.upload import Server
 
-    if plan and address is None:
+    if machine.plan and address is None:
         raise BadInput("--plan needs a server: pass --server URL.")
-    if workload is not None and not plan:
+    if machine.workload is not None and not machine.plan:
         raise BadInput("--workload needs --plan.")
     if address is None:
         return None
@@ -293,12 +286,12 @@ def _requested(
     """Return the requested points of each suite, in the suites' order."""
     from app.measure.suites import SUITES, points_of
 
-    found = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
-    known = dict.fromkeys(_target(point) for _, points in found for point in points)
+    by_suite = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
+    known = dict.fromkeys(_target(point) for _, points in by_suite for point in points)
     unknown = [name for name in only or () if name not in known]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is not measured here; choose from {', '.join(known)}.")
-    return [(name, [point for point in points if not only or _target(point) in only]) for name, points in found]
+    return [(name, [point for point in points if not only or _target(point) in only]) for name, points in by_suite]
 
 
 def _planned(points: Sequence[Point], others: Sequence[str]) -> tuple[str, Sequence[Point]]:
@@ -374,8 +367,8 @@ def _report(output: Output) -> None:
         print(f"  {count:6d} {outcome}")
 
 
-def send(server: Server, output: Output, found: Mapping[str, float]) -> None:
-    """Send the file and the device's figures `found` (SI units), and print the results."""
+def send(server: Server, output: Output, device_figures: Mapping[str, float]) -> None:
+    """Send the file and the device's figures (SI units), and print the results."""
     _report_figures(output.device_name, server.raise_peaks(output.device))
     sent = server.send(output.path)
     added = f"; registered {', '.join(sent.added_gpus)}" if sent.added_gpus else ""
@@ -384,7 +377,7 @@ def send(server: Server, output: Output, found: Mapping[str, float]) -> None:
         print(f"  doubtful: {doubt}")
     for reason, count in sent.left_out.most_common():
         print(f"  {count:6d} left out: {reason}")
-    _report_figures(output.device_name, server.send_figures(output.device_name, found))
+    _report_figures(output.device_name, server.send_figures(output.device_name, device_figures))
 
 
 def _report_figures(device: str, observe: FigureReport) -> None:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from app import __version__
 from app.errors import BadInput
@@ -29,21 +31,40 @@ _BUSY = 0.8
 _OFF = 0.02
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedLoads:
+    """Options of the loads to measure, and the endpoint that serves the model."""
+
+    serving: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Measure the model that this OpenAI-compatible endpoint serves, instead."),
+    ] = None
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="REQUESTS", help="serving: requests in flight; repeat for several (default: 1)."),
+    ] = None
+    input_tokens: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="serving: tokens of a prompt.")] = 1024
+    output_tokens: Annotated[int, typer.Option(min=2, metavar="TOKENS", help="serving: tokens of an answer.")] = 256
+    serving_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", metavar="KEY", help="serving: API key of the endpoint.")
+    ] = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
-    """What to measure: an endpoint, loads, and the deployment, as far as the user says.
+    """What to measure: loads on an endpoint, and the deployment, as far as the user says.
 
-    key         of the endpoint
     deployment  gpu, software, image, model, dtype, tensor and fields of a workload, without those not given
     """
 
-    url: str
-    key: str | None
-    concurrencies: Sequence[int]
-    input_tokens: int
-    output_tokens: int
+    loads: ServedLoads
     minutes: float
     deployment: Mapping[str, Any]
+
+    @property
+    def concurrencies(self) -> Sequence[int]:
+        """Requests in flight of each load."""
+        return tuple(dict.fromkeys(self.loads.concurrency or (1,)))
 
 
 def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server_key: str | None) -> None:
@@ -64,7 +85,7 @@ async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> R
     from app.measure.serving.prompts import find_prompts
     from app.measure.serving.results import Results
 
-    async with Endpoint(plan.url, plan.key) as endpoint:
+    async with Endpoint(str(plan.loads.serving), plan.loads.serving_key) as endpoint:
         served = await endpoint.look_up()
         deployment = dict(plan.deployment)
         if served.engine is not None:
@@ -74,10 +95,10 @@ async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> R
         print(f"{endpoint.url} serves {served.model}; {out} has {len(results.points)} loads", file=sys.stderr)
         if server is not None:
             _check(server, header, plan)
-        lengths = plan.input_tokens, plan.output_tokens
+        lengths = plan.loads.input_tokens, plan.loads.output_tokens
         missing = [number for number in plan.concurrencies if not results.has(number, *lengths)]
         if missing and plan.minutes:
-            prompts = await find_prompts(endpoint, plan.input_tokens)
+            prompts = await find_prompts(endpoint, plan.loads.input_tokens)
             _note_prompts(endpoint, prompts.words)
             await _until_stopped(_each(endpoint, prompts, missing, plan, results))
     return results
@@ -103,9 +124,9 @@ async def _each(endpoint: Endpoint, prompts: Any, missing: Sequence[int], plan: 
     end = time.monotonic() + plan.minutes * _S_PER_MINUTE
     for k, concurrency in enumerate(missing):
         seconds = max(end - time.monotonic(), 0.0) / (len(missing) - k)
-        measured = Measured(concurrency, plan.output_tokens)
+        measured = Measured(concurrency, plan.loads.output_tokens)
         await closed_loop(endpoint, prompts, measured, seconds=seconds, observe=_Progress())
-        results.add(point_of(measured, plan.input_tokens))
+        results.add(point_of(measured, plan.loads.input_tokens))
         _note(measured, plan)
 
 
@@ -140,8 +161,8 @@ def _note(measured: Measured, plan: ServingPlan) -> None:
     for reason, count in measured.failed.most_common(3):
         print(f"concurrency {measured.concurrency}: {count} requests failed: {reason}", file=sys.stderr)
     mean = sum(one.output_tokens for one in measured.completions) / len(measured.completions)
-    if abs(mean / plan.output_tokens - 1.0) > _OFF:
-        print(f"outputs have {mean:.1f} tokens where {plan.output_tokens} are wanted", file=sys.stderr)
+    if abs(mean / plan.loads.output_tokens - 1.0) > _OFF:
+        print(f"outputs have {mean:.1f} tokens where {plan.loads.output_tokens} are wanted", file=sys.stderr)
     if measured.busy > _BUSY:
         print(
             f"concurrency {measured.concurrency}: this client computes {measured.busy:.0%} of the time, which adds to"
@@ -187,7 +208,12 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
     from app.measure.serving.results import POINTS
 
     times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
-    loads = {"concurrency": 1, "input_tokens": plan.input_tokens, "output_tokens": plan.output_tokens, "requests": 2}
+    loads = {
+        "concurrency": 1,
+        "input_tokens": plan.loads.input_tokens,
+        "output_tokens": plan.loads.output_tokens,
+        "requests": 2,
+    }
     rows, _ = _rows({**header, POINTS: [{**times, **loads}]})
     decoded(server.ask("POST", "/measurements", params={"dry_run": True}, json=rows))
 

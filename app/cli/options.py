@@ -1,77 +1,28 @@
-"""Options shared by commands about one workload: the request, the GPUs, the form of the answer."""
+"""Options of commands, in groups: fields of a request's struct, or of a dataclass.
+
+The facts of a field, which its struct has, say what an option is: its kind, unit, meaning and default.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, is_dataclass
 from dataclasses import fields as fields_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
-import msgspec
 import typer
+from msgspec import Struct
 
-from app.cli.model_workload import model_workload
-from app.cli.request_fields import pair, put_fields, value_of
-from app.cli.request_file import request_of_file
-from app.config import Settings
-from app.errors import BadInput
+from app.cli.request_parts import pair, value_of
+from app.wire.field_facts import FieldFacts, field_facts
 
-if TYPE_CHECKING:
-    from app.dashboard.charts.drawing import Drawing
-    from app.engine.gpu_rows import Snapshot
-    from app.services.graphs.graph_store import Graphs
-
-File: TypeAlias = Annotated[
-    Path | None,
-    typer.Argument(
-        help="A workload or a whole request in JSON, a config.json of Hugging Face, a graph of `gpucast trace`, or a "
-        "network in ONNX; - reads standard input."
-    ),
-]
-Gpus: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several; all: every GPU.")
-]
-Model: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE", help="Built-in network, or Hugging Face config.json.")
-]
-Mode: TypeAlias = Annotated[str | None, typer.Option(help="Mode of a model: inference, training, prefill or decode.")]
-Batch: TypeAlias = Annotated[int | None, typer.Option(help="Sequences or images per step of a model.")]
-Sequence: TypeAlias = Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per sequence of a model.")]
-ImageSize: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="Pixels per side of a model's images.")
-]
-Dtype: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help="Number format of a model: fp32, bf16, ...")]
-Fields: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the workload: flops=2147483648, size.rows=1024."),
-]
-Measured: TypeAlias = Annotated[
-    list[str] | None, typer.Option(metavar="GPU=MS", help="Measured time of this launch on another GPU, milliseconds.")
-]
-Predictor: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Predictor to answer with (default: auto).")
-]
-Coverage: TypeAlias = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of true times inside the interval, 0 to 1 (default: 0.8).")
-]
-Prices: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--price", metavar="GPU=USD", help="Price of one device per hour, US dollars.")
-]
-Powers: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--power", metavar="GPU=W", help="Power of one busy device, watts.")
-]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON answer.")]
 Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print CSV, a line per GPU.")]
-_EXAMPLES = """Nothing says what to predict. For example:
-  gpucast predict --gpu nvidia-l4 --model llama-3-8b --mode decode --batch 8 --sequence 2048
-  gpucast predict --gpu h100-sxm5-80gb config.json --mode prefill --batch 1 --sequence 1024
-  gpucast compare --gpu a100-sxm4-80gb --gpu nvidia-l4 network.onnx --batch 16
-  gpucast predict request.json
-`gpucast predict --help` lists the options."""
+Plot: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw a chart of the figures with their intervals.")
+]
 DATA_VARIABLE = "GPUCAST_SHARED_DATA"
 _DATA = typer.Option(
     envvar=DATA_VARIABLE,
@@ -82,109 +33,88 @@ _DATA = typer.Option(
 )
 Data: TypeAlias = Annotated[Path, _DATA]
 DataIfAny: TypeAlias = Annotated[Path | None, _DATA]
-Plot: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE.svg|.png", help="Also draw a chart of the figures with their intervals.")
-]
+
+# Python's types of options, and what stands for a value that has no unit.
+_TYPES: Mapping[str, Any] = {
+    "whole": int | None,
+    "number": float | None,
+    "text": str | None,
+    "flag": bool,
+    "list": list[str] | None,
+    "object": list[str] | None,  # GPU=FIGURE
+}
+_METAVARS = {"whole": "COUNT", "number": "NUMBER"}
+# Option of each field, by its place in a request, of the command that runs: for messages about wrong fields.
+OPTIONS_OF_FIELDS: dict[str, str] = {}
+
+# Takes the values of a group from those of all options, by name.
+_Take: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """Options of a network and how it runs."""
+class RequestOptions:
+    """Options that set fields of a request: `names`, and `others` as field="option".
 
-    model: Model = None
-    mode: Mode = None
-    batch: Batch = None
-    sequence: Sequence = None
-    image_size: ImageSize = None
-    dtype: Dtype = None
-    fields: Fields = None
+    within    the object of the request that has the fields
+    defaults  values in place of the struct's own, where the option is not given
+    """
 
-    def request(self, file: Path | None, **own: Any) -> dict[str, Any]:
-        """Return the request of file and options, and of fields `own` that are not None.
+    def __init__(
+        self,
+        struct: type[Struct],
+        *names: str,
+        within: str = "",
+        defaults: Mapping[str, Any] | None = None,
+        **others: str,
+    ) -> None:
+        facts = field_facts(struct)
+        self._options = {facts[field]: option for field, option in {**{name: name for name in names}, **others}.items()}
+        self._defaults = defaults or {}
+        for fact, option in self._options.items():
+            OPTIONS_OF_FIELDS[within + fact.name] = f"{_flag(option)} {_metavar(fact) or ''}".strip()
 
-        The file may hold only the workload.
-        """
-        how = {name: getattr(self, name) for name in ("mode", "batch", "sequence", "image_size", "dtype")}
-        if self.model is None:
-            request = _of_file(file, how, self.fields or [], self._measured)
-        elif file is not None:
-            raise BadInput(f"{file} and --model {self.model} are two workloads: send one.")
-        else:
-            request = {"workload": model_workload(self.model, how, self.fields or [])}
-        if request.get("save"):
-            raise BadInput("save: a running service keeps answers; send the request to it.")
-        return request | {name: value for name, value in own.items() if value is not None}
+    def parameters(self) -> list[Parameter]:
+        """Return a parameter per option, for Typer."""
+        return [self._parameter(fact, option) for fact, option in self._options.items()]
 
-    @property
-    def _measured(self) -> list[str]:
-        return []
+    def _parameter(self, fact: FieldFacts, option: str) -> Parameter:
+        default = self._defaults.get(fact.name, fact.default)
+        unnamed = [choice for choice in fact.choices if choice not in fact.meaning]
+        choices = f": {', '.join(fact.choices)}" if unnamed else ""
+        shown = f" (default: {default})" if fact.kind in {"whole", "number", "text"} and default is not None else ""
+        repeated = "; repeat for several" if fact.kind in {"list", "object"} else ""
+        names = (_flag(option),) if fact.kind == "flag" else ()
+        parser = _whole if fact.kind == "whole" else None
+        text = f"{fact.meaning}{choices}{repeated}{shown}."
+        declared = typer.Option(*names, metavar=_metavar(fact), parser=parser, help=text)
+        unset = False if fact.kind == "flag" else None
+        return Parameter(
+            option, Parameter.KEYWORD_ONLY, default=unset, annotation=_annotated(_TYPES[fact.kind], declared)
+        )
 
-
-@dataclass(frozen=True)
-class WorkloadOptions(ModelOptions):
-    """Options of commands that answer about one workload on GPUs."""
-
-    file: File = None
-    gpu: Gpus = None
-    measured: Measured = None
-    predictor: Predictor = None
-    coverage: Coverage = None
-    as_json: AsJson = False
-    csv: Csv = False
-    plot: Plot = None
-
-    @property
-    def gpus(self) -> list[str] | Literal["all"] | None:
-        """Return the request's `gpu` field; None if `--gpu` is not given."""
-        return "all" if self.gpu == ["all"] else self.gpu or None
-
-    def full_request(self, **own: Any) -> dict[str, Any]:
-        """Return `request` with the given file, predictor and coverage."""
-        return self.request(self.file, **own, predictor=self.predictor, coverage=self.coverage)
-
-    def show(self, answer: Any, rows: list[Any], table: Callable[[], None], drawing: Callable[[], Drawing]) -> None:
-        """Print an answer as JSON, its `rows` as CSV, or by `table`; with --plot also draw it."""
-        if self.plot is not None:
-            drawing().write(self.plot)
-        if self.as_json:
-            print(msgspec.json.encode(answer).decode())
-        elif self.csv:
-            from app.cli.csv_output import as_csv
-
-            print(as_csv(rows), end="")
-        else:
-            table()
-
-    @property
-    def _measured(self) -> list[str]:
-        return self.measured or []
+    def given(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that the options set, in the form of the request."""
+        fields = {fact.name: _value(fact, option, values[option]) for fact, option in self._options.items()}
+        return {**self._defaults, **{name: value for name, value in fields.items() if value is not None}}
 
 
-# Shared options that come before a command's own.
-_FIRST = ("file", "gpu")
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for Typer: each group among its parameters becomes the options that the group has."""
+    takes: dict[str, _Take] = {}
+    options: list[Parameter] = []
+    for name, item in signature(command, eval_str=True).parameters.items():
+        parameters, takes[name] = _expanded(item)
+        options += parameters
+    shape = Signature([item.replace(kind=Parameter.KEYWORD_ONLY) for item in options])
 
+    def run(**given: Any) -> None:
+        bound = shape.bind(**given)
+        bound.apply_defaults()
+        command(**{name: take(bound.arguments) for name, take in takes.items()})
 
-def with_options(shared: type[ModelOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator of `command(shared, own options ...)` that gives Typer an option per field of `shared`."""
-    hints = get_type_hints(shared, include_extras=True)
-    options = [
-        Parameter(item.name, Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name])
-        for item in fields_of(shared)
-    ]
-    first, last = ([item for item in options if (item.name in _FIRST) == early] for early in (True, False))
-
-    def taken(command: Callable[..., None]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            command(shared(**{item.name: given.pop(item.name) for item in options}), **given)
-
-        _, *own = signature(command, eval_str=True).parameters.values()
-        every = [*first, *(item.replace(kind=Parameter.KEYWORD_ONLY) for item in own), *last]
-        run.__doc__ = command.__doc__
-        run.__annotations__ = {item.name: item.annotation for item in every}
-        run.__signature__ = Signature(every)  # type: ignore[attr-defined]  # a function may have one
-        return run
-
-    return taken
+    run.__doc__ = command.__doc__
+    run.__annotations__ = {item.name: item.annotation for item in options}
+    run.__signature__ = shape  # type: ignore[attr-defined]  # a function may have one
+    return run
 
 
 def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
@@ -192,50 +122,58 @@ def by_gpu(options: list[str] | None, name: str) -> dict[str, object] | None:
     return {gpu: value_of(figure) for gpu, figure in (pair(text, name) for text in options or [])} or None
 
 
-@contextmanager
-def snapshot_of(
-    settings: Settings, predictor: str | None = None, *, stored_graphs: bool = True
-) -> Iterator[tuple[Snapshot, Graphs | None]]:
-    """Yield this installation's snapshot and graphs; warns on standard error about refused versions.
-
-    Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all. Without
-    `stored_graphs` there are no graphs, and an embedded database stops meanwhile.
-    """
-    from app.store.postgres import EmbeddedPostgres, started_beside
-
-    embedded = settings.database_url is None
-    server = started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext(lambda: None)
-    with server as leave:
-        # These take longer than the server's start.
-        from app.bootstrap.assemble import assemble_for
-        from app.bootstrap.runtime import open_runtime
-        from app.engine.gpu_rows import Snapshot
-        from app.engine.versions import ALL
-        from app.predictors.auto.predictor import Auto
-        from app.services.graphs.graph_store import Graphs
-
-        with open_runtime(settings) as runtime:
-            engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
-            for problem in refused:
-                print(f"gpucast: {problem}", file=sys.stderr)
-            if stored_graphs:
-                yield Snapshot.of(engine), Graphs(runtime.database)
-                return
-        leave()
-        yield Snapshot.of(engine), None
+def _expanded(item: Parameter) -> tuple[list[Parameter], _Take]:
+    """Return the options of a parameter, which may be a group of them, and what its value is of theirs."""
+    group = next((part for part in get_args(item.annotation)[1:] if isinstance(part, RequestOptions)), None)
+    if group is not None:
+        return group.parameters(), group.given
+    if not is_dataclass(item.annotation):
+        return [item], lambda given: given[item.name]
+    made: Any = item.annotation
+    hints = get_type_hints(made, include_extras=True)
+    inner = {
+        field.name: _expanded(Parameter(field.name, item.kind, default=_default(field), annotation=hints[field.name]))
+        for field in fields_of(made)
+    }
+    parameters = [parameter for parameters, _ in inner.values() for parameter in parameters]
+    return parameters, lambda given: made(**{name: take(given) for name, (_, take) in inner.items()})
 
 
-def _of_file(file: Path | None, how: Mapping[str, Any], fields: list[str], measured: list[str]) -> dict[str, Any]:
-    if file is None and not fields:
-        raise BadInput(_EXAMPLES)
-    given: dict[str, Any] = {}
-    put_fields(given, fields)
-    request: dict[str, Any] = request_of_file(file, given.get("dims", {})) if file else {"workload": {"kind": "kernel"}}
-    workload = request["workload"]
-    if isinstance(workload, dict):
-        workload |= {name: value for name, value in how.items() if value is not None}
-        put_fields(workload, fields)
-        rows = [{"gpu": name, "latency_ms": value_of(ms)} for name, ms in (pair(m, "--measured") for m in measured)]
-        if rows:
-            workload["measured"] = [*workload.get("measured", []), *rows]
-    return request
+def _default(field: Field[Any]) -> Any:
+    """Return the default of a dataclass's field, as a parameter has it."""
+    return Parameter.empty if field.default is MISSING else field.default
+
+
+def _annotated(kind: Any, option: Any) -> Any:
+    """Return `kind` with an option, as the annotation of a parameter."""
+    return Annotated[kind, option]
+
+
+def _whole(text: str) -> int:
+    """Return the whole number of a text, which may have an exponent: 1e6."""
+    try:
+        value = float(text)
+        if value.is_integer():
+            return int(text) if text.lstrip("+-").isdigit() else int(value)
+    except ValueError:
+        pass
+    raise ValueError(f"expected an integer, got {text!r}")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _metavar(fact: FieldFacts) -> str | None:
+    """Return what stands for an option's value; None of flags."""
+    if fact.kind == "flag":
+        return None
+    unit = fact.unit.upper() if fact.unit else _METAVARS.get(fact.kind, "NAME")
+    return f"GPU={unit}" if fact.kind == "object" else unit
+
+
+def _value(fact: FieldFacts, option: str, value: Any) -> Any:
+    """Return an option's value as the field has it; None if it is not given."""
+    if fact.kind == "object":
+        return by_gpu(value, _flag(option))
+    return value or None if fact.kind in {"list", "flag"} else value

@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.figures import figure
-from app.cli.options import WorkloadOptions, snapshot_of, with_options
-from app.cli.served import show_notes, show_served
+from app.cli.options import with_options
+from app.cli.show import figure, print_notes, show_served
+from app.cli.workload_options import WorkloadOptions, snapshot_of
 from app.config import Settings
 from app.dashboard.charts.drawing import Drawing, refuse_other
 from app.runtime.service_file import answer_of_service
 
 if TYPE_CHECKING:
     from app.wire.prediction_form import Prediction, PredictResponse
+    from app.wire.serving_form import ServingResponse
 
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
 
 
-@with_options(WorkloadOptions)
+@with_options
 def command(
     workload: WorkloadOptions,
     *,
@@ -31,34 +32,35 @@ def command(
     from app.wire.prediction_form import PredictResponse
 
     refuse_other(workload.plot)
-    request = workload.full_request(detail=detail or None)
+    request = workload.request(detail=detail or None)
     if workload.gpus is not None:
         request.pop("gpu", None)
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
     answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
-    from app.dashboard.charts.answers import workload_title
-
     kind = request["workload"].get("kind")
     if kind == "operator_table":
         print(answer.decode())
         return
-    if kind == "serving":
-        show_served(workload, answer, workload_title(request["workload"]))
-        return
-    response = msgspec.json.decode(answer, type=PredictResponse)
 
-    def drawn() -> Drawing:
-        from app.dashboard.charts.answers import prediction_chart
+    def drawn(response: PredictResponse | ServingResponse) -> Drawing:
+        from app.dashboard.charts.answers import prediction_chart, workload_title
 
         return prediction_chart(response, workload_title(request["workload"]))
 
-    workload.show(response, response.predictions, lambda: _show(response), drawn)
+    if kind == "serving":
+        from app.wire.serving_form import ServingResponse
+
+        served = msgspec.json.decode(answer, type=ServingResponse)
+        workload.show(served, served.predictions, lambda: show_served(served), lambda: drawn(served))
+    else:
+        predicted = msgspec.json.decode(answer, type=PredictResponse)
+        workload.show(predicted, predicted.predictions, lambda: _show(predicted), lambda: drawn(predicted))
 
 
 def _computed(settings: Settings, body: bytes) -> bytes:
     """Return the answer of POST /predict, without a running service."""
-    from app.wire.network_form import GraphRequest
+    from app.wire.graph_form import GraphRequest
     from app.wire.predict_body import read_request, write_response
 
     request = read_request(body)
@@ -73,7 +75,7 @@ def _show(response: PredictResponse) -> None:
     print(_COLUMNS)
     for item in response.predictions:
         print(_line(item))
-    show_notes(response)
+    print_notes([(item.gpu, item.warnings) for item in response.predictions], response.skipped)
 
 
 def _line(item: Prediction) -> str:

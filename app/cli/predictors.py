@@ -1,22 +1,33 @@
-"""`gpucast predictors`: what can answer, and which version of it does."""
+"""`gpucast predictors`, `retrain` and `train`: what can answer, retrained here, or trained to ship with the code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from app.cli.options import AsJson, snapshot_of
-from app.config import Settings
+from app.cli.options import AsJson, Data
+from app.cli.stopping import stopped_by_terminate
+from app.cli.workload_options import snapshot_of
+from app.config import SHIPPED_MODELS, Settings
 from app.dashboard.charts.drawing import refuse_other
-from app.errors import BadInput, FieldError
+from app.errors import BadInput, FieldError, GpucastError
 
 if TYPE_CHECKING:
+    from app.bootstrap.runtime import Runtime
     from app.dashboard.charts.drawing import Drawing
     from app.engine.shipped import Shipped
+    from app.store import jobs
 
+# Seconds between looks at a job.
+POLL_S = 0.2
 _HEAD = f"{'predictor':<16}{'predicts':<32}{'answered by':<32}shipped version learned"
 
 
@@ -29,7 +40,7 @@ class Row(NamedTuple):
     shipped_rows: int | None
 
 
-def command(
+def predictors(
     *,
     predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor of --accuracy and --plot.")] = "auto",
     accuracy: Annotated[
@@ -98,12 +109,12 @@ def _print_accuracy(card: Sequence[Mapping[str, Any]], *, as_json: bool) -> None
 
     from app.services.learning.card_families import by_family
 
-    found = by_family(card)
+    families = by_family(card)
     if as_json:
-        print(json.dumps([one._asdict() for one in found]))
+        print(json.dumps([one._asdict() for one in families]))
         return
     print(f"{'held out':<24}{'family':<24}{'MAPE, %':>8}{'in the 80 % interval, %':>26}{'rows':>10}")
-    for one in found:
+    for one in families:
         print(f"{one.split:<24}{one.family:<24}{one.mape:>8.1f}{one.coverage_80:>26.1f}{one.rows:>10,}")
 
 
@@ -112,3 +123,108 @@ def _line(row: Row) -> str:
     answers = ", ".join(versions) or "nothing before it is trained"
     learned = "" if row.shipped_rows is None else f"{row.shipped_rows:,} rows"
     return f"{row.name:<16}{', '.join(row.predicts):<32}{answers:<32}{learned}"
+
+
+def retrain(
+    predictor: Annotated[str, typer.Argument(help="The predictor's name, or serving-hosts.")],
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Train a version for this GPU only (default: for all GPUs).")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the job ends.")] = True,
+) -> None:
+    """Retrain a predictor through the job queue; starts a temporary worker if none is running."""
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+    from app.services.learning.manage_versions import request_retraining
+
+    with open_runtime(Settings.from_env()) as runtime:
+        with runtime.database.begin() as connection:
+            catalog = load_catalog(connection)
+        job_id = request_retraining(runtime.database, catalog, predictor, gpu)
+        print(f"job {job_id}: {predictor} for {gpu or 'all GPUs together'}", flush=True)
+        if not wait:
+            return
+        with _worker(runtime):
+            job = _follow(runtime, job_id)
+    _report_job(job)
+
+
+@contextmanager
+def _worker(runtime: Runtime) -> Iterator[None]:
+    """Run a temporary worker, unless one is running already."""
+    from app.store import queue
+
+    with runtime.database.begin() as connection:
+        alive = queue.workers_alive(connection, stalled_after_s=runtime.settings.stalled_after_s)
+    if alive:
+        yield
+        return
+    print("no worker is running: starting one for this job", flush=True)
+    environment = {**os.environ, **runtime.settings.environment()}
+    command = (sys.executable, "-m", "app.cli", "worker", "--with-parent")
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _follow(runtime: Runtime, job_id: int) -> jobs.Job:
+    """Print the job's changes of state, and return the finished job."""
+    from app.store import jobs
+
+    seen, began = "", time.monotonic()
+    while True:
+        with runtime.database.begin() as connection:
+            job = jobs.get(connection, job_id)
+        if job.state != seen:
+            print(f"{time.monotonic() - began:6.1f} s  {job.state}", flush=True)
+            seen = job.state
+        if job.finished_at is not None:
+            return job
+        time.sleep(POLL_S)
+
+
+def _report_job(job: jobs.Job) -> None:
+    if job.state == "failed":
+        raise GpucastError(f"Job {job.id} failed: {job.reason}")
+    kept_back = f", kept back: {job.reason}" if job.reason else ", served from now on"
+    print(f"version {job.version}{kept_back}")
+    result: dict[str, Any] = job.result or {}
+    for cell in result.get("validation", ()):
+        coverage = cell.get("coverage_80")
+        covered = "" if coverage is None else f", 80 % intervals cover {coverage:.0f} %"
+        note = f" ({cell['note']})" if "note" in cell else ""
+        print(
+            f"  {cell['split']:<22} {cell.get('family', ''):<28} {cell['gpu']:<28} MAPE {cell['mape']:.1f} %,"
+            f" median {cell['median_ape']:.1f} % over {cell['n']} rows{covered}{note}"
+        )
+
+
+def train(
+    data: Data,
+    out: Annotated[
+        Path, typer.Option(help="Where artefacts go; replaces those of the same predictors.")
+    ] = SHIPPED_MODELS,
+    predictor: Annotated[list[str] | None, typer.Option(help="One of them; repeat for several. Default: all.")] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Train only this operator of `auto`, with those of its interval group; repeat for several. The others "
+            "are kept from the artefact in OUT, if their rows are the same.",
+        ),
+    ] = None,
+) -> None:
+    """Train predictors of operators and networks in a throw-away database, and write what ships with the code."""
+    from app.bootstrap.train_shipped import train_shipped, trainable
+
+    began = time.monotonic()
+
+    def report(what: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {what}", flush=True)
+
+    with stopped_by_terminate():
+        size = train_shipped(data, out, predictor or trainable(), report, operators=operator or ())
+    report(f"{size / 1e6:.1f} MB in {out}")

@@ -1,4 +1,4 @@
-"""`gpucast serve`: runs the whole service until Ctrl-C."""
+"""`gpucast serve` and `gpucast worker`: the whole service until Ctrl-C, or a worker beside API processes elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from app.config import Settings
 from app.errors import Unavailable
@@ -25,7 +27,7 @@ WATCH_S = 0.5
 RESTART_S = 2.0  # least time between restarts of a failing worker
 
 
-def command() -> None:
+def serve() -> None:
     """Start database (unless DATABASE_URL is set), API and worker; Ctrl-C stops all of them."""
     from app.bootstrap.runtime import open_runtime
     from app.runtime import logs
@@ -42,6 +44,18 @@ def command() -> None:
         signal.signal(number, _leave)
     with open_runtime(settings) as runtime, _worker_running(settings, runtime), announced(settings):
         _serve(runtime.settings)
+
+
+def worker(
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Take retrainings from the queue until SIGTERM or Ctrl-C; the running one is finished first."""
+    from app.runtime import logs
+    from app.worker import run
+
+    settings = Settings.from_env()
+    logs.configure(settings)
+    run(settings, with_parent=with_parent)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -7,20 +7,6 @@ from typing import Any
 
 from app.errors import FieldError
 
-_OPTIONS = {
-    "gpu": "--gpu NAME",
-    "gpus": "--gpu NAME",
-    "predictor": "--predictor NAME",
-    "coverage": "--coverage SHARE",
-    "deadline_s": "--deadline SECONDS, --budget USD or --throughput PER_S",
-    "by": "--by FIGURE",
-    "workload.name": "--model NAME",
-    "workload.mode": "--mode MODE",
-    "workload.batch": "--batch BATCH",
-    "workload.sequence": "--sequence TOKENS",
-    "workload.image_size": "--image-size PIXELS",
-    "workload.dtype": "--dtype NAME",
-}
 # Commands about a workload, which have these options.
 _ABOUT_A_WORKLOAD = ("predict", "compare", "plan", "scale", "partition", "sbatch", "kueue", "dra")
 _ROUTES = {"GET /gpus": "`gpucast gpus list`", "GET /predictors": "`gpucast predictors`"}
@@ -38,15 +24,18 @@ def options_for(command: str | None, errors: Sequence[FieldError]) -> str:
 
     Other fields of a workload have --set.
     """
-    found = []
-    for error in errors if command in _ABOUT_A_WORKLOAD else ():
-        place = ".".join(map(str, error.loc))
-        nested = place.removeprefix("workload.")
-        if place in _OPTIONS:
-            found.append(_OPTIONS[place])
-        elif nested != place:
-            found.append(f"--set {nested}=VALUE")
-    return ", ".join(dict.fromkeys(found))
+    if command not in _ABOUT_A_WORKLOAD:
+        return ""
+    from app.cli.options import OPTIONS_OF_FIELDS
+
+    places = [".".join(map(str, error.loc)) for error in errors]
+    options = [OPTIONS_OF_FIELDS.get(place) or _set_option(place) for place in places]
+    return ", ".join(dict.fromkeys(filter(None, options)))
+
+
+def _set_option(place: str) -> str | None:
+    """Return the option for a field of the workload that has none of its own."""
+    return f"--set {place.removeprefix('workload.')}=VALUE" if place.startswith("workload.") else None
 
 
 def with_value(message: str, cause: BaseException | None) -> str:

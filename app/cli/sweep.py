@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import with_options
+from app.cli.workload_options import Answer, EachGpu
 from app.config import Settings
 from app.services.sweep.chunk_rows import CHUNK_ROWS
 
 
-def command(  # noqa: PLR0913 - one parameter per option
+@with_options
+def command(
     source: Annotated[
         Path,
         typer.Argument(
@@ -23,11 +26,8 @@ def command(  # noqa: PLR0913 - one parameter per option
     ],
     folder: Annotated[Path, typer.Argument(help="Folder for the answers; an interrupted sweep resumes.")],
     *,
-    gpu: Annotated[list[str], typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several.")],
-    predictor: Annotated[str, typer.Option(metavar="NAME", help="Predictor to answer with.")] = "auto",
-    coverage: Annotated[
-        float, typer.Option(min=0.01, max=0.99, metavar="SHARE", help="Share of true times inside the interval.")
-    ] = 0.8,
+    gpu: EachGpu,
+    answer: Answer,
     chunk_rows: Annotated[
         int, typer.Option(min=1, max=1 << 24, metavar="ROWS", help="Rows per Parquet file.")
     ] = CHUNK_ROWS,
@@ -40,12 +40,15 @@ def command(  # noqa: PLR0913 - one parameter per option
     from app.bootstrap.assemble import installed_snapshot
     from app.services.sweep.chunks import chunk_path, missing_chunks, plan_sweep, run_locally, run_on_dask
     from app.services.sweep.sweep_rows import open_rows
+    from app.wire.decoding import convert
+    from app.wire.prediction_form import PREDICT_EXAMPLE, BaseRequest
 
+    request = convert(answer, BaseRequest, example=PREDICT_EXAMPLE)
     snapshot, refused = installed_snapshot(Settings.from_env())
     for problem in refused:
         print(f"gpucast: {problem}", file=sys.stderr)
     rows = open_rows(source)
-    plan = plan_sweep(snapshot, rows, gpu, predictor, coverage, chunk_rows=chunk_rows)
+    plan = plan_sweep(snapshot, rows, gpu, request.predictor, request.coverage, chunk_rows=chunk_rows)
     left = missing_chunks(plan, folder, restart=restart)
     done = plan.chunks - len(left)
     print(f"{plan.rows:,} rows on {', '.join(plan.gpus)}: {done} of {plan.chunks} chunks are done", file=sys.stderr)

@@ -14,7 +14,7 @@ from app.dashboard.typed_values import json_of, number_of, pairs_of, put, value_
 from app.errors import BadInput, FieldError, GpucastError, NotFound, TooLarge
 from app.predictors import BY_NAME
 from app.services.models.network_kinds import network_kind
-from app.wire.near_names import did_you_mean, near_names
+from app.wire.names import did_you_mean, near_names
 
 Pairs = list[tuple[str, str]]
 

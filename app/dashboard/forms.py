@@ -16,9 +16,10 @@ from msgspec.structs import fields as struct_fields
 from app.services.models.network_kinds import NetworkKind, networks_by_kind
 from app.services.models.resolve_networks import network_names
 from app.stacks.registry import serving_stacks
+from app.wire.graph_form import GraphWorkload
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
-from app.wire.network_form import GraphWorkload, ModelWorkload
-from app.wire.operators.row_forms import FORMS
+from app.wire.network_form import ModelWorkload
+from app.wire.operator_forms import FORMS
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 Widget = Literal["number", "text", "choice", "check", "json", "pairs"]

@@ -18,8 +18,7 @@ from app.dashboard.format_figures import TIME_UNITS, decimals
 from app.dashboard.typed_values import number_of
 from app.services.compare.compare import figure_of
 from app.services.models.network_kinds import network_kind
-from app.wire.compare_form import Compared, CompareResponse
-from app.wire.rankings import RankBy
+from app.wire.compare_form import Compared, CompareResponse, RankBy
 
 # Rankings of at most this many GPUs are shown whole; of longer ones, this many tiers of a group, and GPUs that lack
 # memory.

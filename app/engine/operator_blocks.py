@@ -16,8 +16,8 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-from app.wire.operators.operator_columns import Words
-from app.wire.operators.row_forms import FORMS, Form
+from app.wire.operator_columns import Words
+from app.wire.operator_forms import FORMS, Form
 
 # Columns that are not stored: a row is the time of one run, and `eager` and `stack` follow from the software.
 _NOT_STORED = ("count", "eager", "stack")

@@ -14,7 +14,7 @@ from app.predictors.operator_digests import digests, first_seen
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.decoding import summary
-from app.wire.operators.row_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
+from app.wire.operator_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
 
 Path = tuple[str | int, ...]
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from app.errors import BadInput, FieldError
 from app.tables.arrays import Bools, Floats
-from app.wire.operators.batch_files import to_numbers, to_words
-from app.wire.operators.operator_columns import Numbers, Words
+from app.wire.batch_files import to_numbers, to_words
+from app.wire.operator_columns import Numbers, Words
 
 # Column of text -> its words -> their sizes.
 Sizes = Mapping[str, Mapping[str, Mapping[str, float]]]

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from app.graphs.formats import Formats
+from app.graphs.run_choices import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
 from app.stacks.facts import NO_RULES, LayerRules
 from app.stacks.release import Release, plain_release, release_of
-
-MODES = ("inference", "training", "prefill", "decode")
-Mode = Literal["inference", "training", "prefill", "decode"]
-Attention = Literal["eager", "fused", "flash"]
-Optimizer = Literal["none", "sgd", "adam", "adamw"]
-PipelineSchedule = Literal["gpipe", "1f1b"]
-InputCopy = Literal["none", "pageable", "pinned"]
-MemoryFormat = Literal["channels_first", "channels_last"]
-DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from app.graphs.convmeter_figures import figures
 from app.graphs.convnets import is_convnet
 from app.graphs.convnets import lower as lower_convnet
 from app.graphs.importers import hf
-from app.graphs.run import Mode, Run
+from app.graphs.run import Run
+from app.graphs.run_choices import Mode
 from app.measure.device import Device
 from app.measure.network_phases import phases_of
 from app.measure.point import Point, Prepared

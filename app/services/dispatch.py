@@ -10,8 +10,9 @@ from app.services.models.predict_networks import predict_network
 from app.services.operators.operator_tables import predict_table
 from app.services.operators.predict_operators import predict_operators
 from app.services.serving.predict_serving import predict_serving
-from app.wire.network_form import GraphRequest, ModelRequest
-from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.graph_form import GraphRequest
+from app.wire.network_form import ModelRequest
+from app.wire.operator_forms import OperatorsRequest
 from app.wire.predict_body import Request, Response
 from app.wire.prediction_form import PredictRequest
 from app.wire.serving_form import ServingRequest

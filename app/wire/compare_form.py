@@ -20,15 +20,24 @@ from app.wire.prediction_form import (
     LatencyMs,
     Memory,
     Notes,
-    PredictorName,
+    RequestedCoverage,
+    RequestedPredictor,
+    Save,
     SavedId,
     SkippedGpus,
     Support,
     WarningCodes,
     Warnings,
 )
-from app.wire.rankings import RankBy
+from app.wire.serving_form import ServedFigures
 
+# Figures that a comparison ranks GPUs by.
+RANKINGS = ("latency", "throughput", "cost", "energy")
+# Of served models alone.
+SERVED_RANKINGS = ("tokens_per_s_per_gpu", "cost_per_million_tokens")
+RankBy: TypeAlias = Literal[
+    "latency", "throughput", "cost", "energy", "tokens_per_s_per_gpu", "cost_per_million_tokens"
+]
 # With more devices the search over parallel sizes takes seconds, and links between racks are not modelled.
 MOST_DEVICES = 64
 _REF = "#/components/schemas/{name}"
@@ -40,10 +49,11 @@ RankedGpus: TypeAlias = Annotated[
     about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
 ]
 Prices: TypeAlias = Annotated[
-    dict[str, float], about("US dollars per hour of one device, by any name of the GPU; override stored prices")
+    dict[str, float],
+    about("US dollars per hour of one device, by any name of the GPU; override stored prices", unit="USD"),
 ]
 Powers: TypeAlias = Annotated[
-    dict[str, float], about("Watts of one device, by any name of the GPU; override the power model")
+    dict[str, float], about("Watts of one device, by any name of the GPU; override the power model", unit="W")
 ]
 MostDevices: TypeAlias = Annotated[
     float,
@@ -55,6 +65,7 @@ MostDevices: TypeAlias = Annotated[
         extra_json_schema={"type": "integer"},
     ),
 ]
+Currency: TypeAlias = Annotated[str, about("only USD: no exchange rate is known here")]
 Rank: TypeAlias = Annotated[int, about("Place, from 1")]
 ThroughputInterval: TypeAlias = Annotated[Interval | None, about("Interval of the true throughput, per second")]
 Cost: TypeAlias = Annotated[float | None, about("US dollars: time x devices x price")]
@@ -70,12 +81,7 @@ PriceSource: TypeAlias = Annotated[str | None, about("The request, or provider a
 
 
 class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all".
-
-    `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are keyed by any name of a GPU,
-    and override stored prices and measured power. Networks that do not fit one device are tried on up to `max_devices`;
-    with `search_parallelism` all networks are.
-    """
+    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all"."""
 
     workload: Annotated[
         dict[str, Any],
@@ -84,15 +90,15 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     gpus: RankedGpus = "all"
     rank_by: Annotated[RankBy, about("Figure to rank by")] = "latency"
     prices: Prices = {}
-    currency: Annotated[str, about("only USD: no exchange rate is known here")] = "USD"
+    currency: Currency = "USD"
     powers_w: Powers = {}
     search_parallelism: Annotated[
         bool, about("Try splits over devices for every network, not only for those that do not fit one")
     ] = False
     max_devices: MostDevices = 8
-    predictor: PredictorName = "auto"
-    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
-    save: Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
+    predictor: RequestedPredictor = "auto"
+    coverage: RequestedCoverage = 0.8
+    save: Save = False
 
 
 class Split(Struct, frozen=True):
@@ -109,11 +115,8 @@ class Split(Struct, frozen=True):
 class Compared(Struct, frozen=True):
     """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of operators.
 
-    Null means unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x devices x price,
-    `energy_j` is time x devices x power per device; throughput per dollar and per joule come from the central
-    estimates. `memory` is per device. `pareto` is true if no other GPU is at least as fast, cheap and frugal and better
-    in one of these. `indistinguishable_from` lists GPUs whose order relative to this one, by the ranked figure, is not
-    statistically certain.
+    Null means unknown: no price, no power, or a workload that takes no time. `memory` is per device; throughput per
+    dollar and per joule come from the central estimates.
     """
 
     rank: Rank
@@ -154,6 +157,76 @@ class CompareResponse(Struct, frozen=True):
 
     rank_by: Annotated[RankBy, about("Figure ranked by")]
     ranking: Annotated[list[Compared], about("GPUs, best first")]
+    skipped: SkippedGpus
+    notes: Notes
+    id: SavedId = UNSET
+
+
+class ServedSplit(Struct, frozen=True):
+    """How an engine is split and how many there are, with the fields of a workload's `parallelism`."""
+
+    tensor: Annotated[int, about("Devices that share each layer")]
+    pipeline: Annotated[int, about("Stages of whole layers")]
+    expert: Annotated[int, about("Devices, out of data x tensor, that share the experts")]
+    attention_data: Annotated[
+        int, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
+    ]
+    replicas: Annotated[int, about("Engines")]
+    nodes: Annotated[int, about("Machines of the devices")]
+
+
+ServedParallelism: TypeAlias = Annotated[ServedSplit, about("How an engine is split, and how many there are")]
+TokenCost: TypeAlias = Annotated[float | None, about("US dollars per million generated tokens; null: no price")]
+
+
+class ServedCost(Struct, frozen=True):
+    """Costs and energy of a deployment; null where no price, power or throughput is known."""
+
+    usd_per_hour: Annotated[float | None, about("US dollars per hour of all devices; null: no price")]
+    cost_per_million_tokens: TokenCost
+    energy_per_token_j: Annotated[
+        float | None, about("Joules per generated token, all devices together; null: no power")
+    ]
+    power_w: PowerW
+    power_source: PowerSource
+    price_usd_per_hour: HourlyPrice
+    price_source: PriceSource
+
+
+class ComparedServing(Struct, frozen=True):
+    """One GPU type's figures for a served model under the requested load.
+
+    `pareto`: no other GPU type gives a user as many tokens a second and as many per GPU, and is better in one.
+    """
+
+    rank: Rank
+    gpu: GpuId
+    devices: DeviceCount
+    parallelism: ServedParallelism
+    latency_ms: Annotated[float | None, about("Predicted time, milliseconds")]
+    interval_ms: Annotated[Interval | None, about("Interval of the true time, milliseconds")]
+    tokens_per_s: Annotated[float | None, about("Generated tokens per second, all devices together; null: saturated")]
+    tokens_per_s_per_gpu: Annotated[float | None, about("Generated tokens per second over devices; null: saturated")]
+    tokens_per_s_per_user: Annotated[
+        float | None, about("Generated tokens per second that a user sees after the first")
+    ]
+    cost: Annotated[ServedCost, about("Cost and energy of the deployment")]
+    cost_per_million_tokens: TokenCost
+    memory: Memory
+    bound: Bound
+    support: Support
+    predictor: Answerer
+    serving: Annotated[ServedFigures, about("What users of the served model see")]
+    pareto: Annotated[bool, about("Pareto-optimal in time, cost and energy among GPUs that fit")]
+    warnings: Warnings
+    warning_codes: WarningCodes
+
+
+class ServingCompareResponse(Struct, frozen=True):
+    """GPU types in ranked order; those that are saturated, and after them those that do not fit, come last."""
+
+    rank_by: Annotated[RankBy, about("Figure to rank by")]
+    ranking: Annotated[list[ComparedServing], about("GPUs, best first")]
     skipped: SkippedGpus
     notes: Notes
     id: SavedId = UNSET

@@ -17,10 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
-from app.wire.json_parts import decode_in_parts
-from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, every_value
-from app.wire.near_names import did_you_mean
-from app.wire.usual_names import field_hint, renamed_dtypes, with_own_dtypes
+from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, decode_in_parts, every_value
+from app.wire.names import did_you_mean, field_hint, renamed_dtypes, with_own_dtypes
 
 T = TypeVar("T")
 
@@ -165,8 +163,8 @@ def _split(text: str) -> tuple[Path, str]:
     message, _, place = text.rpartition(" - at `$")
     if not message:
         return (), text
-    found = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # msgspec names no key for a value of a map
-    return tuple(name or int(index) for name, index in found), message
+    places = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # msgspec names no key for a value of a map
+    return tuple(name or int(index) for name, index in places), message
 
 
 def _point_at_field(path: Path, message: str) -> tuple[Path, str]:
@@ -190,25 +188,25 @@ def _improve_message(message: str, path: Path, raw: Any, form: Any) -> str:
         )
     if wrong := _BAD_TYPE.match(message):
         return _wrong_type(wrong[1], wrong[2], value)
-    found = f", got {value}" if _BAD_NUMBER.match(message) and isinstance(value, int | float) else ""
+    given = f", got {value}" if _BAD_NUMBER.match(message) and isinstance(value, int | float) else ""
     return (
         message.replace("Expected", "expected", 1)
         .replace("`float` that's a multiple of 1.0", "a whole number")
         .replace("`float`", "a number")
         .replace("`int`", "a whole number")
-        + found
+        + given
         + _as_share(path, value)
     )
 
 
 def _wrong_type(accepted: str, got: str, value: Any) -> str:
-    """Return what a field accepts and what it was given, in words, with the value found where it is short."""
+    """Return what a field accepts and what it was given, in words, with the value given where it is short."""
     names = [name for name in accepted.split(" | ") if name != "null"] or ["null"]
-    wanted = " or ".join(_WORDS.get(name, name) for name in names)
+    expected = " or ".join(_WORDS.get(name, name) for name in names)
     shown = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, str | bool | int | float) else ""
-    found = f" {shown[:_MOST_SHOWN]}" if shown else ""
+    given = f" {shown[:_MOST_SHOWN]}" if shown else ""
     mend = _as_number(value) if got == "str" and {"int", "float"} & {*names} else ""
-    return f"expected {wanted}, got {_WORDS.get(got, got)}{found}{mend}"
+    return f"expected {expected}, got {_WORDS.get(got, got)}{given}{mend}"
 
 
 def _as_number(text: Any) -> str:
@@ -274,19 +272,19 @@ def _names_at(form: Any, path: Path, raw: Any) -> list[str]:
 
 def _types_at(form: Any, path: Path, raw: Any) -> list[msgspec.inspect.Type]:
     """Return the types that the place of `raw` at `path` accepts."""
-    found = list(_types(msgspec.inspect.type_info(form)))
+    types = list(_types(msgspec.inspect.type_info(form)))
     for depth, part in enumerate(path):
         inner: list[msgspec.inspect.Type] = []
         holder = _get(raw, path[:depth])
-        for option in found:
+        for option in types:
             if isinstance(option, msgspec.inspect.StructType):
                 if option.tag_field and isinstance(holder, dict) and holder.get(option.tag_field) != option.tag:
                     continue
                 inner += [kind for field in option.fields if field.encode_name == part for kind in _types(field.type)]
             elif isinstance(option, msgspec.inspect.ListType):
                 inner += _types(option.item_type)
-        found = inner
-    return found
+        types = inner
+    return types
 
 
 def _repair(raw: Any, path: Path, example: Any) -> bool:

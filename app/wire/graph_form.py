@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.graphs.importers.tensors import TENSOR_DTYPES
@@ -15,6 +15,8 @@ from app.runtime.release import release
 from app.wire.decoding import field_errors, summary
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Dtype, Name
+from app.wire.network_form import ModelRequest, ModelWorkload, RunOptions, SequenceLength
+from app.wire.prediction_form import BaseRequest
 
 MAX_NODES = 100_000
 MAX_TENSORS = 1_000  # that a node reads or writes
@@ -30,6 +32,8 @@ _EXTENT = "A dimension's name, or a product: 12*batch"
 Extent = (
     Annotated[int, Meta(ge=1, le=2**40)] | Annotated[str, about(_EXTENT, min_length=1, max_length=100, pattern=_PLAIN)]
 )
+DimName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
+DimSize: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, multiple_of=1.0, extra_json_schema={"type": "integer"})]
 Shape = Annotated[list[Extent], Meta(max_length=MAX_RANK)]
 Figure = bool | int | float | str
 Attribute = Figure | Annotated[list[Figure], Meta(max_length=64)] | None
@@ -86,6 +90,36 @@ class Graph(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_
     ]
 
 
+class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of POST /graphs.
+
+    `dims` gives sizes for the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`
+    overrides the graph's own.
+    """
+
+    kind: Annotated[Literal["graph"], about("Kind of the workload")]
+    graph: Annotated[dict[str, Any] | None, about("The network in the JSON form")] = None
+    graph_id: Annotated[Name | None, about("Identifier returned by POST /graphs")] = None
+    dims: Annotated[
+        dict[DimName, DimSize], about("Sizes of the graph's named dimensions", title="Named dimensions")
+    ] = field(default_factory=dict)
+    mode: Annotated[
+        Literal["inference", "training"],
+        about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)"),
+    ] = "inference"
+    sequence: SequenceLength = None
+    dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own", title="Number format")] = None
+
+
+class GraphRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    workload: Annotated[GraphWorkload, about("What runs: a kernel, operators, a model or a graph")]
+
+
+NetworkRequest: TypeAlias = ModelRequest | GraphRequest
+NetworkWorkload: TypeAlias = ModelWorkload | GraphWorkload
+
 GRAPH_EXAMPLE: dict[str, Any] = {
     "name": "two layers",
     "dtype": "fp32",
@@ -103,6 +137,13 @@ GRAPH_EXAMPLE: dict[str, Any] = {
         {"name": "p", "op": "softmax", "inputs": ["logits"], "outputs": [{"shape": ["batch", 10]}]},
     ],
 }
+GRAPH_REQUEST_EXAMPLE: dict[str, Any] = {
+    "gpu": "nvidia-l4",
+    "workload": {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32, "mode": "training", "optimizer": "adam"},
+    "predictor": "auto",
+    "coverage": 0.8,
+    "detail": False,
+}
 
 
 def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, Any]:
@@ -117,8 +158,8 @@ def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, A
         try:
             msgspec.convert(part, Graph)
         except msgspec.ValidationError:
-            found = field_errors(part, Graph, example=GRAPH_EXAMPLE)
-            errors += [FieldError((*loc, *_from_node(first, error.loc)), error.msg) for error in found]
+            wrong = field_errors(part, Graph, example=GRAPH_EXAMPLE)
+            errors += [FieldError((*loc, *_from_node(first, error.loc)), error.msg) for error in wrong]
         if len(errors) >= MAX_ERRORS:
             break
     if errors:

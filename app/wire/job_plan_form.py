@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from app.wire.compare_form import (
@@ -12,6 +11,7 @@ from app.wire.compare_form import (
     WORKLOADS,
     Cost,
     CostInterval,
+    Currency,
     Energy,
     EnergyInterval,
     HourlyPrice,
@@ -22,10 +22,13 @@ from app.wire.compare_form import (
     PriceSource,
     Rank,
     RankedGpus,
+    ServedCost,
+    ServedParallelism,
+    ServedSplit,
     Split,
     ThroughputInterval,
+    TokenCost,
 )
-from app.wire.decoding import decode
 from app.wire.field_facts import about
 from app.wire.network_form import KvDtype, NetworkDtype, Samples
 from app.wire.prediction_form import (
@@ -37,11 +40,15 @@ from app.wire.prediction_form import (
     Interval,
     Memory,
     Notes,
+    RequestedCoverage,
+    RequestedPredictor,
+    Save,
     SavedId,
     SkippedGpus,
     WarningCodes,
     Warnings,
 )
+from app.wire.serving_form import ServedFigures
 
 Positive: TypeAlias = Annotated[float, Meta(ge=1e-12, le=1e15)]
 # Number formats to choose among: every pair of them is a search of its own.
@@ -76,32 +83,44 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     ]
     gpus: RankedGpus = "all"
     steps: Annotated[
-        Samples | None, about("Runs of the workload in the job; absent: 1, or one epoch with `dataset_size`")
+        Samples | None,
+        about("Runs of the workload in the job; absent: 1, or one epoch with `dataset_size`", unit="runs"),
     ] = None
-    deadline_s: Annotated[Positive | None, about("Most time of the whole job, seconds")] = None
-    budget_usd: Annotated[Positive | None, about("Most cost of the whole job, US dollars")] = None
-    throughput_per_s: Annotated[Positive | None, about("Least throughput of all copies together, per second")] = None
-    ttft_ms: Annotated[Positive | None, about("Longest time to first token of a served model, milliseconds")] = None
-    tpot_ms: Annotated[Positive | None, about("Longest time per output token of a served model, milliseconds")] = None
-    e2e_ms: Annotated[Positive | None, about("Longest time of a request to a served model, milliseconds")] = None
-    percentile: Annotated[float, about("Percentage of requests that must keep these times", ge=1, le=99.9)] = 90
+    deadline_s: Annotated[Positive | None, about("Most time of the whole job, seconds", unit="seconds")] = None
+    budget_usd: Annotated[Positive | None, about("Most cost of the whole job, US dollars", unit="USD")] = None
+    throughput_per_s: Annotated[
+        Positive | None,
+        about("Least throughput of all copies together: sequences, images or runs per second", unit="per_s"),
+    ] = None
+    ttft_ms: Annotated[
+        Positive | None, about("Longest time to first token of a served model, milliseconds", unit="ms")
+    ] = None
+    tpot_ms: Annotated[
+        Positive | None, about("Longest time per output token of a served model, milliseconds", unit="ms")
+    ] = None
+    e2e_ms: Annotated[
+        Positive | None, about("Longest time of a request to a served model, milliseconds", unit="ms")
+    ] = None
+    percentile: Annotated[
+        float, about("Percentage of requests that must keep these times", unit="percent", ge=1, le=99.9)
+    ] = 90
     dtypes: Annotated[
         Annotated[list[NetworkDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None,
         about("Number formats of a served model's weights to choose among; absent: the workload's"),
     ] = None
     kv_dtypes: Annotated[
         Annotated[list[KvDtype], Meta(min_length=1, max_length=MOST_FORMATS)] | None,
-        about("Number formats of keys and values to choose among; absent: the workload's"),
+        about("Number formats of a served model's keys and values to choose among; absent: the workload's"),
     ] = None
-    probability: Annotated[Share, about("Probability that all goals are met")] = 0.9
+    probability: Annotated[Share, about("Probability that all goals are met", unit="share")] = 0.9
     limit_probability: Annotated[Share, about("Probability that the job keeps its time limit")] = 0.95
     max_devices: MostDevices = 8
     prices: Prices = {}
-    currency: Annotated[str, about("only USD: no exchange rate is known here")] = "USD"
+    currency: Currency = "USD"
     powers_w: Powers = {}
-    predictor: Annotated[str, about("Name of the predictor", min_length=1, max_length=100)] = "auto"
-    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
-    save: Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
+    predictor: RequestedPredictor = "auto"
+    coverage: RequestedCoverage = 0.8
+    save: Save = False
 
 
 class IntervalS(Struct, frozen=True):
@@ -115,9 +134,7 @@ class IntervalS(Struct, frozen=True):
 class Choice(Struct, frozen=True):
     """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
 
-    `devices` counts all `copies`, each split as in `parallelism`. `probability` is that of meeting all goals together;
-    null if it depends on an unknown price. `missing` lists, per goal, by how much the expected time is too long.
-    `time_limit_s` is the limit to request from a scheduler. `cost_usd` and `energy_j` are for the whole job.
+    `devices` counts all `copies`, each split as in `parallelism`. Cost and energy are for the whole job.
     """
 
     rank: Rank
@@ -187,6 +204,68 @@ class PlanResponse(Struct, frozen=True):
     id: SavedId = UNSET
 
 
+class ChosenSettings(Struct, frozen=True):
+    """Fields of the workload that a choice sets; null: as in the request, or the default of the model or the stack."""
+
+    dtype: Annotated[str | None, about("Number format of the weights; null: the model's own")]
+    kv_dtype: Annotated[str | None, about("Number format of keys and values; null: that of attention")]
+    max_batched_tokens: Annotated[
+        int | None, about("Most tokens of a step of an attention replica; null: the stack's default")
+    ]
+    max_sequences: Annotated[
+        int | None, about("Most sequences of an attention replica at once; null: the stack's default")
+    ]
+
+
+class ServedChoice(Struct, frozen=True):
+    """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes closest."""
+
+    rank: Rank
+    gpu: GpuId
+    devices: DeviceCount
+    parallelism: ServedParallelism
+    settings: Annotated[ChosenSettings, about("Fields of the workload that the choice sets beside its parallelism")]
+    meets: Meets
+    probability: Annotated[float, about("Probability that all goals are met")]
+    cost: Annotated[ServedCost, about("Cost and energy of the deployment at this rate")]
+    memory: Memory
+    predictor: Answerer
+    serving: Annotated[ServedFigures, about("What users of the served model see at this rate")]
+    missing: Missing
+    warnings: Warnings
+    warning_codes: WarningCodes
+
+
+class ParetoPoint(Struct, frozen=True):
+    """A deployment and load of the Pareto set of tokens per second and user against tokens per second and GPU."""
+
+    gpu: GpuId
+    devices: DeviceCount
+    parallelism: Annotated[ServedSplit, about("How the network is split over devices")]
+    dtype: Annotated[str | None, about("Number format of the weights; null: the model's own")]
+    kv_dtype: Annotated[str | None, about("Number format of keys and values; null: that of attention")]
+    concurrency: Annotated[int, about("Requests in flight on one engine")]
+    tokens_per_s_per_user: Annotated[float, about("Generated tokens per second that a user sees after the first")]
+    tokens_per_s_per_gpu: Annotated[float, about("Generated tokens per second over devices")]
+    cost_per_million_tokens: TokenCost
+
+
+class ServingPlanResponse(Struct, frozen=True):
+    """Choices in order: those that meet the limits, cheapest first; then those that come closest.
+
+    `best` is the first that meets all limits, or null. `pareto` is over all deployments of one engine in closed loops.
+    """
+
+    rate_per_s: Annotated[float, about("Requests per second that were planned for")]
+    percentile: Annotated[float, about("Percentage of requests that keep the limits")]
+    best: BestGpu
+    choices: Annotated[list[ServedChoice], about("Choices that meet the goals, cheapest first; then the closest")]
+    pareto: Annotated[list[ParetoPoint], about("Pareto-optimal in time, cost and energy among GPUs that fit")]
+    skipped: SkippedGpus
+    notes: Notes
+    id: SavedId = UNSET
+
+
 PLAN_EXAMPLE: dict[str, Any] = {
     "workload": COMPARE_EXAMPLE["workload"],
     "gpus": ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"],
@@ -197,10 +276,3 @@ PLAN_EXAMPLE: dict[str, Any] = {
     "max_devices": 8,
     "prices": {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0},
 }
-
-_DECODER = msgspec.json.Decoder(PlanRequest)
-
-
-def read_plan(body: bytes) -> PlanRequest:
-    """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
-    return decode(_DECODER, body, example=PLAN_EXAMPLE)

@@ -80,11 +80,7 @@ class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid.
-
-    `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts loads, stores, atomics
-    and loop operations per lane; `working_set_bytes` is distinct bytes touched.
-    """
+    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid."""
 
     kind: Annotated[Literal["kernel"], about("Kind of the workload")]
     name: Annotated[Name, about("Name of the kernel; groups measurements of one kernel", title="Kernel")]

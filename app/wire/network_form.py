@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from app.graphs.run import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
+from app.graphs.run_choices import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
 from app.wire.field_facts import about
-from app.wire.graph_form import GRAPH_EXAMPLE
-from app.wire.kernel_workload import Dtype, Name
+from app.wire.kernel_workload import Name
 from app.wire.prediction_form import BaseRequest
 
 # Beyond these limits the unit is wrong; sums stay far from the limits of float64.
@@ -17,18 +16,16 @@ MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_FRAMES, _MOST_DEVICES = 2**24, 2**
 # Whole numbers, also if a client writes them as 4.0.
 _WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
 Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **_WHOLE)]
-Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, **_WHOLE)]
-Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, **_WHOLE)]
+Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, extra={"unit": "tokens"}, **_WHOLE)]
+Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, extra={"unit": "pixels"}, **_WHOLE)]
 Frames: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_FRAMES, **_WHOLE)]
 Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
 Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
-Extent: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **_WHOLE)]
 # Number formats of whole networks: those of operators, and of weights alone, or scaled by groups of 32 elements.
 NetworkDtype: TypeAlias = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "int8", "nvfp4", "int4_wo", "w4a16_mxfp4",
     "w4a8_mxfp4", "w4a8_mxfp4_mxfp8",
 ]  # fmt: skip
-Dim: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
 KvDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"]
 
 Config: TypeAlias = Annotated[
@@ -44,14 +41,7 @@ CacheDtype: TypeAlias = Annotated[
 
 
 class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines.
-
-    `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor share the experts.
-    `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them share each.
-    `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage, interleaved.
-    `sequence` also splits the layers between tensor-parallel ones, and `tensor_overlap` runs its collectives beside
-    products. `zero` is the stage of ZeRO.
-    """
+    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines."""
 
     data: Annotated[Devices, about("Replicas that share the batch", title="Data-parallel devices")] = 1
     tensor: Annotated[Devices, about("Devices that share each layer", title="Tensor-parallel devices")] = 1
@@ -88,12 +78,7 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
 
 class RunOptions(Struct, kw_only=True, frozen=True):
-    """How a network is run: the fields that models and graphs share.
-
-    `batch` is global, over all data-parallel devices and accumulated steps. `optimizer` "none" leaves the update out.
-    `memory_format` is PyTorch's, of images.
-    `software` decides whether the host launches each operator: PyTorch does, serving stacks replay CUDA graphs.
-    """
+    """How a network is run: the fields that models and graphs share."""
 
     batch: Annotated[
         Batch, about("Sequences or images of a step, over all data-parallel devices and accumulated steps")
@@ -126,7 +111,7 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     software: Annotated[
         Name | None,
         about(
-            "Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator",
+            "Software stack (pytorch-2.1, vllm-0.24 ...): PyTorch's host launches each operator, others replay graphs",
             title="Software stack",
         ),
     ] = None
@@ -147,16 +132,9 @@ class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One step of a network: `config` is a config.json of Hugging Face or Diffusers, or `name` a built-in network.
 
-    `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the keys that the new
-    token attends to, itself included. `image_size` is pixels per side. A step of a diffusion transformer is a forward
-    pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence` tokens of text; or,
-    as `part`, its text encoders on as many prompts, or its autoencoder on as many latent images. With
-    `output_tokens` the answer adds figures of serving requests of `sequence` tokens each. `attention` defaults to
-    "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to "eager". `dtype` is by
-    default that of the configuration's `quantization_config`, part by part, and "fp32" without one or in training.
-    `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of the KV cache, by
-    default that of attention. `input_copy` adds the copy of the input from pageable or pinned memory of the host, where
-    the step waits for it.
+    A step of a diffusion transformer is a forward pass: `batch` samples of `image_size` by `image_width` pixels and
+    `frames` frames, `sequence` tokens of text; or, as `part`, its text encoders on as many prompts, or its autoencoder
+    on as many latent images.
     """
 
     kind: Annotated[Literal["model"], about("Kind of the workload")]
@@ -183,14 +161,24 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
             title="Part of a diffusion model",
         ),
     ] = None
-    dtype: Annotated[NetworkDtype | None, about("Number format of weights and activations", title="Number format")] = (
-        None
-    )
-    attention: Annotated[Attention | None, about("eager: separate products and softmax; fused, flash: one kernel")] = (
-        None
-    )
+    dtype: Annotated[
+        NetworkDtype | None,
+        about(
+            "Number format of weights and activations; absent: that of `quantization_config`, part by part, or fp32",
+            title="Number format",
+        ),
+    ] = None
+    attention: Annotated[
+        Attention | None,
+        about(
+            "eager: separate products and softmax; fused, flash: one kernel; absent: flash in prefill, decode, training"
+            " in 16 bits and fewer and diffusion transformers, else eager"
+        ),
+    ] = None
     kv_dtype: CacheDtype = None
-    output_tokens: Annotated[Tokens | None, about("Output tokens per sequence: adds `serving`")] = None
+    output_tokens: Annotated[
+        Tokens | None, about("Output tokens per sequence: adds figures of serving requests of `sequence` tokens each")
+    ] = None
     trainable: Annotated[
         Literal["all"] | TrainableIn,
         about("What training changes: all weights, or low-rank adapters beside frozen ones"),
@@ -198,29 +186,10 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     input_copy: Annotated[
         InputCopy,
         about(
-            "Host memory from which the step first copies its input to the devices",
+            "Host memory from which the step first copies its input to the devices, and waits for it",
             title="Input copied from host memory",
         ),
     ] = "none"
-
-
-class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One step of a network given as a graph: `graph` in the project's JSON form, or the `graph_id` of POST /graphs.
-
-    `dims` gives sizes for the graph's named dimensions; the usual names are bound by `batch` and `sequence`. `dtype`
-    overrides the graph's own.
-    """
-
-    kind: Annotated[Literal["graph"], about("Kind of the workload")]
-    graph: Annotated[dict[str, Any] | None, about("The network in the JSON form")] = None
-    graph_id: Annotated[Name | None, about("Identifier returned by POST /graphs")] = None
-    dims: Annotated[dict[Dim, Extent], about("Sizes of the graph's named dimensions", title="Named dimensions")] = {}
-    mode: Annotated[
-        Literal["inference", "training"],
-        about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)"),
-    ] = "inference"
-    sequence: SequenceLength = None
-    dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own", title="Number format")] = None
 
 
 class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -228,15 +197,6 @@ class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen
 
     workload: Annotated[ModelWorkload, about("What runs: a kernel, operators, a model or a graph")]
 
-
-class GraphRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A graph on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
-
-    workload: Annotated[GraphWorkload, about("What runs: a kernel, operators, a model or a graph")]
-
-
-NetworkRequest: TypeAlias = ModelRequest | GraphRequest
-NetworkWorkload: TypeAlias = ModelWorkload | GraphWorkload
 
 GPT2_LARGE: dict[str, Any] = {
     "model_type": "gpt2",
@@ -261,13 +221,6 @@ MODEL_EXAMPLE: dict[str, Any] = {
         "optimizer": "adam",
         "parallelism": {"data": 1, "tensor": 1, "pipeline": 1, "microbatches": 1, "nodes": 1},
     },
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
-}
-GRAPH_REQUEST_EXAMPLE: dict[str, Any] = {
-    "gpu": "nvidia-l4",
-    "workload": {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32, "mode": "training", "optimizer": "adam"},
     "predictor": "auto",
     "coverage": 0.8,
     "detail": False,

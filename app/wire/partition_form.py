@@ -17,7 +17,8 @@ from app.wire.prediction_form import (
     IntervalMs,
     LatencyMs,
     Memory,
-    PredictorName,
+    RequestedCoverage,
+    RequestedPredictor,
     SkippedGpus,
     WarningCodes,
     Warnings,
@@ -36,21 +37,19 @@ class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
         ),
     ]
     workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
-    predictor: PredictorName = "auto"
-    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
+    predictor: RequestedPredictor = "auto"
+    coverage: RequestedCoverage = 0.8
     link_bandwidth_bytes_per_s: Annotated[
         Annotated[float, Meta(ge=1e3, le=1e15)] | None,
         about("Between neighbours; default: the slower link of the two GPUs"),
     ] = None
-    link_latency_ms: Annotated[float, about("Fixed latency of one transfer", ge=0, le=1e6)] = 0.02
+    link_latency_ms: Annotated[float, about("Fixed latency of one transfer, milliseconds", unit="ms", ge=0, le=1e6)] = (
+        0.02
+    )
 
 
 class Stage(Struct, frozen=True):
-    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, with the names `first` and `last`.
-
-    `latency_ms` includes `transfer_ms`, the time to receive the previous stage's output. `sent_bytes` is its own
-    output.
-    """
+    """What one GPU runs of the network; its time includes that of receiving the previous stage's output."""
 
     gpu: GpuId
     first_unit: Annotated[int, about("First unit of the stage, from 0")]

@@ -10,20 +10,21 @@ from msgspec import Struct
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.wire.decoding import decode, decode_plain, summary
+from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, GraphRequest
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
-from app.wire.near_names import did_you_mean
-from app.wire.network_form import GRAPH_REQUEST_EXAMPLE, MODEL_EXAMPLE, GraphRequest, ModelRequest
-from app.wire.operators.operators_form import (
+from app.wire.names import did_you_mean, with_json_numbers, with_own_dtypes
+from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
+from app.wire.operator_forms import (
+    FORMS,
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     OperatorsRequest,
     OperatorTableRequest,
     TableResponse,
+    unknown_op,
 )
-from app.wire.operators.row_forms import FORMS, unknown_op
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
-from app.wire.usual_names import with_json_numbers, with_own_dtypes
 
 Request: TypeAlias = (
     PredictRequest | OperatorsRequest | OperatorTableRequest | ModelRequest | GraphRequest | ServingRequest

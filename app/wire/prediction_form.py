@@ -19,9 +19,11 @@ GpuId: TypeAlias = Annotated[str, about("Id of a GPU; in requests also any alias
 LatencyMs: TypeAlias = Annotated[float, about("Predicted time, milliseconds")]
 LimitMs: TypeAlias = Annotated[float, about("Hardware limit, a lower bound of all predictions, milliseconds")]
 Coverage: TypeAlias = Annotated[float, about("Probability with which the true figure lies in the interval")]
-PredictorName: TypeAlias = Annotated[
-    str, about("Name of the predictor; in answers with the version that answered", min_length=1, max_length=100)
+RequestedPredictor: TypeAlias = Annotated[str, about("Predictor to answer with", min_length=1, max_length=100)]
+RequestedCoverage: TypeAlias = Annotated[
+    float, about("Share of true times the interval should hold", unit="share", gt=0, lt=1)
 ]
+Save: TypeAlias = Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")]
 Fits: TypeAlias = Annotated[bool, about("Whether the memory suffices")]
 Bound: TypeAlias = Annotated[
     Literal["compute", "memory", "launch", "communication"],
@@ -48,10 +50,10 @@ class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
         Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None,
         about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
     ] = None
-    predictor: PredictorName = "auto"
-    coverage: Annotated[float, about("Share of true times the interval should hold", gt=0, lt=1)] = 0.8
+    predictor: RequestedPredictor = "auto"
+    coverage: RequestedCoverage = 0.8
     detail: Annotated[bool, about("Add one row per operator")] = False
-    save: Annotated[bool, about("Keep the answer: it gets an `id`, for GET /predictions/{id}")] = False
+    save: Save = False
 
 
 class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -97,7 +99,7 @@ class AnsweredBy(Struct, frozen=True, gc=False):
     version: Annotated[str, about("Version of the predictor; shipped-...: included with the code")]
 
 
-Answerer: TypeAlias = Annotated[AnsweredBy, about("Name of the predictor; in answers with the version that answered")]
+Answerer: TypeAlias = Annotated[AnsweredBy, about("The predictor that answered, and its version")]
 
 
 class MemoryParts(Struct, frozen=True, gc=False):
@@ -182,7 +184,10 @@ class MemberAnswer(Struct, frozen=True, gc=False):
     `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
     """
 
-    source: Annotated[Literal["physics", "own", "sibling", "shared", "measured"], about("Who measured or published it")]
+    source: Annotated[
+        Literal["physics", "own", "sibling", "shared", "measured"],
+        about("The physics, a learned model (this GPU's own, a sibling's, one shared by all), or the measurement"),
+    ]
     gpu: Annotated[str | None, about("GPU whose measurements it was trained on; null: all")]
     weight: Annotated[float, about("Weight in the sum of corrections")]
     log_correction: Annotated[float, about("Logarithm of the expected ratio of measured time to physics")]
@@ -192,9 +197,7 @@ class MemberAnswer(Struct, frozen=True, gc=False):
 class NetworkParts(Struct, frozen=True, gc=False):
     """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus `hops_ms`.
 
-    Never below the hardware limit `limit_ms`; `bound` names the term that counts. `node_ms` is the time within a node
-    (0 if none), `adapters_ms` a launch and the simultaneous traffic through the nodes' network adapters, `hops_ms` the
-    waiting for messages of other nodes. `nodes` are racks where a link joins the devices of a rack.
+    Never below the hardware limit. `nodes` are racks where a link joins the devices of a rack.
     """
 
     nodes: Annotated[int, about("Nodes, or racks whose devices a link joins")]
@@ -211,12 +214,9 @@ class Explanation(Struct, frozen=True, gc=False):
     """How `auto` arrived at its answer, per repetition.
 
     The latency is that of member `measured` if the operator was measured; otherwise the physics' times exp(`fading` x
-    sum of weight x log_correction), never below the limit. `fading` is the fraction of the corrections left at this
-    distance from the training range. `corrects` is whether they apply to the whole time or only to the work, for
-    operators launched differently from the measured ones. `learned_dtype` is the number format that the corrections
-    were learned in. For a collective over several nodes `network` makes up the latency, and all else describes the part
-    within one node. In a network the operator takes `in_network` times this latency: its products run on a hot card,
-    and PyTorch has kernels of its own.
+    sum of weight x log_correction), never below the limit. For a collective over several nodes `network` makes up the
+    latency, and all else describes the part within one node. In a network the operator takes `in_network` times this
+    latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
     situation: Annotated[str, about("Knowledge of this operator on this GPU")]
@@ -296,12 +296,7 @@ class ServingFigures(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True, omit_defaults=True):
-    """The answer for one GPU; `operators` only with `detail`.
-
-    Only for networks: `devices` used, `phases_ms` of the step, `throughput_per_s` in sequences or images (tokens in
-    mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none), `suggestions` to make it fit,
-    `serving` with `output_tokens`.
-    """
+    """The answer for one GPU; `operators` only with `detail`, the fields from `devices` on only for networks."""
 
     gpu: GpuId
     latency_ms: LatencyMs

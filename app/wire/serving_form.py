@@ -40,11 +40,7 @@ Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **_WHOLE)]
 
 
 class ServingParallelism(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How an engine is split over tensor x pipeline devices on `nodes` machines, and how many such engines there are.
-
-    `expert` of its devices share the experts. `attention_data` of the tensor-parallel devices are replicas of
-    attention, and the rest of them share each.
-    """
+    """How an engine is split over tensor x pipeline devices on `nodes` machines, and how many engines there are."""
 
     tensor: Annotated[Devices, about("Devices that share each layer", title="GPUs per replica")] = 1
     pipeline: Annotated[Devices, about("Stages of whole layers", title="Pipeline stages")] = 1
@@ -86,11 +82,7 @@ class ServingLoad(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Speculative decoding: `tokens` drafted a step, each accepted with probability `acceptance` after the one before.
-
-    `draft_share` is the time of drafting a token over that of a decode step; by default that of one of the model's
-    layers.
-    """
+    """Speculative decoding: tokens that a draft model proposes in a step, of which the model keeps the first ones."""
 
     tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **_WHOLE, title="Drafted tokens")]
     acceptance: Annotated[
@@ -103,10 +95,7 @@ class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Engines of their own that compute prompts and send the keys and values to those that decode.
-
-    `replicas` is the number of these engines, in place of that of `parallelism`.
-    """
+    """Engines of their own that compute prompts and send the keys and values to those that decode."""
 
     parallelism: Annotated[
         ServingParallelism, about("How an engine for prompts is split over devices, and how many there are")
@@ -115,12 +104,7 @@ class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """An LLM behind a serving engine: `config` is a Hugging Face config.json, or `name` a built-in transformer.
-
-    `software` is a family of serving stacks (vllm, sglang, trtllm), with or without a version. Lengths are uniform in
-    (1 - `length_spread`) to 1 of those given. Settings that are left out are the stack's defaults, which the answer
-    has. A trace brings its lengths itself.
-    """
+    """An LLM behind a serving engine: `config` is a Hugging Face config.json, or `name` a built-in transformer."""
 
     kind: Annotated[Literal["serving"], about("Kind of the workload")]
     config: Config = None
@@ -228,10 +212,7 @@ class ServingSettings(Struct, frozen=True):
 
 
 class ServedFigures(Struct, frozen=True):
-    """What users of a served model see. Loads that are `saturated` have no times, only the highest rate and its cause.
-
-    TTFT: time to first token, with waiting. TPOT: time per output token after the first. E2E: time of a request.
-    """
+    """What users of a served model see. `saturated` loads have no times, but a highest rate and its cause."""
 
     ttft_ms: Annotated[ServedTime | None, about("Time to first token, waiting included; null: saturated")]
     tpot_ms: Annotated[

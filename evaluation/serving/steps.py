@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.engine import Engine
-from app.graphs.run import Mode
+from app.graphs.run_choices import Mode
 from app.services.models.resolve_networks import resolve_network
 from app.stacks.release import plain_release
 from app.steps.networks import prepare

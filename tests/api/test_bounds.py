@@ -25,8 +25,8 @@ from fastapi.testclient import TestClient
 
 from app.config import Settings
 from app.services.measurements.ingest import UploadReport, ingest
-from app.wire.measurements.upload import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
+from app.wire.upload import Upload
 from tests.busy_machine import least, until
 from tests.service import Service
 

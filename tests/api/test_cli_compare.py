@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app.cli import compare, predict
 from app.config import Settings
 from app.errors import BadInput
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.operator_forms import OPERATORS_EXAMPLE
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.wire.compare_form import COMPARE_EXAMPLE
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.operator_forms import OPERATORS_EXAMPLE
 from tests.service import wait_corrected
 
 GPUS = ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"]

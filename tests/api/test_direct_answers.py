@@ -25,7 +25,7 @@ from app.config import Settings
 from app.store import keys
 from app.store.roles import Role
 from app.store.session import Database
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE
+from app.wire.operator_forms import OPERATORS_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.service import Service
 from tests.unit.api.test_joined_writes import Recorded

@@ -14,7 +14,7 @@ from starlette.datastructures import FormData
 from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 
-from app.api.receiving import received
+from app.api.bodies import received
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.graphs.run import Run

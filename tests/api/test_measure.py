@@ -38,7 +38,7 @@ FIELDS = ("op", "b", "h", "dtype", "phase", "software")
 def measure(out: Path, minutes: float, server: str | None = None) -> None:
     """The command; a machine that runs other things too is taken as it is."""
     asked: dict[str, Any] = {"suite": ["operators"], "only": OPERATORS, "dtype": ["fp32"], "threads": 1, "gpu": CPU}
-    command(out, **asked, minutes=minutes, most_spread=0.5, server=server)
+    command(out=out, **asked, minutes=minutes, most_spread=0.5, server=server)
 
 
 def errors(service: Service, gpu: Any, rows: list[dict[str, Any]]) -> Any:
@@ -105,7 +105,7 @@ def test_measuring_uploading_and_retraining_improves_predictions(
     assert after.mean() < BETTER * before.mean(), (before, after)
 
     next_ones = tmp_path / "plan.parquet"
-    command(next_ones, plan=True, server=url, threads=1, gpu=CPU, minutes=0.05, most_spread=9.0)
+    command(out=next_ones, plan=True, server=url, threads=1, gpu=CPU, minutes=0.05, most_spread=9.0)
     assert "sent: 0 new" not in capsys.readouterr().out
     assert len(pq.read_table(next_ones)) >= 1
 

@@ -40,14 +40,14 @@ def test_measured_loads_are_checked_first_and_then_uploaded(
     engine = Behaviour(**ENGINE)
     with running(engine) as url:
         with pytest.raises(BadInput, match="--gpu"):
-            command(out, serving=url, server=server, tensor=1, **LOAD)
+            command(out=out, serving=url, server=server, tensor=1, **LOAD)
         with pytest.raises(GpucastError, match=r"parallelism\.tensor"):
-            command(out, serving=url, server=server, gpu=GPU, tensor=3, **LOAD)
+            command(out=out, serving=url, server=server, gpu=GPU, tensor=3, **LOAD)
         assert engine.bodies == []
         before = _predicted(service, 4)["serving"]["tpot_ms"]["mean"]
-        command(out, serving=url, server=server, gpu=GPU, tensor=1, **LOAD)
+        command(out=out, serving=url, server=server, gpu=GPU, tensor=1, **LOAD)
         assert "sent: 1 new, 0 known before" in capsys.readouterr().out
-        command(out, serving=url, server=server, gpu=GPU, tensor=1, **LOAD)
+        command(out=out, serving=url, server=server, gpu=GPU, tensor=1, **LOAD)
         assert "sent: 0 new, 1 known before" in capsys.readouterr().out
     answered = _predicted(service, 2)
     assert answered["support"] == "measured"

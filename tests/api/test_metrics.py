@@ -18,7 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import CHECKOUT, Settings
-from app.wire.operators.operators_form import OPERATOR_TABLE_EXAMPLE
+from app.wire.operator_forms import OPERATOR_TABLE_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.learning import workload
 from tests.service import Service

@@ -11,8 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.ops import OPS
-from app.wire.operators.operators_form import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
-from app.wire.operators.row_forms import FORMS
+from app.wire.operator_forms import FORMS, OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
 from tests.forked import run_command
 from tests.service import PREDICTION_FIELDS
 

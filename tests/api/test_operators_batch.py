@@ -16,7 +16,7 @@ from httpx import Response
 
 from app.config import Settings
 from app.main import create_app
-from app.wire.operators.operators_form import BATCH_EXAMPLE
+from app.wire.operator_forms import BATCH_EXAMPLE
 
 ARROW, PARQUET = "application/vnd.apache.arrow.stream", "application/vnd.apache.parquet"
 ROWS: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from app.cli.prices import command
+from app.cli.gpus import prices as command
 from app.config import Settings
 from app.services.compare.price_rows import PRICE_EXAMPLE
 

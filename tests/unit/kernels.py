@@ -11,7 +11,7 @@ from app.ops.kernel import FIELD_INDEX, FIELDS, GIVEN
 from app.tables.gpus import GpuSpec
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.wire.kernel_figures import fill_figures
+from app.wire.kernel_tables import fill_figures
 
 TURING = GpuSpec(
     id="turing",

@@ -10,10 +10,9 @@ from app.dashboard.charts.figures import Bar, interval_chart, line_chart
 from app.services.compare.compare import figure_of
 from app.services.compare.served_curves import Curves
 from app.services.models.scaling import Point
-from app.wire.compare_form import Compared, CompareResponse
-from app.wire.job_plan_form import Choice, PlanResponse
+from app.wire.compare_form import Compared, ComparedServing, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import Choice, PlanResponse, ServedChoice, ServingPlanResponse
 from app.wire.prediction_form import Interval, PredictResponse
-from app.wire.served_choice_form import ComparedServing, ServedChoice, ServingCompareResponse, ServingPlanResponse
 from app.wire.serving_form import ServingResponse
 
 _UNITS = {"latency": "milliseconds", "throughput": "per second", "cost": "US dollars", "energy": "joules"}

@@ -14,7 +14,7 @@ from app.api.predictors import VersionOut, get_predictors
 from app.config import CHECKOUT
 from app.dashboard.charts.answers import accuracy_chart
 from app.dashboard.routes.shell import as_picture, page, wants_svg
-from app.wire.near_names import did_you_mean
+from app.wire.names import did_you_mean
 
 _RECORD = CHECKOUT / "evaluation" / "records" / "scorecard.json"
 

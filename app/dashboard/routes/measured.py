@@ -13,7 +13,7 @@ from app.api.jobs import list_jobs
 from app.api.measurements import MeasurementQuery, list_measurements
 from app.dashboard.routes.shell import page
 from app.errors import BadInput, FieldError, GpucastError
-from app.wire.near_names import near_names
+from app.wire.names import near_names
 
 router = APIRouter(include_in_schema=False)
 

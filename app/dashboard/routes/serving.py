@@ -25,8 +25,7 @@ from app.errors import BadInput, FieldError, GpucastError
 from app.services.compare.request import read_compare, resolve_candidates, to_predict_request
 from app.services.compare.served_compare import compare_served
 from app.services.compare.served_curves import PERCENTILES, Curves, Limits, served_curves
-from app.wire.compare_form import MOST_DEVICES
-from app.wire.served_choice_form import ComparedServing, ServingCompareResponse
+from app.wire.compare_form import MOST_DEVICES, ComparedServing, ServingCompareResponse
 from app.wire.serving_form import ServingRequest
 
 # Most GPU types with curves: for readable charts, and answers within a second.

@@ -12,9 +12,8 @@ from app.services.compare.request import to_predict_request
 from app.services.compare.served_compare import compare_served
 from app.services.compare.served_plan import plan_served
 from app.services.graphs.graph_store import Graphs
-from app.wire.compare_form import CompareRequest, CompareResponse
-from app.wire.job_plan_form import PlanRequest, PlanResponse
-from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
+from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
 from app.wire.serving_form import ServingRequest
 
 

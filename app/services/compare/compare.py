@@ -23,10 +23,10 @@ from app.services.compare.splits import device_count, feasible_splits
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.warning_codes import CodedWarning, texts, warning
-from app.wire.compare_form import Compared, CompareRequest, CompareResponse, Split
-from app.wire.network_form import GraphRequest, ModelRequest, NetworkWorkload
+from app.wire.compare_form import Compared, CompareRequest, CompareResponse, RankBy, Split
+from app.wire.graph_form import GraphRequest, NetworkWorkload
+from app.wire.network_form import ModelRequest
 from app.wire.prediction_form import Interval, Prediction, PredictResponse
-from app.wire.rankings import RankBy
 
 # Field of the figure per ranking, and of its interval.
 _FIGURES: Mapping[RankBy, tuple[str, str]] = {

@@ -15,9 +15,9 @@ from app.services.models.resolve_networks import resolve_network
 from app.steps.networks import prepare, rows_per_step
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
+from app.wire.graph_form import NetworkWorkload
 from app.wire.kernel_workload import KernelWorkload
-from app.wire.network_form import NetworkWorkload
-from app.wire.operators.operators_form import OperatorsWorkload
+from app.wire.operator_forms import OperatorsWorkload
 
 ComparableWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload
 

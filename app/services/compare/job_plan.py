@@ -26,8 +26,8 @@ from app.services.compare.served_plan import SERVED_GOALS, refuse_given
 from app.services.compare.splits import device_count
 from app.services.graphs.graph_store import Graphs
 from app.wire.compare_form import Compared, CompareRequest
+from app.wire.graph_form import NetworkWorkload
 from app.wire.job_plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
-from app.wire.network_form import NetworkWorkload
 from app.wire.prediction_form import Interval
 
 _HOUR_S = 3600.0

@@ -16,8 +16,7 @@ from app.tables.catalog import Catalog
 from app.wire.decoding import convert, decode_plain
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
-from app.wire.measurements.csv_rows import read_columns
-from app.wire.measurements.row_columns import NUMBER, TEXT, Column
+from app.wire.measurement_rows import NUMBER, TEXT, Column, read_columns
 
 # All prices are held in memory with the catalogue.
 MOST_ROWS = 20_000

@@ -1,4 +1,4 @@
-"""Resolve a POST /compare request: its workload, its GPUs, and the price and power of each."""
+"""Read requests of POST /compare and POST /plan; resolve a comparison's workload, GPUs, prices and powers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from app.services.compare.figures import Rate
 from app.services.compare.price_rows import MOST_USD
 from app.tables.gpus import GpuSpec
 from app.tables.names import normalise
-from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest
+from app.wire.compare_form import COMPARE_EXAMPLE, SERVED_RANKINGS, CompareRequest
 from app.wire.decoding import decode
+from app.wire.graph_form import GraphRequest
+from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest
 from app.wire.kernel_workload import GpuRef
-from app.wire.network_form import GraphRequest, ModelRequest
-from app.wire.operators.operators_form import OperatorsRequest, OperatorTableRequest
+from app.wire.network_form import ModelRequest
+from app.wire.operator_forms import OperatorsRequest, OperatorTableRequest
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import BaseRequest, PredictRequest
-from app.wire.rankings import SERVED_RANKINGS
 from app.wire.serving_form import ServingRequest
 
 SingleWorkloadRequest = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
 # Above this the unit is wrong.
 _MOST_WATTS = 1e6
-_DECODER = msgspec.json.Decoder(CompareRequest)
+_COMPARE, _PLAN = msgspec.json.Decoder(CompareRequest), msgspec.json.Decoder(PlanRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,12 @@ class Candidate:
 
 def read_compare(body: bytes) -> CompareRequest:
     """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
-    return decode(_DECODER, body, example=COMPARE_EXAMPLE)
+    return decode(_COMPARE, body, example=COMPARE_EXAMPLE)
+
+
+def read_plan(body: bytes) -> PlanRequest:
+    """Return the request of POST /plan from JSON. Raises as `read_compare`."""
+    return decode(_PLAN, body, example=PLAN_EXAMPLE)
 
 
 def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest | ServingRequest:

@@ -13,8 +13,8 @@ from app.engine.gpu_rows import Snapshot
 from app.services.compare.compare import Comparison
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec
+from app.wire.graph_form import NetworkWorkload
 from app.wire.job_plan_form import Choice, Sensitivity
-from app.wire.network_form import NetworkWorkload
 from app.wire.prediction_form import Prediction
 
 FACTOR = 1.1

@@ -16,9 +16,7 @@ from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.predict_serving import predict_serving
 from app.warning_codes import CodedWarning, texts, warning
-from app.wire.compare_form import CompareRequest
-from app.wire.rankings import RankBy
-from app.wire.served_choice_form import ComparedServing, ServingCompareResponse
+from app.wire.compare_form import ComparedServing, CompareRequest, RankBy, ServingCompareResponse
 from app.wire.serving_form import ServingPrediction, ServingRequest
 
 _UNRANKED: Mapping[RankBy, CodedWarning] = {

@@ -12,9 +12,9 @@ from msgspec import Struct, structs
 
 from app.engine.gpu_rows import Snapshot
 from app.services.serving.predict_serving import Steps, predict_loads
+from app.wire.compare_form import ComparedServing, ServedSplit
 from app.wire.kernel_workload import GpuRef
 from app.wire.prediction_form import Interval
-from app.wire.served_choice_form import ComparedServing, ServedSplit
 from app.wire.serving_form import ServedTime, ServingLoad, ServingParallelism, ServingPrediction, ServingRequest
 
 PERCENTILES = (50, 90, 99)

@@ -16,7 +16,7 @@ from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, shape_of, with_limits
 from app.tables.gpus import GpuSpec
-from app.wire.served_choice_form import ServedCost, ServedSplit
+from app.wire.compare_form import ServedCost, ServedSplit
 from app.wire.serving_form import ServedFigures, ServingParallelism, ServingWorkload
 
 _HOUR_S, _MILLION = 3600.0, 1e6

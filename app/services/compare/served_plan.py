@@ -30,8 +30,7 @@ from app.services.serving.predict_serving import Steps, predict_served
 from app.serving.engine import most_sequences
 from app.serving.steady_state import closed_loop
 from app.wire.compare_form import CompareRequest
-from app.wire.job_plan_form import PlanRequest
-from app.wire.served_choice_form import ChosenSettings, ParetoPoint, ServedChoice, ServingPlanResponse
+from app.wire.job_plan_form import ChosenSettings, ParetoPoint, PlanRequest, ServedChoice, ServingPlanResponse
 from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
 
 SERVED_GOALS = ("ttft_ms", "tpot_ms", "e2e_ms")

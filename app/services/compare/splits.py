@@ -18,7 +18,8 @@ from app.services.models.resolve_networks import resolve_network
 from app.services.models.scaling import DEVICES_PER_NODE
 from app.steps.memory import memory
 from app.steps.networks import check_stages, forward_rows
-from app.wire.network_form import NetworkWorkload, ParallelismIn
+from app.wire.graph_form import NetworkWorkload
+from app.wire.network_form import ParallelismIn
 
 # With this many microbatches per pipeline stage, bubbles take at most a fifth of the time.
 _MICROBATCHES = 4

@@ -23,7 +23,7 @@ from app.store.artifacts import ArtifactRefused
 from app.store.session import Database
 from app.store.versions import POOLED, Version
 from app.tables.catalog import Catalog
-from app.wire.near_names import did_you_mean
+from app.wire.names import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

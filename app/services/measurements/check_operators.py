@@ -22,10 +22,9 @@ from app.store.operator_blocks import NO_TIME, OperatorBlock
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import BOUNDS
 from app.wire.kernel_workload import Name
-from app.wire.measurements.measurement_form import Symbol
-from app.wire.measurements.row_columns import MAX_REPORTED
-from app.wire.measurements.upload import OperatorColumns
-from app.wire.operators.operator_columns import (
+from app.wire.measurement_form import Symbol
+from app.wire.measurement_rows import MAX_REPORTED
+from app.wire.operator_columns import (
     Column,
     Family,
     Numbers,
@@ -35,7 +34,8 @@ from app.wire.operators.operator_columns import (
     read_families,
     text_to_numbers,
 )
-from app.wire.operators.row_forms import Field
+from app.wire.operator_forms import Field
+from app.wire.upload import OperatorColumns
 
 # Before this year there were no programmable GPUs; an earlier date means an unset clock.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)

@@ -28,7 +28,7 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.wire.measurements.measurement_form import MeasuredModel
+from app.wire.measurement_form import MeasuredModel
 from app.wire.network_form import ModelRequest
 
 MOST_OPERATORS = 1_000_000  # of one network

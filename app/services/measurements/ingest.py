@@ -26,7 +26,7 @@ from app.store.measurement_filters import Filters
 from app.store.questions import ask
 from app.store.session import Database
 from app.tables.catalog import Catalog
-from app.wire.measurements.upload import Objects, Upload
+from app.wire.upload import Objects, Upload
 
 
 @dataclass(frozen=True, slots=True)

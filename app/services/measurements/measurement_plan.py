@@ -30,8 +30,8 @@ from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import MEASURED, Predictions
 from app.training.row_hashes import hashed
 from app.wire.decoding import decode
-from app.wire.measurement_plan_form import (
-    PLAN_EXAMPLE,
+from app.wire.measurement_form import (
+    MEASUREMENT_PLAN_EXAMPLE,
     Gain,
     MeasurementPlan,
     MeasurementPlanRequest,
@@ -76,7 +76,7 @@ class _OperatorGroup:
 
 def read_plan_request(body: bytes) -> MeasurementPlanRequest:
     """Return the request from JSON. Raises Malformed, or BadInput that names every wrong field."""
-    return decode(_DECODER, body, example=PLAN_EXAMPLE)
+    return decode(_DECODER, body, example=MEASUREMENT_PLAN_EXAMPLE)
 
 
 def plan_measurements(

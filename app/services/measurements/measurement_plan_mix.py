@@ -25,12 +25,12 @@ from app.services.operators.operator_tables import unsupported_rows
 from app.steps.networks import prepare
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
-from app.wire.measurement_plan_form import MeasurementPlanRequest
-from app.wire.network_form import GraphRequest, ModelRequest
-from app.wire.operators.operators_form import OperatorsRequest
-from app.wire.operators.row_forms import FORMS, ROW_FORMS, unknown_op
+from app.wire.graph_form import GraphRequest
+from app.wire.measurement_form import MeasurementPlanRequest
+from app.wire.names import own_dtype
+from app.wire.network_form import ModelRequest
+from app.wire.operator_forms import FORMS, ROW_FORMS, OperatorsRequest, unknown_op
 from app.wire.predict_body import read_request
-from app.wire.usual_names import own_dtype
 
 # Rows of an operator and dtype that stand for its usual shapes.
 DESIGNED = 48

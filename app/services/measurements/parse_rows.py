@@ -23,12 +23,11 @@ from app.stacks.release import stack_name
 from app.store.measurements import MeasurementRow
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
-from app.wire.measurements.measurement_form import MEASUREMENT_EXAMPLE, MODEL_EXAMPLE, MeasuredModel, MeasurementIn
-from app.wire.measurements.row_columns import MAX_REPORTED
-from app.wire.measurements.upload import Objects, OperatorColumns
-from app.wire.operators.operators_form import OPERATORS_EXAMPLE
-from app.wire.operators.row_forms import ROW_FORMS, WORD_FIELDS, unknown_op
+from app.wire.measurement_form import MEASURED_MODEL_EXAMPLE, MEASUREMENT_EXAMPLE, MeasuredModel, MeasurementIn
+from app.wire.measurement_rows import MAX_REPORTED
+from app.wire.operator_forms import OPERATORS_EXAMPLE, ROW_FORMS, WORD_FIELDS, unknown_op
 from app.wire.serving_form import SERVING_EXAMPLE, ServingWorkload
+from app.wire.upload import Objects, OperatorColumns
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any]
@@ -111,7 +110,7 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
 
 def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     """Return the network of a row."""
-    model = _convert(form.workload, MeasuredModel, MODEL_EXAMPLE, loc, thorough)
+    model = _convert(form.workload, MeasuredModel, MEASURED_MODEL_EXAMPLE, loc, thorough)
     for field in ("dataset_size", "output_tokens"):
         if getattr(model, field) is not None:
             raise _bad_field((*loc, field), "not allowed: a measurement is of one step")

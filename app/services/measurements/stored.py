@@ -18,7 +18,7 @@ from app.store.operator_pages import StoredOperator
 from app.store.operators import KIND
 from app.store.session import Database
 from app.tables.ops import DTYPES, OpTable
-from app.wire.operators.row_forms import FORMS, REQUEST_NAMES
+from app.wire.operator_forms import FORMS, REQUEST_NAMES
 
 Workload = dict[str, Any]
 

@@ -28,7 +28,7 @@ from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identitie
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.wire.measurements.measurement_form import MeasuredModel
+from app.wire.measurement_form import MeasuredModel
 
 # `count` and `eager` describe how a row ran, not which network it is, and are not stored.
 _FIELDS = tuple(name for name in NETWORK.fields if name not in ("count", "eager", "stack"))

@@ -15,7 +15,8 @@ from app.graphs.run import Run
 from app.runtime.cancellation import check_cancelled
 from app.steps.memory import Memory, memory
 from app.steps.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
-from app.wire.network_form import MOST_BATCH, NetworkWorkload
+from app.wire.graph_form import NetworkWorkload
+from app.wire.network_form import MOST_BATCH
 from app.wire.prediction_form import Suggestion
 
 # Device counts that suggestions split a network over.

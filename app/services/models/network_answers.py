@@ -29,7 +29,7 @@ from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
 from app.tables.workload import PHASES
 from app.warning_codes import CodedWarning, texts, warning
-from app.wire.network_form import NetworkRequest
+from app.wire.graph_form import NetworkRequest
 from app.wire.prediction_form import (
     AnsweredBy,
     Explanation,

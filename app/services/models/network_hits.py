@@ -21,7 +21,7 @@ from app.steps.networks import Network, prepare
 from app.steps.schedule import schedule
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuTable
-from app.wire.measurements.measurement_form import MeasuredModel
+from app.wire.measurement_form import MeasuredModel
 from app.wire.network_form import ModelWorkload
 
 

@@ -11,7 +11,7 @@ from app.graphs.convnets import CONVNETS, is_convnet
 from app.graphs.convnets import MODES as CONVNET_MODES
 from app.graphs.importers import hf
 from app.graphs.importers.diffusers import is_diffusion
-from app.graphs.run import MODES
+from app.graphs.run_choices import MODES
 
 
 @dataclass(frozen=True, slots=True)

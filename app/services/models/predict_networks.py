@@ -33,7 +33,8 @@ from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.network_form import ModelWorkload, NetworkRequest, NetworkWorkload
+from app.wire.graph_form import NetworkRequest, NetworkWorkload
+from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import PredictResponse
 
 _UNKNOWN_SHOWN = 5

@@ -22,8 +22,8 @@ from app.services.graphs.source import JSON, Source
 from app.services.models.run_options import attention_kernels, to_run
 from app.steps.networks import Network
 from app.tables.ops import WEIGHT_DTYPES
-from app.wire.graph_form import check_graph
-from app.wire.network_form import GraphWorkload, ModelWorkload, NetworkWorkload
+from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
+from app.wire.network_form import ModelWorkload
 
 _LOC = ("workload",)
 # Default image side in pixels: ImageNet's usual crop, that of diffusion transformers, and networks that need another.

@@ -6,7 +6,8 @@ from app.errors import BadInput, FieldError
 from app.graphs.run import Parallelism, Run
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.wire.decoding import summary
-from app.wire.network_form import ModelWorkload, NetworkWorkload, ParallelismIn
+from app.wire.graph_form import NetworkWorkload
+from app.wire.network_form import ModelWorkload, ParallelismIn
 
 _LOC = ("workload",)
 SERVING_MODES = ("prefill", "decode")

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
-from app.graphs.run import Mode
+from app.graphs.run_choices import Mode
 from app.graphs.serving import DEFINITIONS, decode_contexts, serving
 from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload

@@ -19,10 +19,10 @@ from app.services.operators.operator_tables import bound_names, json_columns, pr
 from app.stacks.release import software_warnings
 from app.tables.arrays import Floats, Ints
 from app.warning_codes import CodedWarning, texts
+from app.wire.batch_files import FILES
 from app.wire.decoding import convert_quickly, decode, decode_plain
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
-from app.wire.operators.batch_files import FILES
-from app.wire.operators.operator_columns import (
+from app.wire.operator_columns import (
     Column,
     Family,
     Problems,
@@ -31,7 +31,7 @@ from app.wire.operators.operator_columns import (
     row_count,
     text_to_numbers,
 )
-from app.wire.operators.operators_form import BATCH_EXAMPLE, BatchResponse, OperatorBatch
+from app.wire.operator_forms import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.prediction_form import AnsweredBy
 from app.wire.table_files import TableReader, read_table
 

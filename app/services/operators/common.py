@@ -18,7 +18,7 @@ from app.tables.arrays import Bools, Ints
 from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.near_names import did_you_mean
+from app.wire.names import did_you_mean
 from app.wire.prediction_form import Skipped
 
 ROOFLINE = "roofline"

@@ -28,9 +28,8 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
 from app.warning_codes import texts
-from app.wire.operators.operator_columns import Column, Family, Numbers, Problems, Words, read_families, row_count
-from app.wire.operators.operators_form import OperatorTableRequest, TablePrediction, TableResponse
-from app.wire.operators.row_forms import FORMS, WORD_FIELDS, unknown_op
+from app.wire.operator_columns import Column, Family, Numbers, Problems, Words, read_families, row_count
+from app.wire.operator_forms import FORMS, WORD_FIELDS, OperatorTableRequest, TablePrediction, TableResponse, unknown_op
 from app.wire.prediction_form import AnsweredBy, Skipped
 
 Path = tuple[str | int, ...]

@@ -38,7 +38,7 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 from app.warning_codes import CodedWarning, texts, warning
-from app.wire.operators.operators_form import OperatorsRequest
+from app.wire.operator_forms import OperatorsRequest
 from app.wire.prediction_form import (
     AnsweredBy,
     Interval,

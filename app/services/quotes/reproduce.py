@@ -25,7 +25,7 @@ from app.engine.prices import PriceBook
 from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
 from app.services.compare.answers import answer_compare, answer_plan
-from app.services.compare.request import read_compare
+from app.services.compare.request import read_compare, read_plan
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.services.quotes.differences import Difference, differences
@@ -37,7 +37,6 @@ from app.store.revision import PARTS
 from app.store.session import Database
 from app.tables.complete import spec_from_dict
 from app.tables.gpus import GpuTable
-from app.wire.job_plan_form import read_plan
 from app.wire.predict_body import read_request
 
 Pins = Mapping[str, Any]

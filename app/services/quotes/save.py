@@ -16,10 +16,9 @@ from app.errors import TooLarge
 from app.store import measurements, quotes
 from app.store.session import Database
 from app.tables.complete import spec_to_dict
-from app.wire.compare_form import CompareRequest, CompareResponse
-from app.wire.job_plan_form import PlanRequest, PlanResponse
+from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
 from app.wire.predict_body import Request, Response
-from app.wire.served_choice_form import ServingCompareResponse, ServingPlanResponse
 
 MAX_BYTES = 4 * 2**20
 SavableRequest = Request | CompareRequest | PlanRequest

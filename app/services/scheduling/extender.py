@@ -19,10 +19,9 @@ from app.engine.gpu_types import GPU_LABELS
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.scheduling.comparison import Compare, compare_each, unfit
-from app.wire.compare_form import Compared
+from app.wire.compare_form import RANKINGS, Compared, RankBy
 from app.wire.field_facts import about
 from app.wire.json_text import check_json_text
-from app.wire.rankings import RANKINGS, RankBy
 
 WORKLOAD, RANK_BY = "gpucast/workload", "gpucast/rank-by"
 DEADLINE, PROBABILITY = "gpucast/deadline-ms", "gpucast/probability"

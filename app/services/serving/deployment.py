@@ -13,7 +13,8 @@ from app.errors import BadInput, FieldError
 from app.graphs.builtin import find_config
 from app.graphs.formats import has_formats
 from app.graphs.importers import hf
-from app.graphs.run import Mode, Run
+from app.graphs.run import Run
+from app.graphs.run_choices import Mode
 from app.graphs.transformers.architecture import Architecture
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths

@@ -14,7 +14,7 @@ from app.bands.widths import OTHER_FIRST, SHIFTED_LOAD, Served, served_by
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.engine.serving_hosts import host_name
 from app.errors import BadInput, FieldError
-from app.graphs.run import Mode
+from app.graphs.run_choices import Mode
 from app.runtime.cancellation import check_cancelled
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from app.errors import BadInput, FieldError
 from app.services.sweep.model_columns import check_columns, is_model_table
 from app.wire.decoding import decode_plain
-from app.wire.operators.row_forms import COLUMN_NAMES
+from app.wire.operator_forms import COLUMN_NAMES
 
 MOST_ROWS = 10**12
 

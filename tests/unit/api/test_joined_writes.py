@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from app.api.joined_writes import JoinedWrites
+from app.api.usual_answer import JoinedWrites
 
 
 class Recorded(asyncio.Transport):

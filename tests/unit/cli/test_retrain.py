@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.cli.retrain import _report
+from app.cli.predictors import _report_job as _report
 from app.store.jobs import Job
 
 

@@ -1,7 +1,8 @@
 """Saved tensors of training, against the count of Korthikanti et al. (2022), section 4.1."""
 
 from app.graphs.importers.hf import lower
-from app.graphs.run import Attention, Parallelism, Run
+from app.graphs.run import Parallelism, Run
+from app.graphs.run_choices import Attention
 from tests.unit.transformers import config
 
 SEQUENCE, BATCH, WIDTH, HEADS = 512, 4, 1024, 16

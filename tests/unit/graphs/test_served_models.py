@@ -18,7 +18,8 @@ import pytest
 
 from app.errors import BadInput
 from app.graphs.importers.hf import formats_of, lower, read
-from app.graphs.run import Mode, Parallelism, Run
+from app.graphs.run import Parallelism, Run
+from app.graphs.run_choices import Mode
 from app.ops import OPS
 from app.ops.linear_attention import GDN, KDA, MAMBA2
 from app.stacks.release import release_of

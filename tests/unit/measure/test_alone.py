@@ -16,7 +16,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.engine.operator_rows import read_operators
-from app.wire.operators.row_forms import ROW_FORMS
+from app.wire.operator_forms import ROW_FORMS
 
 pytest.importorskip("torch")
 

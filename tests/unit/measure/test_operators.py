@@ -25,7 +25,7 @@ from app.ops.glue import GLUE_OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.moe import layer
 from app.tables.gpus import GpuSpec
-from app.wire.operators.row_forms import ROW_FORMS
+from app.wire.operator_forms import ROW_FORMS
 
 DESCRIPTION = {
     "name": "a GPU",

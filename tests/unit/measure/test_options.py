@@ -32,7 +32,7 @@ def test_no_option_is_named_after_its_metavar() -> None:
 def test_a_saved_plan_is_measured_without_a_server(tmp_path: Path) -> None:
     plan, out = tmp_path / "plan.json", tmp_path / "out.parquet"
     plan.write_text(json.dumps(PLAN))
-    command(out, saved_plan=plan, minutes=0.1, most_spread=9.0, threads=1)
+    command(out=out, saved_plan=plan, minutes=0.1, most_spread=9.0, threads=1)
     (row,) = pq.read_table(out).to_pylist()
     assert (row["op"], row["m"], row["n"], row["k"], row["outcome"]) == ("linear", 8, 16, 32, "measured")
 
@@ -57,15 +57,15 @@ def test_a_cpu_has_no_graphs(tmp_path: Path) -> None:
     if find(1).kind == "cuda":
         pytest.skip("a GPU")
     with pytest.raises(BadInput, match="--in-graphs needs a GPU"):
-        command(tmp_path / "out.parquet", in_graphs=True, threads=1)
+        command(out=tmp_path / "out.parquet", in_graphs=True, threads=1)
 
 
 def test_a_plan_is_asked_for_or_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="pass one of them"):
-        command(tmp_path / "out.parquet", plan=True, saved_plan=tmp_path / "plan.json")
+        command(out=tmp_path / "out.parquet", plan=True, saved_plan=tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("other", [{"suite": ["models"]}, {"only": ["linear"]}])
 def test_a_plan_takes_no_suite_and_no_operator(tmp_path: Path, other: dict[str, list[str]]) -> None:
     with pytest.raises(BadInput, match="neither --suite nor --only"):
-        command(tmp_path / "out.parquet", saved_plan=tmp_path / "plan.json", **other)  # type: ignore[arg-type]
+        command(out=tmp_path / "out.parquet", saved_plan=tmp_path / "plan.json", **other)  # type: ignore[arg-type]

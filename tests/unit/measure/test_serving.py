@@ -31,7 +31,7 @@ def measure(behaviour: Behaviour, out: Path, **options: Any) -> dict[str, Any]:
     """Measure a running engine; returns the file."""
     given = {"concurrency": [1], "input_tokens": 40, "output_tokens": 6, "minutes": 1.0, **options}
     with running(behaviour) as url:
-        command(out, serving=f"{url}/v1", **given)
+        command(out=out, serving=f"{url}/v1", **given)
     return dict(json.loads(out.read_text("utf-8")))
 
 
@@ -109,7 +109,7 @@ def test_endpoints_that_cannot_be_measured_say_why(tmp_path: Path) -> None:
     with pytest.raises(GpucastError, match=r"No request of 2 in flight succeeds: status 500.*out of memory"):
         measure(Behaviour(first_s=0.001, each_s=0.001, fails_after=3), out, concurrency=[2])
     with pytest.raises(GpucastError, match="v1/models does not answer"):
-        command(out, serving="http://127.0.0.1:9")
+        command(out=out, serving="http://127.0.0.1:9")
     assert not out.exists()
 
 
@@ -124,7 +124,7 @@ def test_endpoints_that_cannot_be_measured_say_why(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        command(tmp_path / "served.json", **options)
+        command(out=tmp_path / "served.json", **options)
 
 
 def test_failed_requests_are_counted_and_leave_the_load_out(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_sigterm_keeps_the_measurements(tmp_path: Path) -> None:
         while not out.with_name("out.parquet.part").exists() and time.monotonic() < until:
             time.sleep(0.1)
         with pytest.raises(BadInput, match="Another gpucast measure writes"):
-            command(out, suite=["operators"], threads=1, minutes=0.0)
+            command(out=out, suite=["operators"], threads=1, minutes=0.0)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
@@ -63,5 +63,5 @@ def test_a_restarted_process_gets_the_options_and_the_remaining_time(tmp_path: P
 )
 def test_invalid_options_are_reported_before_measuring(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(GpucastError, match=words):
-        command(tmp_path / "out.parquet", threads=1, minutes=5.0, **asked)
+        command(out=tmp_path / "out.parquet", threads=1, minutes=5.0, **asked)
     assert not (tmp_path / "out.parquet").exists()

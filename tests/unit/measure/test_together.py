@@ -83,4 +83,4 @@ def test_a_joint_step_is_timed_and_read_as_two_devices(pair: Device, tmp_path: P
 )
 def test_invalid_joint_runs_are_rejected(tmp_path: Path, asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
-        command(tmp_path / "a.parquet", threads=1, **asked)
+        command(out=tmp_path / "a.parquet", threads=1, **asked)

@@ -22,7 +22,7 @@ from app.store.operator_blocks import identities
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
-from app.wire.measurements.upload import Objects
+from app.wire.upload import Objects
 from tests.kernels_data import SAXPY
 from tests.unit.engine.test_stored_operators import linear
 from tests.unit.services.test_ingest import SMALL

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.wire import json_parts
-from app.wire.json_parts import decode_in_parts, list_length
+from app.wire import json_text
+from app.wire.json_text import decode_in_parts, list_length
 
 VALUES = st.recursive(
     st.none() | st.integers(-9, 9) | st.text(alphabet='ab"\\[]{},:\u00e9', max_size=12),
@@ -24,7 +24,7 @@ VALUES = st.recursive(
 @pytest.fixture(autouse=True, scope="module")
 def short_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_parts, "PART_BYTES", 8)
+        patch.setattr(json_text, "PART_BYTES", 8)
         decode_in_parts(b"[1, 2, 3, 4]")  # compiled
         yield
 

@@ -1,0 +1,152 @@
+"""POST /plan, POST /compare, and prices: which GPUs to take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from app.api.deps import (
+    MOST_ID,
+    BodyDep,
+    DatabaseDep,
+    GraphsDep,
+    HolderDep,
+    Limit,
+    SettingsDep,
+    Text,
+    current,
+    saved_on_request,
+)
+from app.api.openapi import json_answer, json_body, ref
+from app.engine.gpu_rows import Snapshot
+from app.engine.prices import Listed, to_listing, today_utc
+from app.services.compare.answers import answer_compare, answer_plan
+from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
+from app.services.compare.request import read_compare, read_plan
+from app.services.gpus import find
+from app.store.prices import page
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, ServingPlanResponse
+
+router = APIRouter(tags=["Deciding"])
+
+_PLAN = (
+    "The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated probability; the"
+    " time limit to request from a scheduler; which of two choices is likely faster; and the effect of more bandwidth,"
+    " clock or memory."
+)
+
+
+@router.post(
+    "/plan",
+    description=_PLAN,
+    openapi_extra=json_body(ref("PlanRequest"), PLAN_EXAMPLE),
+    response_class=Response,
+    responses={200: json_answer("The choices in order", {"anyOf": [ref("PlanResponse"), ref("ServingPlanResponse")]})},
+)
+def plan_job(
+    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
+) -> Response:
+    """Plan a job."""
+    request, most = read_plan(body), settings.max_batch_rows
+
+    def answered(snapshot: Snapshot) -> PlanResponse | ServingPlanResponse:
+        answer = answer_plan(snapshot, request, max_rows=most, graphs=graphs)
+        return saved_on_request(database, snapshot, "plan", request, answer)
+
+    answer = current(holder, answered)
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+_COMPARE = (
+    "A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto set, and which"
+    " GPUs are statistically tied. Prices come from the request or from POST /prices; there are no default prices."
+)
+
+
+@router.post(
+    "/compare",
+    description=_COMPARE,
+    openapi_extra=json_body(ref("CompareRequest"), COMPARE_EXAMPLE),
+    response_class=Response,
+    responses={
+        200: json_answer("The GPUs in ranked order", {"anyOf": [ref("CompareResponse"), ref("ServingCompareResponse")]})
+    },
+)
+def compare_gpus(
+    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
+) -> Response:
+    """Compare GPUs on a workload."""
+    request, most = read_compare(body), settings.max_batch_rows
+
+    def answered(snapshot: Snapshot) -> CompareResponse | ServingCompareResponse:
+        answer = answer_compare(snapshot, request, max_rows=most, graphs=graphs)
+        return saved_on_request(database, snapshot, "compare", request, answer)
+
+    answer = current(holder, answered)
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+_CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
+_BODIES: dict[str, Any] = {
+    "application/json": {
+        "schema": {"type": "array", "minItems": 1, "items": ref("PriceIn")},
+        "example": [PRICE_EXAMPLE],
+    },
+    "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
+}
+_PRICES = (
+    "A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or none;"
+    " the same row sent again changes nothing. For each GPU, provider and region the newest price up to today"
+    " counts, and for a GPU the cheapest of these; a price in a request overrides it."
+)
+
+
+class PricePage(BaseModel):
+    """One page; `next` is the cursor of the next page, absent on the last."""
+
+    items: list[Listed] = Field(description="Entries of this page")
+    next: int | None = Field(default=None, description="`after` of the next page; absent on the last")
+
+
+class PriceQuery(BaseModel):
+    """Prices that match every filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: Text | None = Field(default=None, description="an id or any alias")
+    provider: Text | None = Field(default=None, description="Cloud provider")
+    region: Text | None = Field(default=None, description="Where")
+    source: Text | None = Field(default=None, description="Who measured or published it")
+    after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the previous page")
+    limit: Limit = 100
+
+
+@router.post(
+    "/prices",
+    description=_PRICES,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+)
+def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: HolderDep) -> PriceReport:
+    """Store prices, all or none."""
+    holder.refresh()
+    report = add_prices(database, holder.engine.catalog, body, request.headers.get("content-type"))
+    holder.refresh()
+    return report
+
+
+@router.get("/prices", response_model_exclude_none=True)
+def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, holder: HolderDep) -> PricePage:
+    """Stored prices, filtered, page by page in storage order."""
+    filters = query.model_dump(exclude={"gpu", "after", "limit"})
+    gpu_id = None if query.gpu is None else find(holder, query.gpu).id
+    holder.refresh()
+    with database.begin() as connection:
+        rows = page(connection, after=query.after, limit=query.limit + 1, gpu_id=gpu_id, **filters)
+    book, today = holder.engine.prices, today_utc()
+    items = [to_listing(row, book, today) for row in rows[: query.limit]]
+    return PricePage(items=items, next=items[-1].id if len(rows) > query.limit else None)

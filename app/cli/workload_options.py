@@ -1,0 +1,177 @@
+"""Groups of options that commands about a workload share: the workload, its GPUs, a job's goals, the answer's form."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import typer
+
+from app.cli.options import OPTIONS_OF_FIELDS, AsJson, Csv, Plot, RequestOptions
+from app.cli.request_parts import model_workload, pair, put_fields, request_of_file, value_of
+from app.config import Settings
+from app.errors import BadInput
+from app.wire.network_form import ModelWorkload
+from app.wire.prediction_form import BaseRequest
+
+if TYPE_CHECKING:
+    from app.dashboard.charts.drawing import Drawing
+    from app.engine.gpu_rows import Snapshot
+    from app.services.graphs.graph_store import Graphs
+
+Fields: TypeAlias = Mapping[str, Any]
+File: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A workload or a whole request in JSON, a config.json of Hugging Face, a graph of `gpucast trace`, or a "
+        "network in ONNX; - reads standard input."
+    ),
+]
+Gpus: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several; all: every GPU.")
+]
+EachGpu: TypeAlias = Annotated[
+    list[str], typer.Option(metavar="NAME", help="GPU (id, alias or name); repeat for several.")
+]
+MODEL_HELP = "Built-in network, or Hugging Face config.json."
+SetFields: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the workload: flops=2147483648, size.rows=1024."),
+]
+Answer: TypeAlias = Annotated[Fields, RequestOptions(BaseRequest, "predictor", "coverage")]
+_EXAMPLES = """Nothing says what to predict. For example:
+  gpucast predict --gpu nvidia-l4 --model llama-3-8b --mode decode --batch 8 --sequence 2048
+  gpucast predict --gpu h100-sxm5-80gb config.json --mode prefill --batch 1 --sequence 1024
+  gpucast compare --gpu a100-sxm4-80gb --gpu nvidia-l4 network.onnx --batch 16
+  gpucast predict request.json
+`gpucast predict --help` lists the options."""
+OPTIONS_OF_FIELDS |= {"gpu": "--gpu NAME", "gpus": "--gpu NAME", "workload.name": "--model NAME"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Options of a network and how it runs."""
+
+    model: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=MODEL_HELP)] = None
+    run: Annotated[
+        Fields,
+        RequestOptions(ModelWorkload, "mode", "batch", "sequence", "image_size", "dtype", within="workload."),
+    ]
+    fields: SetFields = None
+
+    def request(self, file: Path | None, measured: list[str] | None = None, **own: Any) -> dict[str, Any]:
+        """Return the request of file and options, and of fields `own` that are not None.
+
+        The file may hold only the workload. `measured` are GPU=MS.
+        """
+        if self.model is None:
+            request = _of_file(file, self.run, self.fields or [], measured or [])
+        elif file is not None:
+            raise BadInput(f"{file} and --model {self.model} are two workloads: send one.")
+        else:
+            request = {"workload": model_workload(self.model, self.run, self.fields or [])}
+        if request.get("save"):
+            raise BadInput("save: a running service keeps answers; send the request to it.")
+        return request | {name: value for name, value in own.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(NetworkOptions):
+    """Options of one step of a job, which may come from a file."""
+
+    workload: Annotated[
+        Path | None, typer.Option(help="JSON file with the workload of one step, instead of --model.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """Options of commands that answer about one workload on GPUs."""
+
+    file: File = None
+    gpu: Gpus = None
+    network: NetworkOptions
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GPU=MS", help="Measured time of this launch on another GPU, milliseconds."),
+    ] = None
+    answer: Answer
+    as_json: AsJson = False
+    csv: Csv = False
+    plot: Plot = None
+
+    @property
+    def gpus(self) -> list[str] | Literal["all"] | None:
+        """Return the request's `gpus` field; None if `--gpu` is not given."""
+        return "all" if self.gpu == ["all"] else self.gpu or None
+
+    def request(self, **own: Any) -> dict[str, Any]:
+        """Return the request of the file and all options, and of fields `own` that are not None."""
+        return self.network.request(self.file, self.measured, **own, **self.answer)
+
+    def show(self, answer: Any, rows: list[Any], table: Callable[[], None], drawing: Callable[[], Drawing]) -> None:
+        """Print an answer as JSON, its `rows` as CSV, or by `table`; with --plot also draw it."""
+        if self.plot is not None:
+            drawing().write(self.plot)
+        if self.as_json:
+            print(msgspec.json.encode(answer).decode())
+        elif self.csv:
+            from app.cli.show import as_csv
+
+            print(as_csv(rows), end="")
+        else:
+            table()
+
+
+@contextmanager
+def snapshot_of(
+    settings: Settings, predictor: str | None = None, *, stored_graphs: bool = True
+) -> Iterator[tuple[Snapshot, Graphs | None]]:
+    """Yield this installation's snapshot and graphs; warns on standard error about refused versions.
+
+    Loads only the artefacts of `predictor`, and auto's, which the warnings need; None loads all. Without
+    `stored_graphs` there are no graphs, and an embedded database stops meanwhile.
+    """
+    from app.store.postgres import EmbeddedPostgres, started_beside
+
+    embedded = settings.database_url is None
+    server = started_beside(EmbeddedPostgres(settings.data_dir / "postgres")) if embedded else nullcontext(lambda: None)
+    with server as leave:
+        # These take longer than the server's start.
+        from app.bootstrap.assemble import assemble_for
+        from app.bootstrap.runtime import open_runtime
+        from app.engine.gpu_rows import Snapshot
+        from app.engine.versions import ALL
+        from app.predictors.auto.predictor import Auto
+        from app.services.graphs.graph_store import Graphs
+
+        with open_runtime(settings) as runtime:
+            engine, refused = assemble_for(runtime, only=ALL if predictor is None else {predictor, Auto.name})
+            for problem in refused:
+                print(f"gpucast: {problem}", file=sys.stderr)
+            if stored_graphs:
+                yield Snapshot.of(engine), Graphs(runtime.database)
+                return
+        leave()
+        yield Snapshot.of(engine), None
+
+
+def _of_file(file: Path | None, run: Fields, fields: list[str], measured: list[str]) -> dict[str, Any]:
+    if file is None and not fields:
+        raise BadInput(_EXAMPLES)
+    given: dict[str, Any] = {}
+    put_fields(given, fields)
+    request: dict[str, Any] = request_of_file(file, given.get("dims", {})) if file else {"workload": {"kind": "kernel"}}
+    workload = request["workload"]
+    if isinstance(workload, dict):
+        workload |= run
+        put_fields(workload, fields)
+        rows = [{"gpu": name, "latency_ms": value_of(ms)} for name, ms in (pair(m, "--measured") for m in measured)]
+        if rows:
+            workload["measured"] = [*workload.get("measured", []), *rows]
+    return request

@@ -1,0 +1,169 @@
+"""JSON structs of one measurement, and of plans of what to measure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+from app.wire.field_facts import about
+from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
+from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload
+from app.wire.prediction_form import Answerer, Coverage, GpuId, Notes
+
+Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Runs: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Phase: TypeAlias = Literal["forward", "backward", "update", "communication"]
+_Extent: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Dims: TypeAlias = _Extent | Annotated[list[_Extent], Meta(min_length=1, max_length=3)]
+_REF = "#/components/schemas/{name}"
+_ONE_OPERATOR = {
+    "type": "object",
+    "description": "one operator: `kind` operator, `op` and its own fields, as in a list of operators",
+    "properties": {"kind": {"const": "operator"}, "op": {"type": "string"}},
+    "required": ["kind", "op"],
+}
+WORKLOADS = [
+    {"$ref": _REF.format(name="KernelWorkload")},
+    _ONE_OPERATOR,
+    {"$ref": _REF.format(name="OperatorsWorkload")},
+    {"$ref": _REF.format(name="MeasuredModel")},
+    {"$ref": _REF.format(name="ServingWorkload")},
+]
+
+# C++ template symbols are long.
+Symbol: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2000, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """The device function that ran: its symbol, and its grid and block with one to three sizes."""
+
+    name: Annotated[Symbol | None, about("Symbol of the device function")] = None
+    grid: Annotated[Dims | None, about("Blocks of the launch, in up to three dimensions")] = None
+    block: Annotated[Dims | None, about("Threads of a block, in up to three dimensions")] = None
+
+
+class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """One step of a network, as in POST /predict; a `name` may also be unknown here.
+
+    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
+    """
+
+    compiled: Annotated[bool, about("Whether a graph compiler ran (torch.compile)")] = False
+
+
+class ServedTimes(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
+    """Means over the requests of a load on a served model, milliseconds; `latency_ms` beside them is end to end."""
+
+    ttft_ms: Milliseconds
+    tpot_ms: Milliseconds
+
+
+class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """One measured time of a kernel, an operator, a model or a load on a served model.
+
+    `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside `latency_ms`.
+    """
+
+    gpu: Annotated[GpuRef, about("Id of a GPU; in requests also any alias, or a whole specification")]
+    software: Annotated[
+        Name, about("Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator")
+    ]
+    workload: Annotated[
+        dict[str, Any],
+        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+    ]
+    latency_ms: Milliseconds
+    source: Annotated[Name, about("Who measured or published it")]
+    latency_std_ms: Annotated[Spread | None, about("Standard deviation of the measured time, milliseconds")] = None
+    runs: Annotated[Runs | None, about("Repetitions measured")] = None
+    phases_ms: Annotated[dict[Phase, Spread] | None, about("The step by its phases, milliseconds")] = None
+    serving: Annotated[ServedTimes | None, about("Mean times of a load on a served model")] = None
+    kernel: Annotated[LaunchedKernel | None, about("Device function that ran")] = None
+    clock_hz: Annotated[Annotated[float, Meta(gt=0, le=1e12)] | None, about("Clock of the SMs while measuring, Hz")] = (
+        None
+    )
+    power_w: Annotated[Annotated[float, Meta(ge=0, le=1e6)] | None, about("Power of one device, watts")] = None
+    measured_at: Annotated[Annotated[datetime, Meta(tz=True)] | None, about("When it was measured")] = None
+
+
+MEASUREMENT_EXAMPLE: dict[str, Any] = {
+    "gpu": "titan-v",
+    "software": "cuda-12.4",
+    "workload": {name: value for name, value in KERNEL_EXAMPLE.items() if name != "measured"},
+    "latency_ms": 0.91,
+    "latency_std_ms": 0.01,
+    "runs": 100,
+    "source": "my benchmark",
+    "measured_at": "2026-03-01T12:00:00Z",
+}
+
+MEASURED_MODEL_EXAMPLE: dict[str, Any] = {
+    "kind": "model",
+    "name": "resnet50",
+    "mode": "training",
+    "batch": 256,
+    "image_size": 224,
+    "dtype": "fp16",
+    "memory_format": "channels_last",
+}
+
+
+MOST_MEASUREMENTS = 256
+_WORKLOADS = [
+    {"$ref": f"#/components/schemas/{name}"} for name in ("OperatorsWorkload", "ModelWorkload", "GraphWorkload")
+]
+Count = Annotated[float, Meta(ge=1, le=MOST_MEASUREMENTS, multiple_of=1.0, extra_json_schema={"type": "integer"})]
+
+
+class MeasurementPlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The workload to predict better, of kind operators, model or graph, and the number of measurements."""
+
+    workload: Annotated[
+        dict[str, Any],
+        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": _WORKLOADS}),
+    ]
+    count: Annotated[Count, about("Rows to choose")] = 32
+
+
+class Gain(Struct, frozen=True):
+    """The workload's expected error (mean over its time, percent) before and after this and all rows above."""
+
+    error_before: Annotated[float, about("Expected error before, %")]
+    error_after: Annotated[float, about("Expected error after, %")]
+
+
+class PlannedMeasurement(Struct, frozen=True):
+    """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
+
+    workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
+    expected_gain: Annotated[Gain, about("Expected error of the workload before and after this row and all above it")]
+    estimated_ms: Annotated[float, about("Predicted time of this row, milliseconds")]
+
+
+class WorkloadInterval(Struct, frozen=True):
+    """The workload's time lies in this interval with probability `coverage`, its operators run one after another."""
+
+    low_ms: Annotated[float, about("Lower end of the interval, milliseconds")]
+    high_ms: Annotated[float, about("Upper end of the interval, milliseconds")]
+    coverage: Coverage
+
+
+class MeasurementPlan(Struct, frozen=True):
+    """What to measure on a GPU, best first. `measured` is the number of operator rows already stored for it.
+
+    `interval_after` is expected once all are measured. `notes` describe what measuring cannot improve.
+    """
+
+    gpu: GpuId
+    measured: Annotated[int, about("Rows of operators stored of this GPU")]
+    predictor: Answerer
+    latency_ms: Annotated[float, about("Predicted time of the workload, milliseconds")]
+    interval_now: Annotated[WorkloadInterval, about("Interval of the workload's time today")]
+    interval_after: Annotated[WorkloadInterval, about("Expected interval once all rows are measured")]
+    measurements: Annotated[list[PlannedMeasurement], about("Rows to measure, best first")]
+    notes: Notes
+
+
+MEASUREMENT_PLAN_EXAMPLE: dict[str, Any] = {"workload": MODEL_EXAMPLE["workload"], "count": 32}

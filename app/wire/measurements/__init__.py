@@ -1,1 +1,0 @@
-"""Measurements as bodies and files hold them: JSON, CSV and Parquet."""

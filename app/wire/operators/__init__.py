@@ -1,1 +1,0 @@
-"""Deep-learning operators as requests describe them: rows and columns."""
