@@ -59,6 +59,18 @@ class Coefficients:
         """Return an array of numbers."""
         return tuple(map(float, self._room[name].value))
 
+    def each(self, *names: str) -> tuple[float, ...]:
+        """Return several numbers, in the order of their names."""
+        return tuple(map(self.number, names))
+
+    def rows(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """Return arrays of numbers, one a row."""
+        return tuple(tuple(map(float, row)) for row in self._room[name].value)
+
+    def tuples_by_name(self, name: str) -> dict[str, tuple[float, ...]]:
+        """Return arrays of numbers by name."""
+        return {key: tuple(map(float, values)) for key, values in self._room[name].value.items()}
+
     def by_name(self, name: str) -> dict[str, float]:
         """Return numbers by name."""
         return {key: float(value) for key, value in self._room[name].value.items()}

@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 
 from app.bands.conformal import residual_ends
 from app.bands.widths import POWER
+from app.coefficients import Coefficients
 from app.engine.operator_blocks import operator_table
 from app.engine.power import ELSEWHERE, ESTIMATED, MEASURED, Power, board_power
 from app.ops.kinds import kinds_of, work_of
@@ -33,14 +34,15 @@ from app.tables.ops import DTYPES, OpTable
 from app.wire.kernel_tables import kernel_table
 from app.wire.kernel_workload import KernelWorkload
 
+_FITTED = Coefficients("physics")
+
 # Fewer rows give no fit of a GPU's own; more than MOST_ROWS of one operator and GPU add no information.
 LEAST_ROWS, MOST_ROWS = 16, 500
 
 
-# Shares of the board power where no power was measured, set by hand: what a busy card draws beside its products (as in
-# the clock model), what compute units add at their peak, and memory at its bandwidth, in all at most the board power.
-# Products of random operands draw the board power at two thirds of the peak (an H100 sustains some 650 TFLOP/s of 989).
-UNMEASURED = np.array([0.4, 0.9, 0.4])
+# Shares of the board power where no power was measured: what a busy card draws beside its products (as in the clock
+# model), what compute units add at their peak, and memory at its bandwidth, in all at most the board power.
+UNMEASURED = np.array(_FITTED.numbers("unmeasured_power"))
 
 
 class Load(NamedTuple):

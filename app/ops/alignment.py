@@ -12,21 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import Op
 from app.ops.figures import Products
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPES, OpTable
+
+_FITTED = Coefficients("operators")
 
 # Elements of 16 bytes in the formats whose kernels load so, by code; 1 in others. Serving stacks pad narrower ones.
 LOAD_BYTES = 16
 _LOADED_SO = np.isin(DTYPES, ("tf32", "fp16", "bf16"))
 _MOST = np.where(_LOADED_SO, LOAD_BYTES / DTYPE_BYTES, 1.0)
 # FLOPs of an SM per clock where threads load one element at once, and two or four; what products are padded to, rows
-# and columns and the dimension summed over; and elements that an SM accesses per clock (app.steps.corrections). By
-# eye from products of over 20 us in BF16 and FP16 on our H200.
-_ONE_AT_ONCE, _SOME_AT_ONCE = 550.0, 850.0
+# and columns and the dimension summed over; and elements that an SM accesses per clock (app.steps.corrections).
+_ONE_AT_ONCE, _SOME_AT_ONCE = _FITTED.each("loads_one_at_once", "loads_some_at_once")
 _TILE, _STEP = 64.0, 32.0
-ACCESSES_PER_CLOCK = 3.5
+ACCESSES_PER_CLOCK = _FITTED.number("accesses_per_clock")
 
 
 class Alignment(NamedTuple):

@@ -221,7 +221,7 @@ def _dims(query_length: Dim, *own: Dim) -> tuple[Dim, ...]:
 _QUERIES = Dim(
     "query_length", "new queries per sequence; absent: context_length", default=np.nan, absent="context_length"
 )
-_PRIOR = Prior(0.45, 0.90, 60e-6, 12e-6, 0.90)
+_PRIOR = Prior.of("attention")
 _RATIOS = (
     Ratio(("batch", "kv_heads")),
     Ratio(("batch", "heads")),

@@ -11,33 +11,30 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.attention_tiles import attended, key_bytes, shared_heads
 from app.ops.figures import Costing, LibraryCosts, Loops, Products
 from app.stacks.libraries import LIBRARIES, LIBRARY_CODE, kernel_fact
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import OpTable
 
+_FITTED = Coefficients("operators")
+
 # Keys that a block of FlashAttention-2 reads at a turn, by how wide heads are at most (its `set_params_splitkv`).
 _WIDTHS, _KEYS_OF_TURN = np.array([64.0, 128.0]), np.array([256.0, 128.0, 64.0])
-# SM clocks of a block per KV head: to begin and end, and per element of a head, by library; "" of all others. Times of
-# many short sequences show them, nearly the same on all GPUs (docs/explanation/notebook.md).
-_BLOCK_CLOCKS = {
-    "": (1800.0, 14.0),
-    "flash-attention-2": (10_500.0, 0.0),
-    "flash-attention-3": (4400.0, 20.0),
-    "flashinfer": (3200.0, 34.0),
-    "trtllm": (7000.0, 20.0),
-    "trtllm-fp8": (7000.0, 20.0),
-}
+# SM clocks of a block per KV head: to begin and end, and per element of a head, by library; "" of all others.
+_BLOCK_CLOCKS = _FITTED.tuples_by_name("decode_block_clocks")
 _FA2, _FLASHINFER, _ALONE = (LIBRARY_CODE[name] for name in ("flash-attention-2", "flashinfer", "trtllm-fp8"))
 _CLOCKS = np.array([_BLOCK_CLOCKS.get(name, _BLOCK_CLOCKS[""]) for name in LIBRARIES])
 # The same of a query head's block in masked multi-head attention, and the bytes that it reads again per clock.
-_MASKED_BLOCK_CLOCKS, _MASKED_ELEMENT_CLOCKS, _MASKED_BYTES_PER_CLOCK = 2000.0, 5.0, 25.0
+_MASKED_BLOCK_CLOCKS, _MASKED_ELEMENT_CLOCKS, _MASKED_BYTES_PER_CLOCK = _FITTED.each(
+    "masked_block_clocks", "masked_element_clocks", "masked_bytes_per_clock"
+)
 # FlashInfer's kernels without tensor units, for fewer query heads per KV head than this on caches of 16 bits: SM clocks
 # of a query head's block.
-_FEW_TOGETHER, _FEW_CLOCKS = 4.0, 2500.0
+_FEW_TOGETHER, _FEW_CLOCKS = 4.0, _FITTED.number("flashinfer_few_clocks")
 # Bytes per clock of a block that reads all keys of a sequence alone, as those of "trtllm-fp8".
-_ALONE_BYTES_PER_CLOCK = 8.0
+_ALONE_BYTES_PER_CLOCK = _FITTED.number("alone_bytes_per_clock")
 # Queries that a block of FlashAttention-2 has place for in shared memory, beside keys and values of a turn.
 _QUERIES_OF_BLOCK = 64.0
 # Most query heads per KV head for which stacks with masked multi-head attention compute them together.

@@ -63,7 +63,7 @@ ATTENTION_MIXED = Op(
     ),
     work,
     check=check,
-    prior=Prior(0.45, 0.60, 80e-6, 15e-6, 0.90),
+    prior=Prior.of("attention_mixed"),
     ratios=(
         Ratio(("decodes", "kv_heads")),
         Ratio(("heads",), ("kv_heads",)),

@@ -78,7 +78,7 @@ ATTENTION_MODULE = Op(
     check=check,
     dtypes=DTYPES,
     # A guess: some ten kernels one after another, of which projections and attention attain what they do alone.
-    prior=Prior(0.45, 0.65, 300e-6, 40e-6, 0.90),
+    prior=Prior.of("attention_module"),
     ratios=(
         Ratio(("batch", "heads")),
         Ratio(("batch", "query_length")),

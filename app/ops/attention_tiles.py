@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.figures import Products, Queries
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OpTable
+
+_FITTED = Coefficients("operators")
 
 # Backward computes the scores again: five products for two.
 _BACKWARD_FLOPS = 2.5
@@ -81,7 +84,7 @@ def products(table: OpTable) -> Products:
 
 # Queries of a tile, of all heads that share a KV head one after another, and clocks of an SM to begin and end one: of
 # A100, B200 and L40S (docs/explanation/notebook.md).
-_TILE_ROWS, _TILE_CLOCKS = 64.0, 6000.0
+_TILE_ROWS, _TILE_CLOCKS = 64.0, _FITTED.number("prefill_tile_clocks")
 
 
 def queries_of(table: OpTable) -> Queries:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op
 from app.ops.figures import Broken, Passing, Pattern, Work
 from app.ops.gradient import step
@@ -23,10 +24,12 @@ from app.ops.prior import Prior
 from app.tables.arrays import Floats
 from app.tables.ops import OpTable
 
+_FITTED = Coefficients("operators")
+
 IMPLEMENTATIONS = ("nccl", "oneccl", "custom")
 NCCL, CUSTOM = 0.0, 2.0
 # Part of a hop that a further peer costs where messages do not wait for one another: of A100, H100, B200 and L40S.
-AT_ONCE = 0.4
+AT_ONCE = _FITTED.number("peers_at_once")
 
 
 def work(table: OpTable) -> Work:
@@ -95,7 +98,7 @@ COLLECTIVE_OPS = tuple(
         work,
         check=check,
         default_dtype="bf16",
-        prior=Prior(1.0, 0.80, 32e-6, 6e-6, 0.75),
+        prior=Prior.of("collective"),
         link_bytes=link_bytes,
         passing=passing,
         pattern=pattern,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.alignment import LOAD_BYTES
 from app.ops.base import COMMON, Dim, Op
 from app.ops.depthwise import THREADS, depthwise_clocks, is_depthwise
@@ -32,6 +33,8 @@ from app.ops.tiles import Grid
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
+_FITTED = Coefficients("operators")
+
 # Winograd's F(4x4, 3x3) needs 36 multiplications for 144 (Lavin and Gray 2016); the FFT saves no more on small windows.
 WINOGRAD = 4.0
 # F(4 x 4): images come in sixteens, tiles and channels out in blocks of as many, before and since Ampere.
@@ -40,14 +43,14 @@ _IMAGES, _TILES, _OLD, _NEW = 16.0, 128.0, 64.0, 128.0
 # of the blocks of single images that groups must come to, to be taken.
 _OUTPUTS, _CHANNELS = 128.0, 32.0
 _GROUPS = (1.0, 8.0, 16.0), (2.0, 8.0, 8.0), (2.0, 4.0, 16.0), (4.0, 2.0, 16.0), (4.0, 4.0, 8.0)
-_WORTH = 0.8
+_WORTH = _FITTED.number("winograd_groups_worth")
 # Outputs and channels out of a block of the plain product.
 _PLAIN = 128.0, 64.0
 # Bytes that weights are worth: they lie in nines, one channel out after another, and tiles need them the other way.
-_GATHERED = 2.0, 3.2
+_GATHERED = _FITTED.numbers("convolution_gathered")
 # Of F(4 x 4), F(2 x 2) and the plain product: steps of the summed dimension in whose time a block takes to begin and to
 # end, and the speed next to what products of such blocks usually have.
-_AROUND, _SPEED = (8.0, 20.0, 16.0), (1.05, 0.9, 1.15)
+_AROUND, _SPEED = _FITTED.numbers("convolution_steps_around"), _FITTED.numbers("convolution_speed")
 # Channels in that cuDNN pads images of fewer to, which it has kernels for.
 _FEW_CHANNELS = 4.0
 # Of the measuring suite: a group of all channels.
@@ -254,10 +257,7 @@ CONV_OPS = (
         padded=_padded,
         retile=_retile,
         rereads=_rereads,
-        # On tensor units from whole networks, of TITAN V and RTX 2080 Ti, and of RTX 3090 and 4090; since Hopper a
-        # guess, which our H200's rows correct. In FP32 on Hopper by eye from these rows: Ampere's kernels, in tiles
-        # of 256 x 64, 128 x 32 or 32 x 32.
-        prior=Prior(1.0, 0.80, 60e-6, 6e-6, 0.75, tensor=(0.65, 0.85, 1.05, 0.75), lanes_since_hopper=0.65),
+        prior=Prior.of("conv2d"),
         weights=_weights,
         ratios=(Ratio(("out_channels",), ("groups",)),),
         backward=OF_CONVOLUTION,

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_CODE, OpTable
+
+_FITTED = Coefficients("operators")
 
 # Outputs of a block.
 THREADS = 256.0
 # SM clocks of an output, and of each element of its window: forward, and of both gradients. Forward has kernels for
 # some windows, whose loops are unrolled, by elements; others take longer per element.
-_FORWARD, _BOTH_GRADIENTS = (1.7, 0.11), (2.9, 0.6)
-_UNROLLED, _IN_LOOPS = (1.0, 9.0, 25.0), 1.5
+_FORWARD, _BOTH_GRADIENTS = _FITTED.numbers("depthwise_forward"), _FITTED.numbers("depthwise_gradients")
+_UNROLLED, _IN_LOOPS = (1.0, 9.0, 25.0), _FITTED.number("depthwise_in_loops")
 # In FP16: channels from which cuDNN's kernels run, and their part of these clocks forward, which each gradient takes
-# too. By whole networks on an RTX 3090, as there are no rows.
-_CUDNN_CHANNELS, _CUDNN_PART = 32.0, 0.5
+# too.
+_CUDNN_CHANNELS, _CUDNN_PART = 32.0, _FITTED.number("depthwise_cudnn_part")
 
 
 def is_depthwise(table: OpTable) -> Bools:

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op, handed_rows
 from app.ops.figures import Ratio, Rereads, Work
 from app.ops.gradient import OF_FACTORS, OF_TWO, SAME, TWICE, Step, rowwise, step
@@ -30,6 +31,8 @@ from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, unary
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
+
+_FITTED = Coefficients("operators")
 
 
 class Cost(NamedTuple):
@@ -79,7 +82,7 @@ def _strided_rereads(table: OpTable) -> Rereads:
 
 # Clocks of an SM per random number: ten rounds of Philox make four numbers in some 120 integer instructions, 64 lanes
 # at once, and each is compared and scaled.
-_RANDOM_CLOCKS = 0.8
+_RANDOM_CLOCKS = _FITTED.number("random_number_clocks")
 MASK_BYTES = 1.0
 
 
@@ -171,7 +174,7 @@ def _op(name: str, form: _Form) -> Op:
         "elementwise",
         (*_ROWS, *COMMON),
         _work(form.forward, form.backward),
-        prior=Prior(1.0, 1.0, 28e-6, 2.5e-6, 0.40),
+        prior=Prior.of("elementwise"),
         handed=handed_rows,
         traffic="streams",
         ratios=(Ratio(("b", "h")),),

@@ -45,7 +45,7 @@ EMBEDDING_OPS = (
             *COMMON,
         ),
         work,
-        prior=Prior(1.0, 0.75, 30e-6, 3e-6, 0.70),  # a guess: no rows are behind it
+        prior=Prior.of("embedding"),
         traffic="moves",
         own_input=True,
         tied=True,

@@ -19,11 +19,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Passing, Ratio, Rereads, Work
 from app.ops.prior import Prior
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
+
+_FITTED = Coefficients("operators")
 
 MODES = ("normal", "low_latency")
 NORMAL, LOW_LATENCY = (float(code) for code in range(len(MODES)))
@@ -31,9 +34,14 @@ NORMAL, LOW_LATENCY = (float(code) for code in range(len(MODES)))
 USUAL_SMS = 20.0
 # Clocks of an SM per token, per copy and per byte of the copies, of an H100's dispatch; and the SMs of an H100, in
 # relation to which `sms` are counted.
-_TOKEN_CLOCKS, _COPY_CLOCKS, _BYTE_CLOCKS, _ALL_SMS = 750.0, 105.0, 0.09, 132.0
+_TOKEN_CLOCKS, _COPY_CLOCKS, _BYTE_CLOCKS, _ALL_SMS = (
+    _FITTED.number("exchange_token_clocks"),
+    _FITTED.number("exchange_copy_clocks"),
+    _FITTED.number("exchange_byte_clocks"),
+    132.0,
+)
 # Kernels of normal that wait for one another: counts first, then tokens.
-_LAUNCHES = 2.5
+_LAUNCHES = _FITTED.number("exchange_launches")
 _SCALES = 4.0 / 128.0
 _SCALED = (DTYPE_CODE["fp8"], DTYPE_CODE["fp8_block"])
 
@@ -126,7 +134,7 @@ EXPERT_ALL_TO_ALL_OPS = tuple(
         check=check,
         dtypes=("bf16", "fp16", "fp8", "fp8_block"),
         # Memory and link as of other collectives; the floor is DeepEP's with one token.
-        prior=Prior(1.0, 0.80, 40e-6, 12e-6, 0.75),
+        prior=Prior.of("expert_exchange"),
         launches=launches,
         rereads=rereads,
         link_bytes=link_bytes,

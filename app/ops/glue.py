@@ -30,11 +30,9 @@ def check(table: OpTable) -> list[Broken]:
 
 
 class _Form(NamedTuple):
-    """An operator: its line of the breakdown with the width of its intervals, its shortest time, work and kernel."""
+    """An operator: its line of the breakdown, work and kernel."""
 
     group: str
-    width: float
-    device_s: float
     operations: float
     passes: float
     elements: str
@@ -47,7 +45,7 @@ def _op(name: str, form: _Form) -> Op:
         (Dim("b", "rows (tokens)"), Dim("h", form.elements), *COMMON),
         partial(_work, form.operations, form.passes),
         check=check,
-        prior=Prior(1.0, 0.70, 40e-6, form.device_s, form.width),  # a guess: no rows are behind it
+        prior=Prior.of(name),
         handed=handed_rows,
         traffic="moves",
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
@@ -58,9 +56,9 @@ def _op(name: str, form: _Form) -> Op:
 
 
 _FORMS = {
-    "add_norm": _Form("norm", 0.50, 3e-6, 6.0, 4.0, "elements of a row"),
-    "gated_activation": _Form("elementwise", 0.40, 3e-6, 5.0, 3.0, "elements of a row of the product"),
-    "rotary_cache": _Form("memory", 0.50, 3e-6, 3.0, 2.0, "elements of a token's queries, keys and values"),
-    "sample": _Form("memory", 0.50, 15e-6, 4.0, 4.0, "logits of a token (vocabulary)"),
+    "add_norm": _Form("norm", 6.0, 4.0, "elements of a row"),
+    "gated_activation": _Form("elementwise", 5.0, 3.0, "elements of a row of the product"),
+    "rotary_cache": _Form("memory", 3.0, 2.0, "elements of a token's queries, keys and values"),
+    "sample": _Form("memory", 4.0, 4.0, "logits of a token (vocabulary)"),
 }
 GLUE_OPS = tuple(_op(name, form) for name, form in _FORMS.items())

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.depthwise import is_depthwise
 from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS
 from app.ops.tiles import CANDIDATES, Grid
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_CODE, OpTable
 
+_FITTED = Coefficients("operators")
+
 _FP32 = DTYPE_CODE["fp32"]
 # FLOPs of an SM per clock in FP32, beside the products.
-_THREADS_FLOPS = 57.0
+_THREADS_FLOPS = _FITTED.number("grouped_threads_flops")
 # Columns of a tile at least, channels first and last; channels of a step; the widest groups with kernels of their own.
 _COLUMNS, _STEP, _NARROW = (64.0, 128.0), 16.0, 32.0
 

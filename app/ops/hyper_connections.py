@@ -62,7 +62,7 @@ HYPER_CONNECTION_OPS = (
         ),
         work,
         # A guess: kernels that stream, after small products with few columns.
-        prior=Prior(0.20, 0.60, 80e-6, 7e-6, 0.50),
+        prior=Prior.of("hyper_connections"),
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
         kernel_class=part_class,
         few_configurations=True,

@@ -122,7 +122,7 @@ _RATIOS = (
 )
 _LAYER = ("key_heads", "value_heads", "key_dim", "value_dim")
 _EXAMPLE = {"batch": 8, "key_heads": 16, "value_heads": 32, "key_dim": 128, "value_dim": 128}
-# Times and shares are a guess from what Triton kernels attain: a scan writes and reads its chunks' states in between.
+# A scan writes and reads its chunks' states in between.
 LINEAR_ATTENTION_OPS = (
     Op(
         "linear_attention",
@@ -137,7 +137,7 @@ LINEAR_ATTENTION_OPS = (
         ),
         scan_work,
         check=check,
-        prior=Prior(0.20, 0.35, 150e-6, 18e-6, 0.90),
+        prior=Prior.of("linear_attention"),
         ratios=_RATIOS,
         kernel_class=kind_class,
         configuration=_LAYER,
@@ -158,7 +158,7 @@ LINEAR_ATTENTION_OPS = (
         ),
         step_work,
         check=check_step,
-        prior=Prior(0.45, 0.75, 60e-6, 5e-6, 0.90),
+        prior=Prior.of("linear_attention_step"),
         ratios=_RATIOS,
         kernel_class=kind_class,
         configuration=_LAYER,
@@ -190,7 +190,7 @@ LINEAR_ATTENTION_OPS = (
             *COMMON,
         ),
         convolution_work,
-        prior=Prior(0.45, 0.60, 40e-6, 4e-6, 0.90),
+        prior=Prior.of("short_convolution"),
         ratios=(Ratio(("batch", "channels")), Ratio(("batch", "query_length"))),
         kernel_class=form_class,
         configuration=("channels", "taps"),

@@ -196,7 +196,7 @@ MOE_OPS = (
         check=check,
         products=products,
         dtypes=DTYPES,
-        prior=Prior(0.40, 0.72, 150e-6, 25e-6, 0.75),  # many small products between two permutations
+        prior=Prior.of("moe"),  # many small products between two permutations
         ratios=(
             Ratio(("intermediate",), ("tensor_parallel",)),
             Ratio(("experts",), ("expert_parallel",)),

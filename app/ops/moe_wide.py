@@ -99,7 +99,7 @@ MOE_WIDE_OPS = (
         check=check,
         dtypes=DTYPES,
         products=products,
-        prior=Prior(0.40, 0.72, 150e-6, 20e-6, 0.75),  # as of `moe`, without its permutations
+        prior=Prior.of("moe_wide"),
         ratios=(
             Ratio(("tokens",), ("expert_parallel",)),
             Ratio(("experts",), ("expert_parallel",)),

@@ -87,7 +87,7 @@ NETWORK = Op(
     work,
     check=check,
     saving=saving,
-    prior=Prior(0.50, 0.20, 2e-3, 5e-4, 0.90),
+    prior=Prior.of("network"),
     configuration=("weights",),
     example={"batch": 8, "flops": 4_000_000_000, "outputs": 10_000_000, "weights": 25_000_000},
 )

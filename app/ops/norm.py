@@ -21,6 +21,7 @@ from math import isqrt
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op, handed_rows
 from app.ops.figures import Ratio, Rereads, Work
 from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
@@ -29,6 +30,8 @@ from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Log, Made, Maker, Row, Sizes, Space, unary
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, OpTable
+
+_FITTED = Coefficients("operators")
 
 
 def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], Work]:
@@ -47,7 +50,7 @@ def _work(flops: tuple[float, float], parameters: float) -> Callable[[OpTable], 
 
 # Rows between their first and last read on an SM: softmax has two blocks of 1,024 threads there, the others many small
 # ones, of which about half are so far at a time.
-_SOFTMAX_ROWS, _NORM_ROWS = 2.0, 8.0
+_SOFTMAX_ROWS, _NORM_ROWS = _FITTED.each("softmax_rows_apart", "norm_rows_apart")
 # Elements and bytes of a row of softmax that stay in registers (PyTorch 2.1).
 _IN_REGISTERS, _REGISTER_BYTES = 1024.0, 4096.0
 # Bytes of a row that stay in shared memory in newer stacks, and the most bytes of an element in the formats that these
@@ -56,33 +59,33 @@ _SHARED_BYTES, _NEWER_BYTES = 48.0 * 1024.0, 2.0
 # Threads that share a row: layer norm's, and at most softmax's, a power of two for which a row is one or two loads of
 # 16 bytes each. A short row has work for a few warps only: no data, which begin at 260 elements.
 _NORM_THREADS, _SOFTMAX_THREADS, _WARP, _LOAD_BYTES = 128.0, 512.0, 32.0, 16.0
-# What it costs an SM that they meet to reduce it, clocks per thread: of layer norm (Welford's means and squares), on
-# NeuSight's training rows.
-_CLOCKS_PER_THREAD = 7.0
+# What it costs an SM that they meet to reduce it, clocks per thread: of layer norm (Welford's means and squares).
+_CLOCKS_PER_THREAD = _FITTED.number("layer_norm_clocks_per_thread")
 # The same of softmax, which reduces twice, and for each turn of a loop over the row: of a load per thread, of an
 # element for what is left.
-_MEETING_CLOCKS, _TURN_CLOCKS = 4.0, 1.0
+_MEETING_CLOCKS, _TURN_CLOCKS = _FITTED.each("softmax_meeting_clocks", "softmax_turn_clocks")
 # One sum, of squares, as one of softmax's two: no data.
 _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
 # A row of PyTorch's layer_norm and rms_norm has one block, whose threads load four elements at once: SM clocks of the
 # block per element (serving stacks have a kernel of more threads). Rows that are no multiple of four take two kernels
-# that load one: SM clocks per row and per element, forward, and of the two blocks of a row alone. By eye from our
-# H200's rows in 16 bits; of FP32 there are none.
-_BLOCK_CLOCKS, _AT_ONCE = 3.8, 4.0
-_SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (1320.0, 0.95), (4000.0, 5.7)
+# that load one: SM clocks per row and per element, forward, and of the two blocks of a row alone.
+_BLOCK_CLOCKS, _AT_ONCE = _FITTED.number("norm_block_clocks"), 4.0
+_SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (
+    _FITTED.numbers("norm_single_clocks"),
+    _FITTED.numbers("norm_single_blocks_clocks"),
+)
 # Backward, SM clocks per row and per element, of rows that are multiples of four and of others, and how often each
-# reads a row again. The kernel of the parameters' gradients has a block per 32 columns, which goes through all rows, up
-# to so many: beyond, several blocks share them. By eye from our H200's rows.
-_BACK_CLOCKS, _BACK_SINGLE_CLOCKS = (350.0, 0.75), (225.0, 0.62)
-_BACK_AGAIN, _BACK_SINGLE_AGAIN = 2.0, 6.0
-_CLOCKS_OF_ROW, _ROWS_OF_BLOCK = 9.3, 65536.0
-# Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per element
-# that it reads or writes, by eye from our H200's rows of backward in FP32; of forward there are none.
-_CHANNEL_CLOCKS, _CHANNELS_OF_SM = 0.7, 2.0
+# reads a row again. The kernel of the parameters' gradients has a block per 32 columns, which goes through all rows,
+# up to so many: beyond, several blocks share them.
+_BACK_CLOCKS, _BACK_SINGLE_CLOCKS = _FITTED.numbers("norm_back_clocks"), _FITTED.numbers("norm_back_single_clocks")
+_BACK_AGAIN, _BACK_SINGLE_AGAIN = _FITTED.each("norm_back_again", "norm_back_single_again")
+_CLOCKS_OF_ROW, _ROWS_OF_BLOCK = _FITTED.each("norm_clocks_of_row", "norm_rows_of_block")
+# Batch norm in training has one block per channel, two of which an SM runs at a time: SM clocks of a block per
+# element that it reads or writes.
+_CHANNEL_CLOCKS, _CHANNELS_OF_SM = _FITTED.each("batch_norm_channel_clocks", "batch_norm_channels_of_sm")
 # With statistics that are kept, cuDNN's kernel takes so much longer than its bytes, channels first and last. In BF16
-# PyTorch has one of its own, and FP64's bytes bound it. By eye from our H200's rows in FP32 and FP64 whose time is the
-# GPU's, and timm's networks in FP16.
-_SLOWED, _SLOWED_LAST = 0.5, 0.35
+# PyTorch has one of its own, and FP64's bytes bound it.
+_SLOWED, _SLOWED_LAST = _FITTED.each("batch_norm_slowed", "batch_norm_slowed_last")
 _BY_CUDNN = [DTYPE_CODE[name] for name in ("fp32", "tf32", "fp16")]
 
 
@@ -104,7 +107,7 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     return Rereads(again, _SOFTMAX_ROWS * row, passed, nothing, np.where(long, clocks, 0.0), nothing)
 
 
-def _per_row(clocks: tuple[float, float], length: Floats) -> Floats:
+def _per_row(clocks: tuple[float, ...], length: Floats) -> Floats:
     return clocks[0] + clocks[1] * length
 
 
@@ -202,7 +205,7 @@ _NORM = Op(
     "norm",
     (*_DIMS, *COMMON),
     _work((8.0, 14.0), 2.0),
-    prior=Prior(1.0, 1.0, 44e-6, 3e-6, 0.50),
+    prior=Prior.of("layer_norm"),
     rereads=_norm_rereads(_CLOCKS_PER_THREAD),
     handed=handed_rows,
     traffic="moves",
@@ -249,7 +252,7 @@ NORM_OPS = (
         name="softmax",
         group="softmax",
         work=_work((6.0, 4.0), 0.0),
-        prior=Prior(1.0, 1.0, 36e-6, 3e-6, 0.50),
+        prior=Prior.of("softmax"),
         rereads=_softmax_rereads,
         backward=(step("mul", "b", "h"), step("mul", "b", "h", needs=UNFUSED)),
         saves=("output",),

@@ -8,10 +8,11 @@ input + output, each once. Backward writes the input's gradient from the output'
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
 from app.ops.conv import fits
 from app.ops.figures import Rereads, Work
@@ -21,17 +22,20 @@ from app.ops.suite import PLAIN, Axis, Family, Log, Made, Maker, Pick, Row, Size
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
+_FITTED = Coefficients("operators")
 _INDEX_BYTES = 8.0
 
 
 class _Costs(NamedTuple):
-    """SM clocks of a thread, and of each element of its window, forward (a thread per output) and backward (per input).
+    """SM clocks of a thread, and of each element of its window: forward, a thread per output; backward, per input."""
 
-    By eye from our H200's rows in every number format; an H100 takes the same.
-    """
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
 
-    forward: tuple[float, float]
-    backward: tuple[float, float]
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Return the costs of this name in the coefficients."""
+        return cls(**_FITTED.tuples_by_name(name))
 
 
 _INPUT: tuple[Literal["input"], ...] = ("input",)
@@ -120,7 +124,7 @@ POOL_OPS = tuple(
         _DIMS,
         _work(index_bytes),
         check=fits,
-        prior=Prior(1.0, 0.75, 32e-6, 3e-6, 0.70),  # a guess: no rows are behind it
+        prior=Prior.of("pool"),
         rereads=_rereads(costs),
         handed=_handed,
         traffic="moves",
@@ -129,7 +133,7 @@ POOL_OPS = tuple(
         example={"b": 32, "channels": 128, "kernel_size": 3, "input_size": 56},
     )
     for name, index_bytes, saves, costs in (
-        ("max_pool2d", _INDEX_BYTES, _INPUT, _Costs((2.2, 0.2), (2.5, 0.12))),
-        ("avg_pool2d", 0.0, (), _Costs((2.5, 0.09), (4.7, 0.33))),
+        ("max_pool2d", _INDEX_BYTES, _INPUT, _Costs.of("max_pool_clocks")),
+        ("avg_pool2d", 0.0, (), _Costs.of("avg_pool_clocks")),
     )
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from app.coefficients import room
 
 
 class Prior(NamedTuple):
@@ -30,6 +32,12 @@ class Prior(NamedTuple):
     tensor: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
     lanes_since_hopper: float = 1.0
 
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Return the prior of this name in the coefficients."""
+        fields = dict(room("priors")[name].value)
+        return cls(**(fields | ({"tensor": tuple(fields["tensor"])} if "tensor" in fields else {})))
+
 
 # Of whatever only moves bytes. Host time: a guess, no rows are behind it.
-STREAMED = Prior(1.0, 0.95, 20e-6, 2.5e-6, 0.50)
+STREAMED = Prior.of("streamed")

@@ -53,7 +53,7 @@ QUANTIZE_OPS = (
         work,
         check=check,
         dtypes=("fp8", "fp8_block", "int8", "nvfp4"),
-        prior=Prior(1.0, 0.70, 40e-6, 2.5e-6, 0.50),  # a guess, as of other fused glue
+        prior=Prior.of("quantize"),
         handed=lambda table: table.column("b") * table.column("h") * _IN_BYTES,
         traffic="moves",
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Work
 from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Space
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_BYTES, OpTable
+
+_FITTED = Coefficients("operators")
 
 CELLS = ("rnn", "gru", "lstm")
 _GATES = np.array([1.0, 3.0, 4.0])
@@ -34,10 +37,19 @@ def work(table: OpTable) -> Work:
     return Work(2.0 * passes * steps * batch * gates * (inputs + hidden), passes * moved, passes * distinct)
 
 
-# Launches of a step forward and backward, its part of a kernel of all steps, and launches before and after the steps:
-# by eye from our H200's rows, the H100's in view. The largest state of such kernels there, in elements.
-_OF_STEP, _OF_STEP_BACKWARD, _OF_PERSISTENT, _BESIDE, _BESIDE_BACKWARD = 1.0, 4.0, 0.3, 4.0, 100.0
-_MOST_PERSISTENT, _PERSISTENT_DTYPES = 192.0, (DTYPE_CODE["fp16"], DTYPE_CODE["fp32"])
+# Launches of a step forward and backward, its part of a kernel of all steps, and launches before and after the steps.
+# The largest state of such kernels there, in elements.
+_OF_STEP, _OF_STEP_BACKWARD, _OF_PERSISTENT, _BESIDE, _BESIDE_BACKWARD = _FITTED.each(
+    "recurrent_launches_of_step",
+    "recurrent_launches_of_step_backward",
+    "recurrent_launches_persistent",
+    "recurrent_launches_beside",
+    "recurrent_launches_beside_backward",
+)
+_MOST_PERSISTENT, _PERSISTENT_DTYPES = (
+    _FITTED.number("recurrent_most_persistent"),
+    (DTYPE_CODE["fp16"], DTYPE_CODE["fp32"]),
+)
 
 
 def launches(table: OpTable) -> Floats:
@@ -73,7 +85,7 @@ RECURRENT_OPS = (
         ),
         work,
         launches=launches,
-        prior=Prior(0.6, 0.60, 200e-6, 5e-6, 1.0),  # the shares are guesses
+        prior=Prior.of("recurrent"),
         saves=("input", "output"),
         suite=Space(
             {

@@ -15,8 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.figures import Products
 from app.tables.arrays import Floats
+
+_FITTED = Coefficients("operators")
 
 CANDIDATES = np.array(
     [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64)],
@@ -32,7 +35,7 @@ TRANSFORMED = np.array([(128, 64), (128, 128), (128, 128), (128, 128), (128, 64)
 BATCHED_CANDIDATES = 6
 # Steps of the summed dimension that each of their tiles takes besides, to fetch its first operands and to store its
 # results (docs/explanation/notebook.md).
-BATCHED_STEPS = 8.0
+BATCHED_STEPS = _FITTED.number("batched_steps")
 
 
 class Grid(NamedTuple):

@@ -8,47 +8,53 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.ops.prior import Prior
 from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 
-# A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time. Products
-# in FP8 by blocks take 60 to 340 us in the data however small; the host's time seems to show.
-QUANTISING_S = {"fp8": (3.5e-6, 0.0), "nvfp4": (4e-6, 0.0), "fp8_block": (4e-6, 165e-6)}
+_FITTED = Coefficients("physics")
+
+# A `linear` whose activations a serving stack quantises first: seconds that this adds, and the shortest time.
+QUANTISING_S = _FITTED.tuples_by_name("quantising_s")
 # Bytes per element that it moves: BF16 in twice (the largest for the scale, then the values), eight bits out.
-QUANTISED_BYTES = 5.0
+QUANTISED_BYTES = _FITTED.number("quantised_bytes")
 # Formats in which PyTorch, eager, is the stack unless the row says another.
 EAGER_DTYPES = ("fp64", "fp32", "tf32")
 # Part of the host's time that adds to the device's; the rest overlaps with it.
-HOST_SHARE = 0.5
+HOST_SHARE = _FITTED.number("host_share")
 # Boost clock of the GPUs on which the times of operators without work in a CUDA graph were set (H100, B200).
-LAUNCH_CLOCK_HZ = 1.98e9
+LAUNCH_CLOCK_HZ = _FITTED.number("launch_clock_hz")
 # Share of the L2 ports' width that kernels get (micro-benchmarks of Volta to Hopper).
-L2_SHARE = 0.35
+L2_SHARE = _FITTED.number("l2_share")
 # Working set over the L2 up to which it is still there when the operator runs again, and from which none of it is: what
 # is streamed through a cache that is too small evicts what is needed next.
-STAYS_TO, GONE_FROM = 0.5, 0.85
-# A serving stack runs other layers before a `linear` with the same weights: as many pass through the L2 in turn, found
-# on the L40S, where weights of over a sixth of the L2 come at DRAM's rate; and the share of the bandwidth they get so.
-IN_TURN, IN_TURN_SHARE = 6.0, 0.90
+STAYS_TO, GONE_FROM = _FITTED.each("stays_to", "gone_from")
+# A serving stack runs other layers before a `linear` with the same weights: as many pass through the L2 in turn,
+# and their share of the bandwidth.
+IN_TURN, IN_TURN_SHARE = _FITTED.each("in_turn", "in_turn_share")
 # Part of the L2 up to which rows in flight stay there for their second read, and from which they are lost: of softmax
 # and layer norm on V100, L4 and A100.
-KEPT_TO, LOST_FROM = 0.35, 0.7
+KEPT_TO, LOST_FROM = _FITTED.each("kept_to", "lost_from")
 # A tile of r x c reads r + c elements for r c multiply-adds: its speed is 1 / (1 + edge (1 / r + 1 / c)).
-TILE_EDGE = 16.0
+TILE_EDGE = _FITTED.number("tile_edge")
 # Part of a link's datasheet bandwidth that collectives get: of NVLink and the like; and of PCIe two devices. More lose
 # the square root of their number: half-way between the L40S's host, which they share, and the Arc B60's, which lets all
 # send at once.
-FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = 1e11, 0.76, 0.65
+FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = (
+    1e11,
+    _FITTED.number("fast_link_share"),
+    _FITTED.number("slow_link_share"),
+)
 # Over NVLink, bytes that stay on their device, as part of one that is sent.
-KEPT_SHARE = 0.35
+KEPT_SHARE = _FITTED.number("kept_share")
 # A message that is cut into c chunks pays the wait of a chunk c times, yet overlaps them: at the best c seconds x of
 # bytes and w of waiting take x + w + 2 sqrt(x w) (Sanders, Speck and Traeff 2009); NCCL over NVLink this part of the
 # square root, over PCIe none.
-CHUNKS = 1.0
+CHUNKS = _FITTED.number("chunks")
 # Seconds of a message that the next waits for.
-HOP_S = 0.9e-6
+HOP_S = _FITTED.number("hop_s")
 
 # By code into OPS and DTYPES.
 BY_KIND = np.array([op.prior[:4] for op in OPS])

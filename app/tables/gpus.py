@@ -11,8 +11,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from app.coefficients import Coefficients
 from app.tables.architectures import GENERATION_OF, GENERATIONS, by_capability
 from app.tables.arrays import Floats
+
+_FITTED = Coefficients("physics")
 
 T = TypeVar("T")
 
@@ -73,8 +76,8 @@ TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # Fraction of the datasheet's DRAM bandwidth that streaming kernels reach, as measured: HBM on P100 to B200 (0.75 to
 # 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part,
 # and on the Arc Pro B60, which has none; older memories on the P4.
-_STREAMED_SHARES = {"HBM": 0.87, "GDDR7": 0.95, "GDDR6X": 0.94, "GDDR6": 0.80}
-_NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = 0.95, 0.77
+_STREAMED_SHARES = _FITTED.by_name("streamed_shares")
+_NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = _FITTED.each("no_error_correction_share", "other_memory_share")
 # Derived columns: the fraction above, the factor by which a product's tensor units are slower than its chip's
 # (GeForce, H20; 1 for most), 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0, and
 # the position in GENERATIONS, 0 of other GPUs.

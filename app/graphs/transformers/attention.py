@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from app.coefficients import Coefficients
 from app.graphs.transformers.architecture import Attention
 from app.graphs.transformers.row_writer import Flow, RowWriter
 
+_FITTED = Coefficients("networks")
+
 # Times that FlashAttention 1 takes of the second: 1.3 to 2.5 in Triton, 1.7 to 3.0 in CUDA (Dao 2023, section 4.1).
-_FIRST_FLASH = 1.8
+_FIRST_FLASH = _FITTED.number("first_flash")
 
 
 class Span(NamedTuple):

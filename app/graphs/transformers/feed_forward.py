@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from app.coefficients import Coefficients
 from app.graphs.roles import EXPERTS
 from app.graphs.run import spanned
 from app.graphs.transformers.architecture import Experts, FeedForward
@@ -20,8 +21,10 @@ from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 from app.ops.expert_load import BALANCED
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
+_FITTED = Coefficients("networks")
+
 # Exponent of the power law by which tokens of served requests spread over experts.
-SERVED_LOAD = 1.2
+SERVED_LOAD = _FITTED.number("served_load_exponent")
 # Format in which tokens are sent to experts of these formats, with which they are multiplied; the others' own.
 _DISPATCHED = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), "fp8")
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bands.groups import S_MEASURED, SUPPORT_OF_GROUP, operator_codes
+from app.coefficients import Coefficients
 from app.ops import OP_CODE
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Devices, Launches, devices_of
 from app.predictors.auto.kernels.kernel_costs import (
@@ -46,8 +47,10 @@ from app.tables.operator_runs import OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import MEASURED, Estimate, Predictions
 
-FLOOR_CHOICES = (0.6, 0.8, 1.0)
-TRAFFIC_CHOICES = (0.5, 0.65, 0.8)
+_FITTED = Coefficients("launches")
+
+FLOOR_CHOICES = _FITTED.numbers("floor_choices")
+TRAFFIC_CHOICES = _FITTED.numbers("traffic_choices")
 ANY = ""
 
 _KERNEL = OP_CODE["kernel"]

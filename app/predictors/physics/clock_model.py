@@ -15,33 +15,35 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.predictors.roofline import PIPES_OF_DTYPE
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import DTYPES
 
+_FITTED = Coefficients("physics")
+
 # Part of a pipe's peak that the best kernels reach: lanes; lanes since Hopper, whose kernels are those of the A100 with
 # half as many per SM (products of our H200 and H100 at their boost clock); and tensor units.
-LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = 0.962, 0.83, 0.908
+LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = _FITTED.each("lanes_cap", "hopper_lanes_cap", "tensor_cap")
 # Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.
-TENSOR_ENERGY_J, HALVING_SAVING = 1.01e-12, 1.26
+TENSOR_ENERGY_J, HALVING_SAVING = _FITTED.each("tensor_energy_j", "halving_saving")
 # Saving of tensor units since Hopper (the 4 nm class), and of lanes, which ran at the boost clock on our H200 and draw
 # as much at most by it; and energy of matrix units that compute in full FP32 (AMD), J.
-WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = 1.57, 4.0
-FP32_TENSOR_ENERGY_J = 12e-12
+WARP_GROUP_SAVING, WARP_GROUP_NODE_NM = _FITTED.number("warp_group_saving"), 4.0
+FP32_TENSOR_ENERGY_J = _FITTED.number("fp32_tensor_energy_j")
 # Energy at 1 V of an FP32 operation on lanes of the default node, J; it grows with the node to this exponent.
-LANES_ENERGY_J, NODE_EXPONENT = 14.4e-12, 0.22
+LANES_ENERGY_J, NODE_EXPONENT = _FITTED.each("lanes_energy_j", "node_exponent")
 _BITS = {"fp64": 64, "fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
-IDLE_SHARE = 0.2
-# Part of the board power that products draw on top of that: alone what is left, in a network more, since its other rows
-# draw less. Chosen on measured networks (docs/explanation/notebook.md); it is what keeps a step at the board power in
-# the mean that spends four fifths in products and draws 40 % in the rest.
-ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, 0.95
+IDLE_SHARE = _FITTED.number("idle_share")
+# Part of the board power that products draw on top of that: alone what is left, in a network more, since its other
+# rows draw less.
+ALONE_SHARE, NETWORK_SHARE = 1.0 - IDLE_SHARE, _FITTED.number("network_share")
 # Power of a board besides those shares when products on its lanes run alone, W: it matters on small cards.
-FIXED_W = 10.0
+FIXED_W = _FITTED.number("fixed_w")
 # Process node if the catalogue has none, that of 2020, the clock of nominal voltage there, and the lowest voltage.
-DEFAULT_NODE_NM, NOMINAL_HZ, LEAST_VOLTS = 7.0, 1.57e9, 0.6
+DEFAULT_NODE_NM, NOMINAL_HZ, LEAST_VOLTS = 7.0, _FITTED.number("nominal_hz"), _FITTED.number("least_volts")
 # Run states: products after products; a card that was idle; products between the other operators of a network.
 BUSY, COOL, IN_NETWORK = range(3)
 # Pipes in which FP16 operands are computed once converted.

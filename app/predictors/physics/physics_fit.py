@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
@@ -23,6 +24,8 @@ from app.predictors.physics.analytic_model import (
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats
 
+_FITTED = Coefficients("physics")
+
 FACTOR_NAMES = ("overhead", "least", "compute", "DRAM", "L2", "link")
 FACTORS = len(FACTOR_NAMES)
 _OVERHEAD, _LEAST, COMPUTE, DRAM, _L2, _LINK = range(FACTORS)
@@ -31,18 +34,18 @@ NEUTRAL = np.ones(FACTORS)
 OF_WORK = np.arange(FACTORS) >= COMPUTE
 # Weight of the priors, in rows, and of the additional DRAM prior, as a fraction of all rows. Operators that only stream
 # have no additional DRAM prior; the residual of others is not due to DRAM.
-_PRIOR_ROWS = 3.0
-_DRAM_PRIOR = 0.2
+_PRIOR_ROWS = _FITTED.number("prior_rows")
+_DRAM_PRIOR = _FITTED.number("dram_prior")
 # Weight of the penalty for a single bottleneck that exceeds the measured time. That is impossible, but trees would
 # compensate for it, and siblings with another memory or fewer SMs would be predicted wrongly.
-_EXCESS_WEIGHT = 3.0
+_EXCESS_WEIGHT = _FITTED.number("excess_weight")
 # Order of the line searches. Searched first, the shortest time and the overhead would absorb seconds of work.
 _ORDER = [DRAM, COMPUTE, _L2, _LINK, _LEAST, _OVERHEAD]
 MOST_ROWS = 1500
 # Bounds of the factors. The L2 prior is conservative; a slower L2 would stand in for DRAM, whose bandwidth differs
 # between siblings.
 LEAST_FACTORS = np.full(FACTORS, 1.0 / 30.0)
-MOST_FACTORS = np.array([30.0, 30.0, 30.0, 30.0, 1.0, 30.0])
+MOST_FACTORS = np.array(_FITTED.numbers("most_factors"))
 
 
 @compiled_per_row

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.engine.serving_hosts import times_of
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, with_host
@@ -14,13 +15,15 @@ from app.services.serving.load_figures import LoadFigures, load_figures
 from app.stacks.facts import HostTimes
 from app.tables.arrays import Floats
 
+_FITTED = Coefficients("serving")
+
 _SEED, _DRAWS, _FOLDS = 0, 220, 5
 # Loads that every draw is tried on, evenly spaced, and the best draws, which are tried on all.
 _TRIED, _FINALISTS = 60, 40
 # Of errors of the time to first token against those of the time per output token.
-_TTFT_WEIGHT = 0.5
+_TTFT_WEIGHT = _FITTED.number("ttft_weight")
 # Greatest error that counts, in log space: what is further off has another cause.
-_MOST = 0.5
+_MOST = _FITTED.number("largest_error")
 # Least and most of each time, drawn uniformly in log space between; with `_NONE` of the draws at zero.
 _RANGES = ((2e-5, 1.5e-3), (3e-6, 4e-5), (5e-3, 0.1), (5e-4, 2e-2), (2e-7, 1e-5), (1.0, 1.5))
 _LATENT = (2e-2, 0.2)

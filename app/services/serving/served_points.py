@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from app.bands.widths import MEASURED_LOAD, OTHER, Served
+from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.served_points import ServedPoint, ServedPoints
 from app.graphs.builtin import canonical_name
@@ -25,10 +26,12 @@ from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
+_FITTED = Coefficients("serving")
+
 # Fields of a workload that describe a load, not the deployment.
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
-NEAREST, _SHRINK = 4, 0.5
+NEAREST, _SHRINK = 4, _FITTED.number("shift_shrinkage")
 _shifts: SizedCache[float] = SizedCache(100_000)
 
 

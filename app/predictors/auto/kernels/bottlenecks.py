@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.launches.occupancy import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
@@ -25,15 +26,17 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
 
+_FITTED = Coefficients("launches")
+
 BOTTLENECKS = ("traffic", "latency", "issue", "arithmetic", "serial")
 
 # Share of the datasheet's DRAM bandwidth that a streaming kernel achieves, if no triad was measured:
 # BabelStream on P100, V100, A100 and GeForce cards achieves 0.85 to 0.93.
-STREAMING_SHARE = 0.88
+STREAMING_SHARE = _FITTED.number("streaming_share")
 # Share of the L2 port width that kernels achieve; L2 read micro-benchmarks on Volta to Hopper achieve 0.2 to 0.4.
-L2_SHARE = 0.25
+L2_SHARE = _FITTED.number("l2_share_of_kernels")
 # A working set stays in the L2 up to the first multiple of its size; none of it from the second on (LRU thrashes).
-L2_STAYS, L2_GONE = 1.1, 1.25
+L2_STAYS, L2_GONE = _FITTED.each("l2_stays", "l2_gone")
 # Traffic time of a launch that moves no bytes, seconds: negligible, but with a logarithm.
 NO_TRAFFIC_S = 1e-15
 

@@ -7,6 +7,7 @@ from typing import Self
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import Bottlenecks, bottlenecks
 from app.predictors.auto.kernels.transfer import (
@@ -21,16 +22,18 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 
+_FITTED = Coefficients("launches")
+
 # Costs of an unmeasured kernel, in cycles per lane operation (traffic: multiples of its streaming time). An L1 hit
 # takes some 30 cycles and an L2 hit some 200; an SM issues 4 warps of 32 lanes per cycle, one in four a lane operation;
 # a lane's loop takes some 4 instructions per step; an L2 slice retires about 32 atomics on one address per cycle.
-PRIOR_COST = np.array([1.1, 100.0, 1 / 32, 4.0, 1 / 32])
+PRIOR_COST = np.array(_FITTED.numbers("prior_cost"))
 # The mechanism is fitted to pairs of rows on two GPUs whose lane operations differ by at most this factor.
-MAX_SIZE_RATIO = 2.0
+MAX_SIZE_RATIO = _FITTED.number("largest_size_ratio")
 # A GPU's shortest time is its launch floor if at least this many rows are within this factor of it.
 _FLOOR_ROWS, _FLOOR_BAND = 3, 1.2
 # Ridge of the cost fit, as a share of the rows' weight: costs that the rows do not identify are shared.
-_RIDGE = 0.1
+_RIDGE = _FITTED.number("cost_ridge")
 _LANES, _MECHANISM = FIELD_INDEX["lane_operations"], FIELD_INDEX["mechanism"]
 # Most rows of one kernel that form pairs: the number of pairs grows with the square.
 _PAIRED_ROWS = 64

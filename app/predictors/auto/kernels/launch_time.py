@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.bands.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
+from app.coefficients import Coefficients
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import Devices, Launches, unit_times
 from app.predictors.auto.kernels.transfer import (
@@ -25,12 +26,14 @@ from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
 
+_FITTED = Coefficients("launches")
+
 # Measured work of at least this multiple of the launch floor fully corrects a kernel's fitted costs.
-TRUSTED_WORK = 6.0
+TRUSTED_WORK = _FITTED.number("trusted_work")
 # Weight of sources that are all of other kernels; the rest goes to the prior costs.
-RELATED_WEIGHT = 0.5
+RELATED_WEIGHT = _FITTED.number("related_weight")
 # Weight of the fitted costs of a trained kernel; the rest goes to sources of the same kernel, if any.
-FITTED_WEIGHT = 0.5
+FITTED_WEIGHT = _FITTED.number("fitted_weight")
 # Extrapolation distance, in log size, above which an answer has the interval of another GPU and another size: more than
 # 8 times, or less than an eighth of, every measured size.
 EXTRAPOLATED_LOG_SIZE = np.log(8.0)

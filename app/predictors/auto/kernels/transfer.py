@@ -11,34 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.kernel import MECHANISMS
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats
 
+_FITTED = Coefficients("launches")
+
 # Launch floor of an unmeasured GPU, seconds: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.
-FLOOR_S = 4e-6
+FLOOR_S = _FITTED.number("floor_s")
 # Longest launch floor; some drivers and systems take twice as long.
-LONGEST_FLOOR_S = 1e-5
+LONGEST_FLOOR_S = _FITTED.number("longest_floor_s")
 # Traffic becomes the bottleneck around `Shares.traffic` of the measured work, over this logistic width.
-TRAFFIC_WIDTH = 0.08
+TRAFFIC_WIDTH = _FITTED.number("traffic_width")
 # Prior of (latency, issue, arithmetic, serial) where traffic is not the bottleneck, by mechanism.
-MECHANISM_PRIOR = np.array(
-    [
-        [0.85, 0.10, 0.05, 1e-4],  # operands
-        [0.10, 0.60, 0.30, 1e-4],  # loops
-        [0.02, 0.10, 0.02, 0.86],  # serial
-    ]
-)
+MECHANISM_PRIOR = np.array(_FITTED.rows("mechanism_prior"))
 assert len(MECHANISM_PRIOR) == len(MECHANISMS)
 LEAST_PRIOR = 1e-4
 # Least share of the measured time that counts as work, whatever the launch floor.
-LEAST_WORK = 0.02
+LEAST_WORK = _FITTED.number("least_work")
 # Log-space standard deviation of a source's answer by its relation (app.bands.groups.GROUPS, the weakest
 # unused), and per unit of log distance in lane operations.
-SPREAD = np.array([0.03, 0.10, 0.20, 0.25, 0.60, 1.0])
-SPREAD_PER_LOG_SIZE = 0.3
+SPREAD = np.array(_FITTED.numbers("spread_of_relation"))
+SPREAD_PER_LOG_SIZE = _FITTED.number("spread_per_log_size")
 # Log-space standard deviation of one kernel's cost across GPUs under its true bottleneck.
-AGREEMENT_SPREAD = 0.2
+AGREEMENT_SPREAD = _FITTED.number("agreement_spread")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from app.bands.groups import (
     S_UNTRAINED,
     operator_codes,
 )
+from app.coefficients import Coefficients
 from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
 from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
@@ -39,12 +40,14 @@ from app.predictors.trees.sums import BLOCK, Thresholds, add_trees
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints, Singles
 
+_FITTED = Coefficients("learning")
+
 # Decay of corrections with the extrapolation distance, per factor of e.
-FADING = 0.1
+FADING = _FITTED.number("fading")
 # Growth of intervals with the extrapolation distance, per factor of e.
-STRETCH = 0.25
+STRETCH = _FITTED.number("stretch")
 # Relative difference of DRAM bytes up to which the L2s of two GPUs keep the same part of a row's data.
-SAME_TRAFFIC = 0.1
+SAME_TRAFFIC = _FITTED.number("same_traffic")
 
 _group_of = compiled(operator_codes)
 

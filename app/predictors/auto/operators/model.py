@@ -20,6 +20,7 @@ from app.bands.groups import (
     S_UNTRAINED,
     SUPPORT_OF_SITUATION,
 )
+from app.coefficients import Coefficients
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
@@ -51,6 +52,8 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import Estimate
 
+_FITTED = Coefficients("learning")
+
 # A GPU, its architecture keys for operators and for collectives, the slowed and the emulating GPUs (_gpu_model_row).
 RowKey = tuple[str, tuple[str, str], frozenset[str], frozenset[str]]
 # Factors [rows, FACTORS], models and weights [rows, MEMBERS], situation, tile, devices and library [rows, ...].
@@ -63,11 +66,10 @@ _UNTRAINED = ""
 # Most rows of GPUs that are kept.
 _MOST_ROWS = 1024
 
-# Most board power of slot-powered cards, and the part of their measured correction that is kept. Their clock on long
-# products depends on temperature, so measured rows show one state out of several: whole models on NeuSight's T4 and P4
-# ran up to 1.4 and 1.8 times as fast as products measured one by one, and half of the correction is best, however
-# products are launched (docs/reference/results.md, "In-sample figures"). Such an answer counts as calibrated.
-UNSTEADY_W, UNSTEADY_TRUST = 75.0, 0.5
+# Most board power of slot-powered cards, and the part of their measured correction that is kept. Their clock on
+# long products depends on temperature, so measured rows show one state out of several. Such an answer counts as
+# calibrated.
+UNSTEADY_W, UNSTEADY_TRUST = _FITTED.each("unsteady_w", "unsteady_trust")
 
 
 class Traced(NamedTuple):

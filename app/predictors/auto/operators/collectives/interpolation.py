@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.predictors.auto.operators.models.gaussian_process import matern
 from app.predictors.auto.operators.models.training_samples import samples
@@ -29,11 +30,17 @@ from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements, stacked
 from app.tables.ops import OpTable, concatenate
 
-# Standard deviations in log space, and lengths in the logarithm of bytes; chosen with configurations held out.
-LEVEL, SMOOTH, STEPS, DTYPE, NOISE = 3.0, 0.5, 0.1, 0.05, 0.04
-FAR, NEAR = 8.0, 0.8
+_FITTED = Coefficients("learning")
+
+# Standard deviations in log space, and lengths in the logarithm of bytes.
+LEVEL, SMOOTH, STEPS, DTYPE, NOISE = _FITTED.each(
+    "collective_level", "collective_smooth", "collective_steps", "collective_dtype", "collective_noise"
+)
+FAR, NEAR = _FITTED.each("collective_far", "collective_near")
 # Correlation of two operators: both rings, both rings of one round, one no ring; and of two libraries.
-RINGS, ONE_PASS, NO_RING, LIBRARIES = 0.5, 0.8, 0.2, 0.1
+RINGS, ONE_PASS, NO_RING, LIBRARIES = _FITTED.each(
+    "correlation_rings", "correlation_one_pass", "correlation_no_ring", "correlation_libraries"
+)
 # Most rows of a GPU, measured and interpolated; with more, its series hold sizes enough and are not interpolated.
 MOST = 1000
 

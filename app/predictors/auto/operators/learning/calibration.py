@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.predictors.auto.operators.models.gaussian_process import (
     CONSTANTS,
     LEAF,
@@ -32,8 +33,14 @@ from app.predictors.trees.boosted import Trees
 from app.predictors.trees.sums import LEAVES
 from app.tables.arrays import Floats, Singles
 
-# Candidates of the smooth part's length, amplitude and noise; chosen one at a time by the marginal likelihood.
-LENGTHS, AMPLITUDES, NOISES = (1.0, 2.0, 4.0), (0.1, 0.2, 0.4, 0.8), (0.03, 0.06, 0.12)
+_FITTED = Coefficients("learning")
+
+# Candidates of the smooth part's length, amplitude and noise.
+LENGTHS, AMPLITUDES, NOISES = (
+    _FITTED.numbers("smooth_lengths"),
+    _FITTED.numbers("smooth_amplitudes"),
+    _FITTED.numbers("smooth_noises"),
+)
 _MIDDLE = Rest(LENGTHS[1], AMPLITUDES[1], NOISES[1])
 _ROUNDS = 2
 # Gauss-Newton steps, most shortenings of a step, and the factor of each.
@@ -41,9 +48,9 @@ _STEPS, _SHORTENINGS, _SHORTER = 4, 5, 0.4
 _ENOUGH = 1e-3
 # Targets are clipped to this many standard deviations from their leave-one-out prediction, at least to this log ratio;
 # and how often.
-_SURPRISE, _LEAST_SURPRISE, _CLIPPINGS = 2.0, 0.3, 2
+_SURPRISE, _LEAST_SURPRISE, _CLIPPINGS = _FITTED.number("surprise"), _FITTED.number("least_surprise"), 2
 # The same where a library chooses among algorithms: many rows ran another than the quickest.
-_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = 1.0, 0.1
+_SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = _FITTED.each("surprise_of_choice", "least_surprise_of_choice")
 # Parts of the correction that may be served. The standard deviations are those between any two GPUs, so that the rows
 # of one which others predict well would change its answers too much.
 _PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)

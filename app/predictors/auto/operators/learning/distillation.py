@@ -11,16 +11,24 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.predictors.trees.boosted import Growth, Trees, boosted
 from app.tables.arrays import Floats, Singles
 
+_FITTED = Coefficients("learning")
+
 # Random trees, their least rows per leaf, the part of features tried at each split, and their weight in the ensemble.
-RANDOM_TREES, LEAF_ROWS, RANDOM_FEATURES, SHARE = 60, 2, 0.6, 0.4
+RANDOM_TREES, LEAF_ROWS, RANDOM_FEATURES, SHARE = (
+    60,
+    2,
+    _FITTED.number("random_features"),
+    _FITTED.number("random_share"),
+)
 # Logarithms of m, n and k among the features, and how often they are repeated for the random trees: they interpolate
 # between two sizes, where other features jump.
 SIZES, REPEATS = slice(2, 5), 4
 # Largest log ratio by which a row is weighted.
-_STEEPEST = 0.7
+_STEEPEST = _FITTED.number("steepest_distilled")
 
 
 def distilled(features: Singles, target: Floats, grown: Trees, growth: Growth, blank: Singles) -> Trees:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.bands.groups import S_UNSEEN
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
@@ -41,20 +42,22 @@ from app.predictors.trees.boosted import NO_TREES, Growth, boosted
 from app.predictors.trees.growing import STEPS
 from app.tables.arrays import Floats, Ints
 
+_FITTED = Coefficients("learning")
+
 # Least rows of a GPU for a model of its own; with fewer it corrects another.
 ENOUGH = 400
 # Rows per tree, the same of eager rows, and the bounds of the number of trees, also by `few_configurations`.
 ROWS_PER_TREE, EAGER_ROWS_PER_TREE, LEAST_TREES, MOST_TREES = 4, 8, 80, {False: 4000, True: 2000}
-# Share of features per tree of a GPU's own model: chosen on held-out configurations and sizes.
-OWN_FEATURES = 0.7
-# How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no feature
-# tells, would draw the mean of their neighbours to them. Of eager rows squared error does better, in whole models of
-# GPUs left out (docs/explanation/notebook.md). A GPU's own trees end at a tenth of it, near the median of rows alike:
-# where a clock or a kernel changes by turns, times gather in two places, and their mean lies in neither.
-CLEAR, SETTLES = 0.1, 0.1
+# Share of features per tree of a GPU's own model.
+OWN_FEATURES = _FITTED.number("own_features")
+# How far off, in log space, a row of CUDA graphs pulls trees in proportion: throttled runs, and kernels that no
+# feature tells, would draw the mean of their neighbours to them. A GPU's own trees end at a tenth of it, near the
+# median of rows alike: where a clock or a kernel changes by turns, times gather in two places, and their mean lies in
+# neither.
+CLEAR, SETTLES = _FITTED.each("clear", "settles")
 # Over these trees the learning rate rises from 0.3 to 1.7 of its mean, which costs nothing and is worth twice the trees
 # (docs/explanation/notebook.md).
-RISES = 0.7
+RISES = _FITTED.number("rises")
 # Rows of graphs also count by their relative error, which is what answers are judged by: where times gather in two
 # places, the shorter is the better answer, also if it is somewhat rarer.
 _OWN_EAGER = Growth(LEAST_TREES, features=OWN_FEATURES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.predictors.auto.operators.learning.fitting import TRIAL_ROWS
 from app.predictors.auto.operators.models.per_operator import Cell
@@ -19,8 +20,10 @@ from app.predictors.priors import TILES_OF_KIND
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 
+_FITTED = Coefficients("learning")
+
 # Least rows of a GPU to choose from, and the largest ratio of the deviation with the new tile to that with the old one.
-LEAST_ROWS, BETTER = 16, 0.8
+LEAST_ROWS, BETTER = 16, _FITTED.number("better_tile")
 
 
 def tiles(kind: int) -> range:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.predictors.auto.operators.models.trend import NO_TREND, PRESENT, Axes, Trend
 from app.tables.arrays import Floats, Singles
+
+_FITTED = Coefficients("learning")
 
 # Least rows of a class with constants of its own.
 _LEAST_ROWS = 30
 # Rounds of least squares in which rows count less the further off they are in log space, from _CLEAR on: throttled
 # runs, and kernels that no part tells.
-_ROUNDS, _CLEAR = 6, 0.03
+_ROUNDS, _CLEAR = 6, _FITTED.number("trend_clear")
 # How much the constants are shrunk, per row: parts that grow together share what is theirs.
-_SHRINKAGE = 1e-4
+_SHRINKAGE = _FITTED.number("trend_shrinkage")
 # Least share of a time that a sum of parts has, of which there is a logarithm.
 _LEAST_SHARE = 1e-9
 

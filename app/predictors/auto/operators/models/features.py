@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.ops.base import no_products
 from app.ops.figures import Products
@@ -41,6 +42,8 @@ from app.tables.arrays import Floats, Singles
 from app.tables.gpus import COLUMN_INDEX
 from app.tables.ops import OpTable
 
+_FITTED = Coefficients("learning")
+
 _PRODUCT_FEATURES = 11
 SHAPE_FEATURES = 27
 _TILES = len(CANDIDATES)
@@ -62,7 +65,7 @@ LOG_TIME, PARTS = SHAPE_FEATURES + 2, SHAPE_FEATURES + 10
 # An amount in place of 0, of which there is a logarithm.
 _NO_PART = 1e-3
 # Concurrent blocks per SM of kernels that loop over keys.
-_BLOCKS_OF_SM = 2.0
+_BLOCKS_OF_SM = _FITTED.number("blocks_of_sm")
 _SMS, _L2, _GENERATION = (COLUMN_INDEX[name] for name in ("sm_count", "l2_bytes", "generation"))
 # Bound of the logarithms of times and ratios.
 _LARGEST_LOG = 12.0

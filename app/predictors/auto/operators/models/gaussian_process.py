@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops import OPS
 from app.predictors.auto.operators.models.features import (
     EAGER,
@@ -35,21 +36,23 @@ from app.predictors.trees.sums import LEAVES
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bytes, Floats, Ints, Singles
 
+_FITTED = Coefficients("learning")
+
 # Standard deviations in log space between GPUs: of the offset; of the constants of overhead, least time, compute, DRAM,
 # L2 and link; of the multiple of the trees; of the term shared by rows in the same leaves.
-OFFSET = 0.3
-CONSTANTS = np.array([0.5, 0.5, 0.5, 0.3, 0.3, 0.5])
-STRENGTH, LEAF = 0.5, 0.3
+OFFSET = _FITTED.number("between_gpus_offset")
+CONSTANTS = np.array(_FITTED.numbers("between_gpus_constants"))
+STRENGTH, LEAF = _FITTED.each("between_gpus_strength", "between_gpus_leaf")
 # Columns beside an operator's own sizes that the smooth rest depends on.
 BALANCES = np.array([MEMORY_BALANCE, LAUNCH_BALANCE, WAVES])
 # A library chooses its kernel by the size of one product, whatever the batch. So rows that differ only in their batch,
 # and with it in waves and in work over launch cost, have similar residuals.
-_BATCH_STRETCH = 0.1
+_BATCH_STRETCH = _FITTED.number("batch_stretch")
 # With few rows of a collective, similarity is by the link's fraction of the time more than by bytes: the wiring of so
 # many devices is the same for all messages. Stretch of that fraction, which replaces BALANCES, and of the bytes.
-_LINK_STRETCH, _BYTES_STRETCH = 1.5, 0.6
+_LINK_STRETCH, _BYTES_STRETCH = _FITTED.each("link_stretch", "bytes_stretch")
 # Stretch of the launch mode and of the serving stack: kernels of one say little of another's.
-_APART = 4.0
+_APART = _FITTED.number("stack_stretch")
 # Step in log space of the finite differences of `dependence`.
 _STEP = 0.05
 # Similarity of two leaves of a tree, by the number of levels at which they differ.
@@ -67,7 +70,7 @@ class Rest(NamedTuple):
 # Prior before any row is measured; the noise includes the error of predicting a row by its neighbour.
 EXPECTED = Rest(1.5, 0.3, 0.25)
 # Noise of an operator for which a library chooses among algorithms: a row then predicts its neighbours worse.
-_CHOICE_NOISE = 0.6
+_CHOICE_NOISE = _FITTED.number("choice_noise")
 
 
 @cache
