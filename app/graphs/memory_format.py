@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.graphs.batched import same_in_all, work_of_rows
 from app.graphs.inserted_rows import with_column
 from app.graphs.run import Run
@@ -19,10 +20,14 @@ from app.ops import OP_CODE, OPS
 from app.ops.images import CHANNELS_LAST, plane
 from app.tables.workload import Workload
 
+_FITTED = Coefficients("networks")
+
 _OF_IMAGES = np.array([CHANNELS_LAST.name in op.fields for op in OPS])
 # Time of convolutions with channels last, of that with channels first, as torch._inductor has it: of several groups, of
 # windows from many channels to few, of few channels, and others; and what few channels are.
-_GROUPED, _NARROWING, _SMALL, _OTHER = 1.358, 0.725, 0.783, 0.823
+_GROUPED, _NARROWING, _SMALL, _OTHER = _FITTED.each(
+    "channels_last_grouped", "channels_last_narrowing", "channels_last_small", "channels_last_other"
+)
 _FEW = 64.0
 
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.graphs.batched import by_row
 from app.graphs.run import Run
 from app.ops import OP_CODE, OPS
@@ -28,6 +29,8 @@ from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OUTPUT_BYTES, OpTable
 from app.tables.predictions import COMPUTE
 from app.tables.workload import FORWARD, Workload
+
+_FITTED = Coefficients("steps")
 
 Stage: TypeAlias = Literal["row", "launch", "host", "step"]
 # Hosts, and copies from their memory, may be that many times as fast, or as slow.
@@ -89,8 +92,8 @@ class Correction(NamedTuple):
 # (flash_attn 2.7, static_switch.h).
 _ATTENTION, _SIXTEEN_BITS = OP_CODE["attention_prefill"], [DTYPE_CODE[name] for name in ("fp16", "bf16")]
 _KEYS = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
-_OF_64 = np.array([333.0, 392.0, 460.0, 476.0, 496.0, 497.0]) / np.array([282.0, 306.0, 318.0, 321.0, 322.0, 324.0])
-_OF_128 = np.array([467.0, 565.0, 625.0, 638.0, 646.0, 648.0]) / np.array([309.0, 350.0, 362.0, 368.0, 370.0, 370.0])
+_OF_64 = np.array(_FITTED.numbers("third_flash_64")) / np.array(_FITTED.numbers("second_flash_64"))
+_OF_128 = np.array(_FITTED.numbers("third_flash_128")) / np.array(_FITTED.numbers("second_flash_128"))
 _KERNEL_STEP = 32.0
 
 
@@ -157,7 +160,7 @@ def _single_loads(subject: Subject) -> Floats:
 # to 21.9, 21.4, 21.2 and 20.5 % (26.7 without); at 1.15 Megatron-Bridge is at its limit of 8. With attention too the
 # best sum is 22.6. Steps of serving stacks are left as they are: what else they take was fitted to whole served loads.
 # So are convolutions before Ampere and on cards without HBM, whose rate was set on whole networks.
-STEADY = 1.12
+STEADY = _FITTED.number("steady_products")
 _PRODUCTS = [OP_CODE[name] for name in ("linear", "bmm", "moe", "conv2d")]
 # (number format, pipe of tensor units that multiplies it)
 _TENSOR_PIPES = tuple(
@@ -186,7 +189,7 @@ def _is_busy_product(subject: Subject) -> Bools:
 # Collectives of Intel's GPUs under the first vLLM that ran there: the host waits for each, and launches the next.
 # oneCCL of 2024 took 0.6 ms of a step per all-reduce on two devices and 1.0 ms on four, of messages of 8 kB to 512 kB
 # alike. Fitted to Llama-2-7b on Max 1550 in LLM-Inference-Bench (BSD-3), at batch 1. Seconds, and seconds per device.
-_COLLECTIVE_S, _COLLECTIVE_DEVICE_S = 0.2e-3, 0.2e-3
+_COLLECTIVE_S, _COLLECTIVE_DEVICE_S = _FITTED.each("host_collective_s", "host_collective_device_s")
 
 
 def _waits_for_collectives(subject: Subject) -> Bools:
@@ -207,7 +210,7 @@ def _host_collective_s(subject: Subject) -> Floats:
 # another without it. Seconds of each kernel that are saved: the best of 0 to 1.25 in steps of 0.25 on InferenceX's
 # closed loops under TensorRT-LLM; without each of the three models 0.5 or 0.75 is. Of a short kernel half of its time
 # is left.
-_SAVED_S, _LEAST_LEFT = 0.75e-6, 0.5
+_SAVED_S, _LEAST_LEFT = _FITTED.each("early_launch_saved_s", "early_launch_least_left")
 
 
 def _launches_early(subject: Subject) -> Bools:
@@ -223,7 +226,7 @@ def _early_launch(subject: Subject) -> Floats:
 # How much longer the slowest of several equal devices takes, which synchronous training waits for. Standard deviation
 # of the speed of equal GPUs: Sinha et al. (SC 2022) find those of a cluster 8 % apart on average, taken for two
 # standard deviations either way. Measured times of collectives, and of networks, have waited for all devices already.
-_DEVICE_SPREAD = 0.02
+_DEVICE_SPREAD = _FITTED.number("spread_of_gpus")
 _TOGETHER = SENDS | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
 
 
@@ -248,8 +251,8 @@ def _has_stragglers(subject: Subject) -> Bools:
 # (docs/explanation/notebook.md).
 _MIB = 2.0**20
 _LARGE_BYTES, _SMALL_BYTES, _SHARED_BYTES, _SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB
-SEGMENT_S, HIP_SEGMENT_S = 0.45e-3, 0.25e-3
-FULL_FROM, FULL_S = 0.8, 0.57
+SEGMENT_S, HIP_SEGMENT_S = _FITTED.each("cuda_segment_s", "hip_segment_s")
+FULL_FROM, FULL_S = _FITTED.each("memory_full_from", "freeing_s")
 
 
 def _allocates(subject: Subject) -> Bools:
@@ -300,7 +303,7 @@ def _engine_host_s(subject: Subject) -> Floats:
 # copies attain: pinned memory 5 to 6 of 8 GB/s over PCIe 2 and 11 of 15.75 GB/s over PCIe 3 ("How to Optimize Data
 # Transfers in CUDA C/C++", NVIDIA 2012); pageable memory about half of that, as the driver copies it to pinned memory
 # first. Bytes of a token's id, and colours of a pixel.
-_COPY_SHARES = {"pageable": 0.4, "pinned": 0.7}
+_COPY_SHARES = _FITTED.by_name("input_copy_shares")
 _TOKEN_BYTES, _COLOURS = 8.0, 3.0
 
 

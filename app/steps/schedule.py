@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.graphs.batched import by_row
 from app.graphs.run import Run
 from app.ops import OP_CODE
@@ -44,6 +45,8 @@ from app.predictors.priors import SENDS
 from app.steps.stages import stage_repeats
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import BACKWARD, FORWARD, PHASES, UPDATE, Workload
+
+_FITTED = Coefficients("steps")
 
 NEVER = -np.inf
 
@@ -179,7 +182,7 @@ STEP_PHASES = (*PHASES, "communication")
 _GATHER = OP_CODE["all_gather"]
 
 # PyTorch eager: the gap between consecutive kernels, seconds. In a captured CUDA graph measured rows include the gaps.
-EAGER_GAP_S = 3e-6
+EAGER_GAP_S = _FITTED.number("eager_gap_s")
 # Half-width of the host time's interval in log space: a slow host, or one with much Python, takes five times as long.
 # Users report 10 to 45 us per kernel of small networks (pytorch/benchmark 706, sam2 768).
 EAGER_HOST_SPREAD = 1.6
