@@ -10,6 +10,7 @@ import numpy as np
 from app.ops import OPS
 from app.ops.alignment import Alignment, alignment_of, misaligned_clocks
 from app.ops.attention_tiles import fill_tiles
+from app.ops.base import no_products, nothing_handed, one_launch
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
@@ -115,7 +116,7 @@ class OperatorFeatures(NamedTuple):
 
 def products_of(kinds: list[Kind]) -> list[Products | None]:
     """Return the matrix products of each family's rows; None for families without."""
-    return [kind.op.products(kind.table) for kind in kinds]
+    return [None if kind.op.products is no_products else kind.op.products(kind.table) for kind in kinds]
 
 
 def _grid(kind: Kind, load: Alignment | None, products: Products) -> Grid:
@@ -172,11 +173,11 @@ def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats])
 
 
 def _launches(kind: Kind) -> Floats:
-    return kind.op.launches(kind.table)
+    return np.ones(kind.table.kind.size) if kind.op.launches is one_launch else kind.op.launches(kind.table)
 
 
 def _handed(kind: Kind) -> Floats:
-    return kind.op.handed(kind.table)
+    return np.zeros(kind.table.kind.size) if kind.op.handed is nothing_handed else kind.op.handed(kind.table)
 
 
 def _relaid(nothing: Floats, kinds: list[Kind]) -> Floats:
@@ -199,7 +200,8 @@ def _between(kind: Kind) -> Floats:
     if kind.op.quantised is None or kind.op.weights is None:
         return np.zeros(table.kind.size)
     weights: Floats = kind.op.weights(table) * _IN_TURN_BYTES[table.dtype]
-    return weights * ~(table.column("eager") > 0.0)
+    between: Floats = weights * ~(table.dims[table.fields["eager"]] > 0.0)
+    return between
 
 
 def _rereads(nothing: Floats, kinds: list[Kind]) -> Rereads:
