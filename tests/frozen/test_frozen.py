@@ -12,7 +12,7 @@ from app.main import create_app
 from tests.frozen.answers import FILE, Answers, collect
 from tests.frozen.differences import differences
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
