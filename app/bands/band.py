@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from app.tables.arrays import Floats
+from app.tables.arrays import Bools, Floats
 
 # The coverage that half-widths are given at.
 COVERAGE = 0.8
@@ -67,7 +67,7 @@ class Band(Generic[Width]):
         scale = width_at(coverage)
         return middle * np.exp(-scale * self.below), middle * np.exp(scale * self.above)
 
-    def widened(self, other: Band[Width]) -> Band[Width]:
+    def widened(self, other: Band[Width] | Band[float]) -> Band[Width]:
         """Return the band of the product of two figures whose errors are independent."""
         return Band(np.hypot(self.below, other.below), np.hypot(self.above, other.above))
 
@@ -78,6 +78,18 @@ class Band(Generic[Width]):
     def narrower(self, other: Band[Width]) -> Band[Width]:
         """Return what two intervals around one middle have in common."""
         return Band(np.minimum(self.below, other.below), np.minimum(self.above, other.above))
+
+    def wider(self, other: Band[Width]) -> Band[Width]:
+        """Return what two intervals around one middle cover together."""
+        return Band(np.maximum(self.below, other.below), np.maximum(self.above, other.above))
+
+    def replaced(self: Band[Floats], where: Bools, other: Band[float] | Band[Floats]) -> Band[Floats]:
+        """Return the band with another one where `where` is true."""
+        return Band(np.where(where, other.below, self.below), np.where(where, other.above, self.above))
+
+    def filled(self, shape: tuple[int, ...]) -> Band[Floats]:
+        """Return the band in every place of arrays of this shape."""
+        return Band(np.full(shape, self.below), np.full(shape, self.above))
 
     def inverse(self) -> Band[Width]:
         """Return the band of the inverse of the figure."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.bands.band import COVERAGE, width_at
+from app.bands.band import width_at
 from app.bands.groups import OPERATOR_GROUPS, SITUATIONS, situations_of
 from app.coefficients import Coefficients
 from app.ops import OPS
@@ -37,7 +37,7 @@ def prior_offsets(coverage: float) -> Floats:
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 
-def network_widths(group: Ints, coverage: float = COVERAGE) -> Floats:
-    """Return the half-widths in log space that rows of these groups share in a network, in the shape of `group`."""
-    widths: Floats = width_at(coverage) * _NETWORK_OF_SITUATION[situations_of(group)]
+def network_widths(group: Ints) -> Floats:
+    """Return the half-widths in log space at COVERAGE that rows of these groups share in a network, shaped as they."""
+    widths: Floats = _NETWORK_OF_SITUATION[situations_of(group)]
     return widths

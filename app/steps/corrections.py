@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from app.bands.band import Band
+from app.bands.widths import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY
 from app.coefficients import Coefficients
 from app.graphs.batched import by_row
 from app.graphs.run import Run
@@ -33,8 +35,6 @@ from app.tables.workload import FORWARD, Workload
 _FITTED = Coefficients("steps")
 
 Stage: TypeAlias = Literal["row", "launch", "host", "step"]
-# Hosts, and copies from their memory, may be that many times as fast, or as slow.
-HOST_SPREAD = 1.6
 
 
 class Subject(NamedTuple):
@@ -66,7 +66,7 @@ class Correction(NamedTuple):
 
     where        bool, where it applies
     coefficient  the number that it was fitted or chosen by; None where it follows from figures of others
-    spread       added seconds may be that many times as short, or as long
+    band         of the added seconds
     """
 
     name: str
@@ -75,7 +75,7 @@ class Correction(NamedTuple):
     factor: Figure | None = None
     added_s: Figure | None = None
     coefficient: float | None = None
-    spread: float = 1.0
+    band: Band[float] = Band(0.0, 0.0)
 
     def figure(self, subject: Subject) -> Floats | None:
         """Return the factors, or the seconds that are added; None where it applies nowhere."""
@@ -340,7 +340,7 @@ CORRECTIONS = (
         _waits_for_collectives,
         added_s=_host_collective_s,
         coefficient=_COLLECTIVE_S,
-        spread=HOST_SPREAD,
+        band=HOST_COLLECTIVE,
     ),
     Correction("early_launch", "row", _launches_early, _early_launch, coefficient=_SAVED_S),
     Correction(
@@ -352,8 +352,8 @@ CORRECTIONS = (
     ),
     Correction("allocator_segments", "host", _allocates, added_s=_segment_s, coefficient=SEGMENT_S),
     Correction("allocator_freeing", "launch", _allocates, added_s=_freeing_s, coefficient=FULL_S),
-    Correction("engine_host", "step", _waits_for_engine, added_s=_engine_host_s, spread=HOST_SPREAD),
-    Correction("input_copy", "step", _copies_input, added_s=_input_copy_s, spread=HOST_SPREAD),
+    Correction("engine_host", "step", _waits_for_engine, added_s=_engine_host_s, band=HOST_WAIT),
+    Correction("input_copy", "step", _copies_input, added_s=_input_copy_s, band=INPUT_COPY),
 )
 
 

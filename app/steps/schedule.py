@@ -183,9 +183,6 @@ _GATHER = OP_CODE["all_gather"]
 
 # PyTorch eager: the gap between consecutive kernels, seconds. In a captured CUDA graph measured rows include the gaps.
 EAGER_GAP_S = _FITTED.number("eager_gap_s")
-# Half-width of the host time's interval in log space: a slow host, or one with much Python, takes five times as long.
-# Users report 10 to 45 us per kernel of small networks (pytorch/benchmark 706, sam2 768).
-EAGER_HOST_SPREAD = 1.6
 
 
 class Schedule(NamedTuple):

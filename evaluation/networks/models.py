@@ -114,7 +114,8 @@ def predicted_models(fitted: Fitted, runs: Sequence[Measured], data: NeuSightDat
         query = StepQuery(engine, data.gpus, targets, fitted.predictor.name, COVERAGE)
         step = time_step(query, rows, run, launched=True)
         for k, measured in enumerate(here):
-            seconds = (step.low_s[k], step.done.step_s[k], step.high_s[k])
+            low, high = step.ends(COVERAGE)
+            seconds = (low[k], step.done.step_s[k], high[k])
             yield _cell(measured, seconds, step.done.phases_s[[FORWARD, BACKWARD], k], data)
 
 

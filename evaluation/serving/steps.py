@@ -107,7 +107,7 @@ def _step_s(point: Point, engine: Engine, query: _Query) -> Floats:
         time_step(of_gpu, prepare(network, each), each, launched=False)
         for each in (run, replace(run, release=plain_release()))
     )
-    ends = (by_stack.done.step_s, by_stack.low_s, by_stack.high_s, by_modules.done.step_s)
+    ends = (by_stack.done.step_s, *by_stack.ends(COVERAGE), by_modules.done.step_s)
     return np.array([float(end[0]) for end in ends])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from app.bands.band import COVERAGE
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.graphs.run import Run
@@ -22,7 +24,7 @@ from app.services.operators.explanations import explanations
 from app.steps.networks import Prepared, rows_per_step
 from app.steps.predict_rows import OperatorQuery
 from app.steps.stages import stage_transfer
-from app.steps.timing import Step
+from app.steps.timing import Step, StepQuery, time_rows
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
@@ -53,7 +55,7 @@ _LEAST_S = 1e-30
 _COMMUNICATION = 3  # of phases_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NetworkAnswer:
     """A network timed on GPU rows `targets`; `notes` are warnings for all GPUs.
 
@@ -82,10 +84,20 @@ class NetworkAnswer:
         """How often each row runs in a whole step over all pipeline stages, float64 [n]."""
         return rows_per_step(self.rows, self.run)
 
-    def part(self, k: int) -> Predictions:
-        """Return the predictions of the distinct rows on target k."""
+    @cached_property
+    def at_coverage(self) -> Predictions:
+        """The predictions of the distinct rows on all targets, with intervals at the request's coverage."""
+        predictor, coverage = self.request.predictor, self.request.coverage
+        if coverage == COVERAGE:
+            return self.step.answer
+        return time_rows(
+            StepQuery(self.engine, self.table, self.targets, predictor, coverage), self.rows, self.run
+        ).answer
+
+    def part(self, k: int, of: Predictions | None = None) -> Predictions:
+        """Return the predictions of the distinct rows on target k, those of the step without others."""
         u = len(self.rows.distinct.table)
-        columns = (getattr(self.step.answer, name) for name in Predictions.__dataclass_fields__)
+        columns = (getattr(of or self.step.answer, name) for name in Predictions.__dataclass_fields__)
         return Predictions(*(column[k * u : k * u + u] for column in columns))
 
 
@@ -94,7 +106,7 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
     target, run, request = network.targets[k], network.run, network.request
     spec, part = network.gpus.spec(target), network.part(k)
     step_s = float(network.step.done.step_s[k])
-    low, high = (float(end[k]) * 1e3 for end in (network.step.low_s, network.step.high_s))
+    low, high = (float(end[k]) * 1e3 for end in network.step.ends(request.coverage))
     seconds = network.step.done.rows_s[:, k]
     unanswered = int((~part.answered).sum())
     name = ROOFLINE if unanswered == len(part.answered) else request.predictor
@@ -134,7 +146,7 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
         shares,
         texts(warnings),
         warnings,
-        _details(network, target, part) if request.detail else None,
+        _details(network, k) if request.detail else None,
         devices=run.parallelism.devices,
         phases_ms=Phases(*(network.step.done.phases_s[:, k] * 1e3).tolist()),
         throughput_per_s=run.batch / step_s,
@@ -185,12 +197,13 @@ def _support(support: Ints, seconds: Floats) -> int:
     return int(np.searchsorted(time, KNOWN_SHARE * time[-1]))
 
 
-def _details(answer: NetworkAnswer, target: int, part: Predictions) -> list[OperatorRow]:
+def _details(answer: NetworkAnswer, k: int) -> list[OperatorRow]:
     """Return one line per distinct row and phase, in order, for all its repetitions in the step together."""
+    target, part = answer.targets[k], answer.part(k, answer.at_coverage)
     rows, table = answer.rows, answer.rows.distinct.table
     request, network = answer.request, answer.run.parallelism.network_bytes_per_s
     query = OperatorQuery(answer.engine, table, answer.table, request.predictor, request.coverage, network)
-    longer = answer.step.longer.reshape(-1, len(table))[answer.targets.index(target)]
+    longer = answer.step.longer.reshape(-1, len(table))[k]
     explanation = explanations(query, target, part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from app.bands.band import COVERAGE, Band, sum_correlated
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
@@ -63,7 +64,7 @@ def partition_network(
         message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
         raise _refused(("workload",), message)
     launched = run.release.eager
-    query = StepQuery(engine, gpus, targets, predict_request.predictor, predict_request.coverage)
+    query = StepQuery(engine, gpus, targets, predict_request.predictor)
     step = time_step(query, ready, run, launched=launched)
     links = _links(request, rows, targets)
     link_s = _link_s(units, links.bytes_per_s, request.link_latency_ms * 1e-3)
@@ -71,11 +72,10 @@ def partition_network(
     best = partition(
         units, _unit_s(ready, units, step, run.release.eager_host_s * launched), link_s, capacity, RESERVE_BYTES
     )
-    spread = np.stack([step.low_s, step.high_s]) / step.done.step_s
     answering = AnsweredBy(predict_request.predictor, engine.version_of(predict_request.predictor, rows.id(targets[0])))
     notes = _notes(rows, targets, predict_request.predictor, step, best, links.over_slot)
     stages = _stages(
-        ready, units, best, link_s, spread, predict_request.coverage, [rows.spec(target).id for target in targets]
+        ready, units, best, link_s, step.band, predict_request.coverage, [rows.spec(target).id for target in targets]
     )
     return PartitionResponse(
         _cut(best, stages, float(run.batch), predict_request.coverage, answering, notes),
@@ -159,14 +159,22 @@ def _link_s(units: Units, links: Floats, latency_s: float) -> Floats:
 
 
 def _stages(
-    ready: Prepared, units: Units, best: Partition, link_s: Floats, spread: Floats, coverage: float, ids: list[str]
+    ready: Prepared,
+    units: Units,
+    best: Partition,
+    link_s: Floats,
+    band: Band[Floats],
+    coverage: float,
+    ids: list[str],
 ) -> list[Stage]:
+    """Return the stages; each takes as much longer or less than the whole step would on its GPU, its transfer aside."""
     names = _names(ready, units)
     stages = []
     for s, gpu in enumerate(ids):
         first, last = int(best.first[s]), int(best.first[s + 1]) - 1
         latency, transfer = float(best.stage_s[s]) * 1e3, float(link_s[first, s]) * 1e3
-        low, high = ((latency - transfer) * spread[:, s] + transfer).tolist()
+        computed = Band(float(band.below[s]), float(band.above[s]))
+        of_stage = sum_correlated([(latency - transfer, computed), (transfer, Band(0.0, 0.0))])
         stages.append(
             Stage(
                 gpu,
@@ -175,7 +183,7 @@ def _stages(
                 names[first],
                 names[last],
                 latency,
-                Interval(low, high, coverage),
+                Interval.of(latency, of_stage, coverage),
                 transfer,
                 float(units.sent_bytes[last]) if s + 1 < len(ids) else 0.0,
                 MemoryUse(float(best.bytes[s]), float(best.capacity_bytes[s]), bool(best.fits[s])),
@@ -197,11 +205,12 @@ def _cut(
     best: Partition, stages: list[Stage], batch: float, coverage: float, answered: AnsweredBy, notes: list[CodedWarning]
 ) -> Cut:
     slowest = stages[int(best.stage_s.argmax())]
-    low, high = (max(getattr(stage.interval_ms, end) for stage in stages) for end in ("low", "high"))
+    at_80 = [stage.interval_ms.band(stage.latency_ms).ends(stage.latency_ms, COVERAGE) for stage in stages]
+    low, high = (max(ends) for ends in zip(*at_80, strict=True))
     return Cut(
         stages,
         slowest.latency_ms,
-        Interval(low, high, coverage),
+        Interval.of(slowest.latency_ms, Band.of(slowest.latency_ms, low, high), coverage),
         best.latency_s * 1e3,
         batch / best.bottleneck_s,
         bool(best.fits.all()),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app.bands.band import COVERAGE, Band
 from app.bands.groups import EXACT
 from app.bands.widths import OTHER
 from app.engine.engine import Engine
@@ -82,7 +83,7 @@ def predict_network(
     key = network_key(network, run, launched=launched)
     step = _with_measured(time_step(query, ready, run, launched=launched), engine, key, rows, targets, request)
     if (assumption := run_assumption(run)) is not None:
-        step = step.widened(OTHER[assumption.other].token.above, request.coverage)
+        step = step.widened(OTHER[assumption.other].token)
     answer = NetworkAnswer(
         engine,
         rows,
@@ -114,8 +115,8 @@ def _with_measured(
     if measured is None or not capabilities(request.predictor).takes_measured:
         return step
     known = [np.nan if rows.is_uncatalogued(target) else measured.get(rows.id(target), np.nan) for target in targets]
-    offsets = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(request.coverage)
-    return step.with_measured(np.array(known), offsets[:, EXACT])
+    below, above = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
+    return step.with_measured(np.array(known), Band(-below, above))
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:

@@ -98,13 +98,13 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     rows = step_rows(w, len(of))
     if _has_unsupported_dtype(rows, target):
         return None
-    query = StepQuery(engine, engine.gpus, [gpu], target.predictor, target.coverage)
+    query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
     step = time_step(query, rows, run, launched=group.launched)
     if assumption is not None:
-        step = step.widened(OTHER[assumption.other].token.above, target.coverage)
+        step = step.widened(OTHER[assumption.other].token)
     done = step.done
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
-    return np.vstack([np.vstack([done.step_s, step.low_s, step.high_s, done.phases_s]) * 1e3, kept])
+    return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])
 
 
 def _has_unsupported_dtype(rows: StepRows, target: SweepTarget) -> bool:

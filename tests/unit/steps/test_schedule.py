@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import process_time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.bands.of_rows import band_of_rows
 from app.graphs.build import Builder
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.inserted_rows import with_column
@@ -18,7 +20,6 @@ from app.graphs.run import Parallelism, Run
 from app.graphs.training_pass import training
 from app.ops import OP_CODE
 from app.steps.schedule import Launches, pace_of, schedule, start
-from app.steps.timing import step_interval
 from app.tables.predictions import Predictions
 from tests.unit.networks import gpt2, roofline
 
@@ -238,19 +239,23 @@ def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
     w = gpt2()
     latency = roofline(w, GPU)
     done = schedule(w, latency, 0.0, Run())
-    group = np.where(w.ops.kind == OP_CODE["linear"], 0, 1)
-    of, nothing = np.arange(len(w))[:, None], np.zeros(len(w))
+    group, of = np.where(w.ops.kind == OP_CODE["linear"], 0, 1), np.arange(len(w))[:, None]
     wide, sure = _answer(latency[:, 0], 0.9, 1.2), _answer(latency[:, 0], 1.0, 1.0)
-    low, high = step_interval(done, wide, of, group, nothing)
+    step = float(done.step_s[0])
+
+    def ends(answer: Predictions, group: NDArray[np.intp]) -> list[float]:
+        """Of the step, where rows share no error beside their own."""
+        with patch("app.bands.of_rows.network_widths", lambda group: np.full(len(group), shared)):
+            band = band_of_rows(done.rows_s, answer, of, group)
+        return [float(end[0]) for end in band.ends(done.step_s, 0.8)]
+
+    shared = 0.0
     parts = np.array([done.rows_s[group == k].sum() for k in (0, 1)])
-    assert float(done.step_s[0] - low[0]) == pytest.approx(0.1 * np.hypot(*parts))
-    assert float(high[0] - done.step_s[0]) == pytest.approx(0.2 * np.hypot(*parts))
-    low, high = step_interval(done, wide, of, 0 * group, nothing)
-    assert float(low[0]) == pytest.approx(0.9 * float(done.step_s[0]))
-    low, high = step_interval(done, sure, of, group, nothing + np.log(1.25))
-    assert [float(low[0]), float(high[0])] == pytest.approx([0.8 * float(done.step_s[0]), 1.25 * float(done.step_s[0])])
-    low, _ = step_interval(done, replace(wide, limit_s=0.95 * latency[:, 0]), of, 0 * group, nothing)
-    assert float(low[0]) == pytest.approx(0.95 * float(done.step_s[0]))
+    assert ends(wide, group) == pytest.approx([step - 0.1 * np.hypot(*parts), step + 0.2 * np.hypot(*parts)])
+    assert ends(wide, 0 * group) == pytest.approx([0.9 * step, 1.2 * step])
+    assert ends(replace(wide, limit_s=0.95 * latency[:, 0]), 0 * group)[0] == pytest.approx(0.95 * step)
+    shared = np.log(1.25)
+    assert ends(sure, group) == pytest.approx([0.8 * step, 1.25 * step])
 
 
 def _answer(latency_s: NDArray[np.float64], low: float, high: float) -> Predictions:
