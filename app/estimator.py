@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.dispatch import predict_workload
 from app.tables.arrays import Floats
 from app.wire.operator_forms import TablePrediction, TableResponse

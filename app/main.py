@@ -37,16 +37,15 @@ from app.api.metrics import SharedCounts
 from app.api.predict import PredictRoute
 from app.api.service import Service
 from app.api.work_queues import use_database
-from app.bootstrap import first_key
-from app.bootstrap.assemble import assemble_to_serve
-from app.bootstrap.correct import CorrectInProcess
+from app.bootstrap import runtime
+from app.bootstrap.assemble import CorrectInProcess, assemble_to_serve
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
 from app.dashboard import routes as pages
 from app.dashboard.routes.shell import STATIC, assets
 from app.engine import long_tail
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot_holder import SnapshotHolder
 from app.engine.versions import Stores
 from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
@@ -91,7 +90,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             limits = TimeLimits.of_requests(settings.database_timeout_s, settings.database_long_timeout_s)
             app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings, limits))
             if settings.needs_keys:
-                await run_in_threadpool(first_key.announce, app.state.runtime.database)
+                await run_in_threadpool(runtime.announce_first_key, app.state.runtime.database)
             app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
             held.callback(app.state.holder.stop)
             app.state.counts = SharedCounts(settings, app.metrics.counts)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.auto.predictor import Auto

@@ -14,7 +14,7 @@ import msgspec
 
 from app.bootstrap.warm import shipped_snapshot
 from app.config import CHECKOUT
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.dispatch import predict_workload
 from app.wire.json_text import check_json_text
 from app.wire.network_form import MODEL_EXAMPLE

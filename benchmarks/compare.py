@@ -19,7 +19,7 @@ import msgspec
 
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.compare.compare import compare
 from app.services.compare.request import read_compare
 from app.steps import networks

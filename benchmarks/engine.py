@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.kernels.predict_kernels import predict_kernel
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -20,7 +20,7 @@ import msgspec
 from app.bootstrap.assemble import assemble_for
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.dispatch import predict_workload
 from app.steps import networks
 from app.wire.network_form import GPT2_LARGE

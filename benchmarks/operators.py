@@ -21,9 +21,9 @@ import psutil
 import pyarrow as pa
 
 from app.bands.conformal import Intervals
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.ops import OP_CODE, OPS
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, ROWS_PER_TREE
 from app.predictors.auto.predictor import Auto

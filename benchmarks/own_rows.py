@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.config import SEED_MEASUREMENTS
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.dispatch import predict_workload
 from app.wire.predict_body import read_request
 from benchmarks.repeats import measured_rows

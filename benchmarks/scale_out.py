@@ -30,9 +30,9 @@ import uvloop
 
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.exact_hits import OperatorIndex
-from app.engine.stored_operators import stored_operators
+from app.engine.measurement_tables import stored_operators
 from app.tables.gpus import GpuTable
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from benchmarks.load import at_rate, flat_out, quantiles

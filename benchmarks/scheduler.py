@@ -19,7 +19,7 @@ import msgspec
 from app.bootstrap.assemble import assemble_for
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.compare.compare import compare
 from app.services.scheduling.extender import WORKLOAD, filter_pod_nodes, read_extender_args, score_nodes
 from app.wire.compare_form import CompareRequest, CompareResponse

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from app.bootstrap.warm import shipped_snapshot
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.compare.answers import answer_plan
 from app.services.compare.request import read_plan
 from app.services.serving.deployment import resolve_deployment

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.measure.campaign import facts, measure_all, pending
-from app.measure.cuda_graph import replayed
 from app.measure.device import Device, find
 from app.measure.output import Output
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner
 from app.measure.server_plan import saved
+from app.measure.timing import replayed
 
 LAUNCHES = 20
 

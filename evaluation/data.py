@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from app.config import SEED_DATA
-from app.engine.curated import load_seed_specs
-from app.engine.operator_blocks import TaggedBlock, to_tagged_runs
+from app.engine.catalogue import load_seed_specs
+from app.engine.measurement_tables import TaggedBlock, to_tagged_runs
 from app.errors import BadInput, FieldError, NotFound
 from app.formats import aiconfigurator, operator_tables
 from app.formats import own as own_files

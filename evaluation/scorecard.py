@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from app import __version__
 from app.config import CHECKOUT
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import NotFound
 from evaluation.render import NOTHING, Report, Table, bold, commit, markdown
 from evaluation.study import Answers, Case, Errors, Progress, Result, Row, Study, grouped

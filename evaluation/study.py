@@ -18,7 +18,7 @@ from app.bands.conformal import Intervals
 from app.bootstrap import warm
 from app.config import SHIPPED_MODELS
 from app.engine.engine import Engine
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.engine.versions import Stores
 from app.errors import BadInput, GpucastError, NotFound
 from app.services.compare.compare import compare

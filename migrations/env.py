@@ -3,8 +3,8 @@
 from alembic import context
 
 import app.store.sql_tables  # noqa: F401 - fills METADATA
-from app.store.metadata import METADATA
 from app.store.schema import is_ours
+from app.store.sql_tables import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

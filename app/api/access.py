@@ -21,9 +21,8 @@ from app.api import problems
 from app.api.roles import OPEN, role_for
 from app.config import Settings
 from app.errors import Forbidden, GpucastError, TooMany, Unauthorized, Unavailable
-from app.store.clock import now_s
 from app.store.keys import Key, digest
-from app.store.rate_counts import NONE, Requests, Slot, exchange
+from app.store.rate_counts import NONE, Requests, Slot, exchange, now_s
 from app.store.roles import Role
 from app.store.session import Database
 

@@ -22,8 +22,8 @@ from app.api.deps import (
     saved_on_request,
 )
 from app.api.openapi import json_answer, json_body, ref
-from app.engine.gpu_rows import Snapshot
 from app.engine.prices import Listed, to_listing, today_utc
+from app.engine.snapshot import Snapshot
 from app.services.compare.answers import answer_compare, answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.compare.request import read_compare, read_plan

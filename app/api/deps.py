@@ -15,8 +15,8 @@ from app.api.bodies import received
 from app.api.work_queues import use_database
 from app.bootstrap.runtime import Runtime
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot import Snapshot
+from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, FieldError, GpucastError, NotFound, Unavailable
 from app.services.graphs.graph_store import Graphs
 from app.services.quotes.save import Answer, SavableRequest, save_answer

@@ -13,7 +13,7 @@ from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, 
 from app.api.openapi import json_answer, json_body, ref
 from app.api.work_queues import use_database
 from app.config import Settings
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot_holder import SnapshotHolder
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.access import KEY
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, Id, KeyId, Limit, SettingsDep, TablesDep, Text, current
 from app.api.openapi import BINARY, ref
-from app.engine.gpu_rows import Snapshot
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot import Snapshot
+from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
 from app.services.gpus import find

@@ -19,7 +19,7 @@ from app.api.problems import problem
 from app.api.service import Service
 from app.bootstrap.readiness import readiness, store_is_full
 from app.bootstrap.runtime import Runtime
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import Unavailable
 from app.store import jobs
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep, current
 from app.api.openapi import json_answer, json_body, ref
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.compare.compare import compare
 from app.services.graphs.graph_store import Graphs
 from app.services.scheduling.comparison import Compare

@@ -9,16 +9,16 @@ from sqlalchemy import Connection
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.engine.catalogue import load_catalog
+from app.engine.correction_process import CorrectionProcess
 from app.engine.corrections import Corrected, FitHere, Fitter, amended, corrected
 from app.engine.engine import Engine, KernelIndex, Refusal
-from app.engine.gpu_rows import Snapshot
-from app.engine.measured_networks import MeasuredModels
+from app.engine.exact_hits import MeasuredModels, ServedPoints
 from app.engine.measured_operators import measured_operators
-from app.engine.power_model import PowerModel, measured_power
+from app.engine.measurement_tables import stored_kernels
+from app.engine.power import PowerModel, measured_power
 from app.engine.prices import PriceBook
-from app.engine.served_points import ServedPoints
 from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts, served_version, stored_hosts
-from app.engine.stored_kernels import stored_kernels
+from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.predictors.auto.predictor import Auto
 from app.services.models.network_hits import measured_models
@@ -174,3 +174,23 @@ def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:
     with open_runtime(settings) as runtime:
         engine, problems = assemble_for(runtime)
     return Snapshot.of(engine), problems
+
+
+class CorrectInProcess:
+    """Fits the corrections of engines: app.engine.snapshot_holder.Correct."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._process = CorrectionProcess()
+
+    def __call__(self, engine: Engine) -> Corrected:
+        """Return what corrects an engine; raises Unavailable without database, EOFError or OSError if it is ended."""
+        return corrections(self._database, self._process, engine)
+
+    def rest(self) -> None:
+        """End the process until it is needed again."""
+        self._process.end()
+
+    def stop(self) -> None:
+        """End the process for good."""
+        self._process.stop()

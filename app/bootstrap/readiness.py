@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.bootstrap.runtime import Runtime
 from app.config import Settings
-from app.engine.snapshot import SnapshotHolder
+from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import Unavailable
 from app.store import queue
 

@@ -1,4 +1,4 @@
-"""Open an installation: a database that answers, migrated and seeded."""
+"""Open an installation: a database that answers, migrated and seeded, with a first admin key where it requires keys."""
 
 from __future__ import annotations
 
@@ -10,11 +10,28 @@ from typing import Any
 
 from app.bootstrap.seeded import seed_measurements
 from app.config import Settings
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
-from app.store import gpus, schema, shared_artifacts
+from app.store import gpus, keys, schema, shared_artifacts
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import PATIENT, Database, TimeLimits
+
+_MESSAGE = """\
+This installation requires API keys (GPUCAST_KEYS) and has no admin key yet. This is the first one, shown only once:
+
+    {key}
+
+Send it as 'Authorization: Bearer KEY', or sign in with it in a browser. Create other keys with
+'gpucast keys create NAME --role read|predict|contribute|admin' or POST /keys, then revoke this one.
+"""
+
+
+def announce_first_key(database: Database) -> None:
+    """Create and print an admin key if there is none. Processes that start together print one key only."""
+    with database.begin() as connection:
+        key = keys.create_first(connection)
+    if key is not None:
+        print(_MESSAGE.format(key=key), flush=True)
 
 
 def _nothing() -> None:

@@ -3,6 +3,10 @@
 This runs in a throw-away database, an embedded PostgreSQL in a temporary folder. Of kernels only our own measurements
 are used, because the licences of others do not allow a derived model to be distributed. Predictors that learn from
 different data sets are trained in databases of their own.
+
+Of a predictor only some operators may be trained: the others are taken over from its artefact (app.training.partial).
+They are taken over only if a whole training would learn them again from the same rows. The artefact's manifest has a
+SHA-256 of every operator's rows. One from before that has a SHA-256 of all rows together, which is compared instead.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +28,96 @@ from joblib import parallel_config
 from app import __version__
 from app.bootstrap.retrain_process import ONE_THREAD
 from app.bootstrap.runtime import Runtime, open_runtime
-from app.bootstrap.train_operators import Start, start_of, train_operators, trained_parts
 from app.config import Settings
 from app.engine.payloads import load_payload
-from app.engine.shipped import shipped_versions, write_list
+from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.formats.base import PartsImporter
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import queue_retrain
-from app.services.learning.training_data import load_training_data
+from app.services.learning.training_data import load_training_data, set_hash
 from app.services.measurements.importing import find_importer, import_parts
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.versions import POOLED, Version
+from app.tables.operator_runs import OperatorRuns
+from app.training import operator_start
+from app.training.candidate import TrainingData, candidate
+from app.training.fit import Trained
+from app.training.partial import changed_rows, joined, row_hashes, trained_together
+
+Report = Callable[[str], None]
+Parts = Mapping[str, Mapping[str, str]]
+
+
+class Start(NamedTuple):
+    """A predictor of which some operators are to be trained.
+
+    name     the predictor's
+    shipped  its version, which has the others
+    ops      operators to train
+    """
+
+    name: str
+    shipped: Shipped
+    ops: tuple[str, ...]
+
+
+def start_of(name: str, shipped: Shipped | None, operators: Sequence[str]) -> Start:
+    """Return the start of a training of `operators`, with all that are trained together with them.
+
+    BadInput: unknown operators; a predictor without artefact, or one whose operators depend on one another.
+    """
+    if name != "auto":
+        raise BadInput(f"{name} learns its operators together: train it without --operator.")
+    if shipped is None:
+        raise BadInput(f"No artefact of {name} has the other operators: train it without --operator.")
+    return Start(name, shipped, trained_together(operators))
+
+
+def train_operators(start: Start, data: TrainingData, report: Report) -> Trained:
+    """Return the shipped version with the operators of `start` trained anew on their rows in `data`."""
+    mine = [run for run in data.operators if run.op in start.ops]
+    _refuse_changes(start, data.operators)
+    others = start.shipped.payload(start.ops)
+    report(f"{start.name}: training {', '.join(dict.fromkeys(run.op for run in mine))}; others are kept")
+    some = TrainingData(data.gpus, data.kernels, [], mine)
+    new = candidate(operator_start.Start.on(start.name), some, [], target_gpu=None, report=report)
+    return joined(others, start.shipped.card, new.trained, data.operators, start.ops)
+
+
+def trained_parts(runs: Sequence[OperatorRuns], start: Start | None = None) -> Parts:
+    """Return when, with which code and on which rows each operator was trained; `start`: only some were trained now."""
+    now = {"trained": f"{datetime.now(UTC):%Y-%m-%d}", "code_version": __version__}
+    parts = {op: {"rows_sha256": digest, **now} for op, digest in row_hashes(runs).items()}
+    if start is None:
+        return parts
+    before = start.shipped.manifest
+    unknown = {"trained": "unknown", "code_version": before["code_version"]}
+    kept = before.get("operators", {})
+    return {op: part if op in start.ops else {**part, **unknown, **kept.get(op, {})} for op, part in parts.items()}
+
+
+def _refuse_changes(start: Start, runs: Sequence[OperatorRuns]) -> None:
+    """Raise BadInput if an operator that would be kept was trained on other rows."""
+    others = [run for run in runs if run.op not in start.ops]
+    known = start.shipped.manifest.get("operators")
+    if known:
+        changed = changed_rows({op: part["rows_sha256"] for op, part in known.items()}, others)
+    else:
+        learned = start.shipped.manifest["schema"]["operators"]
+        changed = [run.op for run in others if run.op not in learned]
+        if set_hash([run for run in runs if run.op in learned]) != start.shipped.manifest["training_set_sha256"]:
+            changed = changed or ["some operators"]
+    if changed:
+        raise BadInput(
+            f"The rows of {', '.join(changed)} are not those that {start.name} ships trained on: train it without "
+            "--operator, or these too."
+        )
+
 
 MOST_BYTES = 40_000_000
-Report = Callable[[str], None]
 
 
 class Source(NamedTuple):
@@ -86,7 +164,7 @@ def train_shipped(
     """Train the predictors on the folders of `data`, write their artefacts to `out` and return the bytes in `out`.
 
     With `operators` only these are trained, of a predictor whose artefact in `out` has the others
-    (app.bootstrap.train_operators). Shipped artefacts of other predictors in `out` are kept; everything else there is
+    (app.bootstrap.train_shipped). Shipped artefacts of other predictors in `out` are kept; everything else there is
     removed. Raises BadInput if a folder or predictor is missing, and GpucastError if a job fails or the artefacts
     exceed MOST_BYTES together.
     """

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import structs
 
 from app.config import Settings
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Stores, shipped_or_untrained
 from app.errors import GpucastError
 from app.predictors import DEFAULT, OPERATOR_PREDICTORS, PREDICTORS

@@ -23,7 +23,7 @@ from app.errors import BadInput
 from app.wire.job_plan_form import PlanRequest
 
 if TYPE_CHECKING:
-    from app.engine.gpu_rows import Snapshot
+    from app.engine.snapshot import Snapshot
     from app.services.graphs.graph_store import Graphs
     from app.services.scheduling.comparison import Job, JobTime
     from app.services.scheduling.kueue import Manifest, Ranked

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from app.measure.output import Output
     from app.measure.point import Point
     from app.measure.runner import Runner
-    from app.measure.upload import FigureReport, Server
+    from app.measure.server import FigureReport, Server
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10
@@ -229,7 +229,7 @@ def _check_choices(machine: ThisMachine) -> None:
 
 def _server(address: str | None, key: str | None, machine: ThisMachine) -> Server | None:
     """Return the server, which answers, or None without an address. Raises BadInput for options that need others."""
-    from app.measure.upload import Server
+    from app.measure.server import Server
 
     if machine.plan and address is None:
         raise BadInput("--plan needs a server: pass --server URL.")

@@ -18,10 +18,9 @@ from app.errors import BadInput
 
 if TYPE_CHECKING:
     from app.formats.base import Row
-    from app.measure.connection import Connection
-    from app.measure.serving.closed_loop import Measured
+    from app.measure.server import Connection
     from app.measure.serving.endpoint import Endpoint
-    from app.measure.serving.results import Results
+    from app.measure.serving.loads import Measured, Results
 
 _S_PER_MINUTE = 60.0
 _LINE_EVERY_S = 5.0
@@ -69,7 +68,7 @@ class ServingPlan:
 
 def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server_key: str | None) -> None:
     """Measure the loads that the file lacks, and upload all of it to the server, if there is one."""
-    from app.measure.connection import Connection
+    from app.measure.server import Connection
 
     if not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}.")
@@ -81,9 +80,8 @@ def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server
 
 
 async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> Results:
-    from app.measure.serving.endpoint import Endpoint
-    from app.measure.serving.prompts import find_prompts
-    from app.measure.serving.results import Results
+    from app.measure.serving.endpoint import Endpoint, find_prompts
+    from app.measure.serving.loads import Results
 
     async with Endpoint(str(plan.loads.serving), plan.loads.serving_key) as endpoint:
         served = await endpoint.look_up()
@@ -118,8 +116,7 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
 async def _each(endpoint: Endpoint, prompts: Any, missing: Sequence[int], plan: ServingPlan, results: Results) -> None:
     """Measure each load in an equal share of the time that is left."""
-    from app.measure.serving.closed_loop import Measured, closed_loop
-    from app.measure.serving.results import point_of
+    from app.measure.serving.loads import Measured, closed_loop, point_of
 
     end = time.monotonic() + plan.minutes * _S_PER_MINUTE
     for k, concurrency in enumerate(missing):
@@ -137,8 +134,7 @@ class _Progress:
         self._last_s = time.monotonic()
 
     def __call__(self, measured: Measured) -> None:
-        from app.measure.serving.closed_loop import PER_PLACE
-        from app.measure.serving.results import times_of
+        from app.measure.serving.loads import PER_PLACE, times_of
 
         if time.monotonic() - self._last_s < _LINE_EVERY_S or not measured.completions:
             return
@@ -204,8 +200,8 @@ def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> None:
     """Have the server check a row of this deployment, before minutes are spent on the others."""
-    from app.measure.connection import decoded
-    from app.measure.serving.results import POINTS
+    from app.measure.server import decoded
+    from app.measure.serving.loads import POINTS
 
     times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
     loads = {
@@ -220,7 +216,7 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
 def _send(server: Connection, results: Results) -> None:
     """Send the points of the file, and print the results."""
-    from app.measure.connection import decoded
+    from app.measure.server import decoded
 
     rows, left_out = _rows(results.document)
     if rows:

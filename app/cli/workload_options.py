@@ -21,7 +21,7 @@ from app.wire.prediction_form import BaseRequest
 
 if TYPE_CHECKING:
     from app.dashboard.charts.drawing import Drawing
-    from app.engine.gpu_rows import Snapshot
+    from app.engine.snapshot import Snapshot
     from app.services.graphs.graph_store import Graphs
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -145,7 +145,7 @@ def snapshot_of(
         # These take longer than the server's start.
         from app.bootstrap.assemble import assemble_for
         from app.bootstrap.runtime import open_runtime
-        from app.engine.gpu_rows import Snapshot
+        from app.engine.snapshot import Snapshot
         from app.engine.versions import ALL
         from app.predictors.auto.predictor import Auto
         from app.services.graphs.graph_store import Graphs

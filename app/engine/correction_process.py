@@ -30,7 +30,7 @@ from app.engine.corrections import Failure, Trial, fitted, plain_of, prepared_by
 from app.engine.engine import Served
 from app.engine.unlearned import Group
 from app.store.artifacts import ArtifactRefused
-from app.store.mapped_file import from_bytes, to_bytes
+from app.store.files import from_bytes, to_bytes
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from app.engine.engine import Engine, Served
-from app.engine.power_model import PowerModel
+from app.engine.power import PowerModel
 from app.engine.trial import tried_on
 from app.engine.unlearned import Correction, Group, GroupKey
 from app.store.artifacts import ArtifactRefused

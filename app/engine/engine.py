@@ -9,11 +9,9 @@ import numpy as np
 
 from app import __version__
 from app.bands.conformal import Intervals
-from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
-from app.engine.measured_networks import MeasuredModels
-from app.engine.power_model import PowerModel
+from app.engine.exact_hits import NO_OPERATORS, MeasuredModels, OperatorIndex, ServedPoints
+from app.engine.power import PowerModel
 from app.engine.prices import PriceBook
-from app.engine.served_points import ServedPoints
 from app.engine.serving_hosts import ServingHosts
 from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained

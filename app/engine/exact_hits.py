@@ -1,10 +1,13 @@
-"""Exact hits: the time measured of that very operator on that very GPU, found by its digest."""
+"""Exact hits: the time measured of that very operator on that very GPU, found by its digest.
+
+Beside them, the measured times of whole networks and of served loads, as the engine keeps them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -164,3 +167,36 @@ def _place(digest: Digests, gpu: Ints, placed: Digests) -> None:
 
 
 NO_OPERATORS = OperatorIndex.build((), 0)
+
+
+class MeasuredModels(NamedTuple):
+    """Measured seconds by network key and GPU id, the median of equal rows.
+
+    `fingerprint` identifies the stored rows that they come from.
+    """
+
+    times: Mapping[Hashable, Mapping[str, float]] = {}
+    fingerprint: str = ""
+
+    def on(self, gpu: str) -> list[Hashable]:
+        """Return the keys of networks that were measured on a GPU."""
+        return [key for key, by_gpu in self.times.items() if gpu in by_gpu]
+
+
+class ServedPoint(NamedTuple):
+    """A measured load: means over its requests, seconds.
+
+    workload  the workload of kind `serving` in the API's form
+    """
+
+    workload: Mapping[str, Any]
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+
+
+class ServedPoints(NamedTuple):
+    """Measured loads by deployment and GPU id; `fingerprint` identifies the stored rows that they come from."""
+
+    by_deployment: Mapping[tuple[Hashable, str], Sequence[ServedPoint]] = {}
+    fingerprint: str = ""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from app.engine.engine import Engine
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, NotFound
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
@@ -19,19 +18,6 @@ Path = tuple[str | int, ...]
 
 # Limit on remembered spellings per engine: enough for every alias, and bounded for hostile callers.
 MAX_REMEMBERED = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One engine and the row of every GPU name seen so far. A change of the catalogue makes a new snapshot."""
-
-    engine: Engine
-    row_of: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, engine: Engine) -> Snapshot:
-        """Return a snapshot of an engine, with all ids known."""
-        return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
 
 
 class GpuRows:

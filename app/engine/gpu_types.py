@@ -1,15 +1,41 @@
-"""Which GPU a cluster means by the type of a resource or a label: `a100`, `nvidia_a100-sxm4-80gb`, `v100_32gb`."""
+"""Which GPU a cloud or cluster means: by a usual name (`A100`), or a resource's or label's type (`v100_32gb`)."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
-from app.engine.usual_names import usual_gpu
+from app.config import SEED_DATA
 from app.errors import BadInput, NotFound
 from app.tables.catalog import Catalog
 from app.tables.names import normalise
+
+# A name with one memory is that product; of several, the nearest within this share.
+_NEAR = 0.15
+
+
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    names: dict[str, dict[str, str]] = json.loads((SEED_DATA / "cloud_gpu_names.json").read_text("utf-8"))["names"]
+    return names
+
+
+def usual_gpu(name: str, memory_gb: float | None) -> str | None:
+    """Return the GPU id that clouds rent under a name, by its memory where several have it; None if unknown.
+
+    Without a memory, the product with the least.
+    """
+    products = _names().get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    if products is None:
+        return None
+    if memory_gb is None or len(products) == 1:
+        return products[min(products, key=float)]
+    nearest = min(products, key=lambda size: abs(float(size) - memory_gb))
+    return products[nearest] if abs(float(nearest) / memory_gb - 1.0) < _NEAR else None
+
 
 # Labels of nodes that name a GPU, in order of precedence: ours and device plugins'; Google's and Amazon's.
 GPU_LABELS = ("gpucast/gpu", "nvidia.com/gpu.product", "amd.com/gpu.product-name")

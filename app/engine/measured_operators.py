@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from app.engine.engine import Engine, MeasuredOperators, Served
 from app.engine.exact_hits import OperatorIndex
-from app.engine.operator_blocks import to_runs
+from app.engine.measurement_tables import to_runs
 from app.engine.unlearned import Group, GroupKey, Part, kept_groups, with_rows
 from app.ops import OPS
 from app.predictors.base import calibrated
 from app.store import operators, stored_rows
-from app.store.few_operators import Added
+from app.store.operators import Added
 from app.store.revision import Part as Changed
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

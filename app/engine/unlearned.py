@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.engine.operator_blocks import identity_words, to_runs
+from app.engine.measurement_tables import identity_words, to_runs
 from app.store.operator_blocks import OperatorBlock, concatenate
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable

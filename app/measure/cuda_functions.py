@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.measure.kernel_cases.case import Case
-from app.measure.kernel_cases.lines import one_store
+from app.measure.kernel_definitions import Case, one_store
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,20 @@
-"""The measured device, as described by its driver."""
+"""The measured device, as described by its driver, and as POST /gpus takes it, for a server that does not know it yet.
+
+Every figure of the specification is `inferred`: a driver's clocks and a kernel's list of flags are no data sheet. A
+GPU's name, compute capability and SMs do for the rest. Of a CPU, cores stand in for SMs and the last-level cache for
+the L2, as in the catalogue; its clock and bandwidth are the highest seen, so that no later measurement is faster than
+the hardware.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,7 +22,148 @@ import torch
 
 from app.measure.data_parallel import Peers
 from app.measure.sensors import Sensors
-from app.measure.specification import description, processor, rates
+
+_HZ_PER_MHZ, _HZ_PER_KHZ = 1e6, 1e3
+# Attributes of a device in CUDA's driver: clocks in kHz, bits.
+_CLOCK, _MEMORY_CLOCK, _MEMORY_BUS = 13, 36, 37
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_FOLDER = Path("/sys/devices/system/cpu/cpu0")
+# FP32 lanes of two units, by flag of the widest registers; without any, those of SSE.
+_LANES = (("avx512f", 32), ("avx2", 16), ("", 8))
+# Operations in 16 bits per FP32 one: tiles (AMX), vectors, or converted first.
+_BF16_RATE = (("amx_bf16", 32.0), ("avx512_bf16", 2.0), ("", 1.0))
+_HEADROOM = 1.5
+_UNKNOWN_CACHE_BYTES = 16 * 2**20
+# Something else may run for a while: rounds of all probes, and the pause between two, seconds.
+ROUNDS, PAUSE_S = 5, 0.25
+_PROBE_SIDE, _PROBE_BYTES, _CACHED_BYTES, _PROBES = 384, 1 << 22, 1 << 18, 64
+
+
+def description(kind: str, name: str, sm_count: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The device's description; `facts` are the driver's (app.measure.sensors)."""
+    known = _gpu(facts) if kind == "cuda" else _cpu(sm_count)
+    figures = [field for field, value in known.items() if isinstance(value, int | float)]
+    pipes = [f"peak_flops.{pipe}" for pipe in known.get("peak_flops", ())]
+    named = {"name": name, "sm_count": sm_count, "source": "gpucast measure"}
+    return named | known | {"provenance": dict.fromkeys([*figures, *pipes, "sm_count"], "inferred")}
+
+
+def _gpu(facts: Mapping[str, Any]) -> dict[str, Any]:
+    figures = torch.cuda.get_device_properties(0)
+    clock = facts.get("boost_clock_hz") or _attribute(_CLOCK) * _HZ_PER_KHZ
+    memory_clock = facts.get("memory_clock_hz") or _attribute(_MEMORY_CLOCK) * _HZ_PER_KHZ
+    bus = facts.get("memory_bus_bits") or _attribute(_MEMORY_BUS)
+    power = {"board_power_w": facts["power_limit_w"]} if "power_limit_w" in facts else {}
+    return {
+        "compute_capability": f"{figures.major}.{figures.minor}",
+        "boost_clock_hz": clock,
+        "memory_bytes": figures.total_memory,
+        "memory_bandwidth_bytes_per_s": 2.0 * memory_clock * bus / 8.0,  # two transfers a clock
+        "l2_bytes": figures.L2_cache_size,
+    } | power
+
+
+def _attribute(number: int) -> int:
+    """What CUDA's driver says of the first device, where NVML does not: PyTorch tells these only since 2.7."""
+    value = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(value), number, 0)
+    return value.value
+
+
+def _cpu(threads: int) -> dict[str, Any]:
+    said = _cpuinfo()
+    flags = set(_said(said, "flags").split())
+    lanes = next(lanes for flag, lanes in _LANES if not flag or flag in flags)
+    bf16 = next(rate for flag, rate in _BF16_RATE if not flag or flag in flags)
+    flops, memory, cache = best_of_rounds(
+        _flops, partial(_copied_per_s, range(_PROBES)), partial(_copied_per_s, [0] * _PROBES, _CACHED_BYTES)
+    )
+    clock = max(_clock_hz(said), _HEADROOM * flops / (2.0 * lanes * threads))
+    fp32 = 2.0 * lanes * threads * clock
+    family = ", ".join(f"{name} {_said(said, name)}" for name in ("vendor_id", "cpu family", "model"))
+    return {
+        "kind": "cpu",
+        "architecture": f"CPU ({family})",
+        "fp32_lanes_per_sm": lanes,
+        "boost_clock_hz": clock,
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bandwidth_bytes_per_s": _HEADROOM * memory,
+        "l2_bytes": _cache_bytes(),
+        "l2_bandwidth_bytes_per_s": _HEADROOM * max(cache, memory),  # all that comes from memory passes the cache
+        "peak_flops": {"fp32": fp32, "fp64": fp32 / 2.0, "fp16": bf16 * fp32, "bf16": bf16 * fp32},
+    }
+
+
+def best_of_rounds(*probes: Callable[[], float], rounds: int = ROUNDS, pause_s: float = PAUSE_S) -> list[float]:
+    """Return the highest figure of each probe, in rounds `pause_s` seconds apart."""
+    best = [probe() for probe in probes]
+    for _ in range(rounds - 1):
+        time.sleep(pause_s)
+        best = [max(figure, probe()) for figure, probe in zip(best, probes, strict=True)]
+    return best
+
+
+def processor() -> str:
+    """The processor's name."""
+    return _said(_cpuinfo(), "model name")
+
+
+def _cpuinfo() -> str:
+    return _CPUINFO.read_text() if _CPUINFO.exists() else ""
+
+
+def _said(text: str, name: str) -> str:
+    """A field of /proc/cpuinfo."""
+    found = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else "unknown"
+
+
+def _clock_hz(said: str) -> float:
+    """The highest clock that the system tells."""
+    clocks = [float(mhz) * _HZ_PER_MHZ for mhz in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", said, re.MULTILINE)]
+    highest = _CPU_FOLDER / "cpufreq" / "cpuinfo_max_freq"
+    if highest.exists():
+        clocks.append(float(highest.read_text()) * _HZ_PER_KHZ)
+    return max(clocks, default=1e9)
+
+
+def _cache_bytes() -> int:
+    """The last-level cache."""
+    sizes = [path.read_text().strip() for path in sorted((_CPU_FOLDER / "cache").glob("index*/size"))]
+    return max((int(size.removesuffix("K")) * 1024 for size in sizes), default=_UNKNOWN_CACHE_BYTES)
+
+
+def _flops() -> float:
+    """FLOP/s of a product of matrices, of short ones the quickest: something else may run."""
+    a = torch.randn(_PROBE_SIDE, _PROBE_SIDE)
+    return 2.0 * _PROBE_SIDE**3 / quickest_s([partial(torch.mm, a, a)] * _PROBES)
+
+
+def _copied_per_s(order: Sequence[int], size: int = _PROBE_BYTES) -> float:
+    """Bytes per second, read and written, of the quickest copy: of one part after another no cache holds any."""
+    parts = torch.ones(_PROBES, size // 4)
+    copies = torch.empty_like(parts)
+    return 2.0 * size / quickest_s([partial(copies[k].copy_, parts[k]) for k in order])
+
+
+def rates(dtypes: Mapping[str, Any]) -> dict[str, float]:
+    """FLOP/s of a convolution of 4 images of 16 channels in PyTorch's `dtypes`, by their names."""
+    found = {}
+    for name, dtype in dtypes.items():
+        images, weight = torch.randn(4, 16, 18, 18).to(dtype), torch.randn(16, 16, 3, 3).to(dtype)
+        found[name] = 2.0 * 4 * 16 * 16 * 16 * 16 * 9 / quickest_s([partial(torch.conv2d, images, weight)] * 4)
+    return found
+
+
+def quickest_s(calls: Sequence[Callable[[], object]]) -> float:
+    """Seconds of the quickest of some calls."""
+    times = []
+    for run in calls:
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
 
 # Formats of PyTorch's matrix products, most used first, with the compute capability that introduced them.
 _SINCE = {"bf16": 8.0, "fp32": 0.0, "fp16": 5.3, "fp8": 8.9, "tf32": 8.0, "fp64": 0.0}

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from app.measure.cuda_functions import compiled, has_compiler
-from app.measure.cuda_graph import replayed
 from app.measure.device import Device
-from app.measure.kernel_cases.lines import one_store
+from app.measure.kernel_definitions import one_store
 from app.measure.kernels_suite import point_of as kernel_point
-from app.measure.operators.suite import point_of
+from app.measure.operators_suite import point_of
 from app.measure.point import Point, Prepared
+from app.measure.timing import replayed
 
 SUITE = "device"
 # FP32 elements per row `h` of an operator, and bytes of one.

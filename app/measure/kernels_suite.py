@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from app.measure.cuda_functions import Launch, compiled, has_compiler, toolkit
-from app.measure.cuda_graph import replayed
 from app.measure.device import Device
 from app.measure.kernel_cases import CHECKS, cases
 from app.measure.point import Point, Prepared
+from app.measure.timing import replayed
 
 SUITE = "kernels"
 # Launches per graph, fewer if they take longer than the limit, seconds.

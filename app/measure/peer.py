@@ -11,7 +11,7 @@ import sys
 import torch
 
 from app.measure.data_parallel import STEP, join
-from app.measure.network_phases import phases_of
+from app.measure.models_suite import phases_of
 from app.measure.point import Phases
 
 

@@ -10,11 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 from app.errors import Malformed
-from app.measure.connection import decoded
 from app.measure.device import Device
-from app.measure.operators.suite import is_measured, point_of
+from app.measure.operators_suite import is_measured, point_of
 from app.measure.point import Point
-from app.measure.upload import Server
+from app.measure.server import Server, decoded
 
 
 def planned(server: Server, device: Device, workload: Path | None) -> tuple[list[Point], list[str]]:

@@ -12,7 +12,7 @@ from app.measure.point import Point
 SUITES = {
     "device": "app.measure.device_suite",
     "kernels": "app.measure.kernels_suite",
-    "operators": "app.measure.operators.suite",
+    "operators": "app.measure.operators_suite",
     "models": "app.measure.models_suite",
 }
 # Suites that run completely before the others share the time: short, and enough to calibrate an unknown GPU.

@@ -1,5 +1,7 @@
 """Timing of one point: warm-up, repetitions in trials, and the spread between trials.
 
+CUDA graphs capture calls once and replay them at little host cost, as in serving stacks.
+
 On CUDA it uses device events. Before each repetition the L2 is flushed by writing a buffer of twice its size. For an
 eager stack the device then idles until the host launches, so that the launch counts; for others the host runs ahead
 during the flush, and only device time counts, without what events add to the launch of a graph. On a CPU it uses the
@@ -14,12 +16,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import torch
 
-from app.measure.cuda_graph import replayed
 from app.measure.device import Device
 from app.measure.point import Prepared
+
+_WARM_UPS = 3
+
+
+def replayed(run: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a call that replays `run` on the current stream; `run` must not depend on the host."""
+    for _ in range(_WARM_UPS):
+        run()
+    _raise_if_waits(run)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        run()
+
+    def replay() -> object:
+        # The graph uses the tensors of `run`, which must stay alive.
+        return graph.replay(), run
+
+    return replay
+
+
+def _raise_if_waits(run: Callable[[], Any]) -> None:
+    """Raise RuntimeError if `run` synchronises the host with the device, as grouped products do on many GPUs.
+
+    Its capture would fail half way, and leave the process unusable.
+    """
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
 
 # Least and most warm-ups, and seconds: an idle GPU takes some milliseconds to reach its clock.
 WARM_UPS, WARM_UP_S = (1, 20), (0.02, 0.3)

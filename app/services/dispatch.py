@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.runtime.cancellation import check_cancelled
 from app.services.graphs.graph_store import Graphs
 from app.services.kernels.predict_kernels import predict_kernel

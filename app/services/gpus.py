@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from app.engine.curated import load_seed_specs
-from app.engine.snapshot import SnapshotHolder
+from app.engine.catalogue import load_seed_specs
+from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, FieldError, NotFound
 from app.store import gpus, measurements, revision
 from app.store.session import Database

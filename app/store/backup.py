@@ -22,9 +22,8 @@ from sqlalchemy import Connection
 from app import __version__
 from app.errors import BadInput, Conflict
 from app.store import schema, shared_artifacts
-from app.store.copying import read_copy, write_copy
-from app.store.metadata import METADATA
-from app.store.sql_tables import ARTIFACTS, REVISION
+from app.store.driver import read_copy, write_copy
+from app.store.sql_tables import ARTIFACTS, METADATA, REVISION
 
 # What a file that is no backup, or was changed, raises: the archive's, the contents', and the database's errors.
 _OF_ARCHIVE = (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError)

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_into
 
 from app.store import uploads
 from app.store.measurement_filters import Filters, Page, agreeing
-from app.store.upload_tables import DOUBTFUL_MEASUREMENTS as DOUBTFUL
+from app.store.sql_tables import DOUBTFUL_MEASUREMENTS as DOUBTFUL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
 from app.store import revision
-from app.store.questions import Question, scalars
+from app.store.driver import Question, scalars
 from app.store.sql_tables import GPUS
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec

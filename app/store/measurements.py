@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, Row, Select
 from sqlalchemy.dialects import postgresql
 
-from app.store import doubtful, operator_removal, operators, revision, uploads
+from app.store import doubtful, operator_pages, operators, revision, uploads
+from app.store.driver import Question, ask, scalars
 from app.store.measurement_filters import Filters, Page, agreeing
-from app.store.questions import Question, ask, scalars
 from app.store.sql_tables import MEASUREMENTS
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
@@ -130,7 +130,7 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
     each = found.where(_agreeing(filters)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
-    removed = operator_removal.remove(connection, filters, dry_run=dry_run)
+    removed = operator_pages.remove(connection, filters, dry_run=dry_run)
     gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
     if gone and not dry_run:

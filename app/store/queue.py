@@ -23,8 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.errors import Unavailable
 from app.store import jobs
-from app.store.impatient import KEEPALIVE
-from app.store.session import Database
+from app.store.session import KEEPALIVE, Database
 
 TASK = "predictor.retrain"
 QUEUE = "retrain"

@@ -1,4 +1,7 @@
-"""Requests of callers, counted by each process of all replicas."""
+"""Requests of callers, counted by each process of all replicas, by the clock of the database.
+
+All replicas share that clock: their own may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,14 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from app.store.sql_tables import RATE_COUNTS
+
+_NOW = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+
+def now_s(connection: Connection) -> float:
+    """Return the seconds since 1970."""
+    return float(connection.execute(_NOW).scalar_one())
+
 
 _C = RATE_COUNTS.c
 # Index of a window of time, and a caller's digest.

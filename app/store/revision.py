@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from app.store.questions import Question, ask
+from app.store.driver import Question, ask
 from app.store.sql_tables import REVISION
 
 # What a process loads by itself. `added` and `removed` are rows of operators, `withdrawn` removed ones of every kind.

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
 from app.store.artifacts import ArtifactAbsent, files_of
+from app.store.files import write_whole
 from app.store.sql_tables import ARTIFACT_CHUNKS as CHUNKS
 from app.store.sql_tables import ARTIFACTS, PREDICTOR_VERSIONS
-from app.store.whole_file import write_whole
 
 CHUNK_BYTES = 1 << 20
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -22,8 +23,76 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 
-from app.store import upload_tables  # noqa: F401 - its tables are in METADATA, too
-from app.store.metadata import METADATA, created
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def created() -> Column[object]:
+    """Return the time of a row's insertion."""
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+# Uploads over HTTP, and whose key sent them.
+UPLOADS = Table(
+    "uploads",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("key_id", Integer),
+    Column("rows", BigInteger, nullable=False, server_default="0"),
+    created(),
+    Index(None, "key_id"),
+)
+
+# Measurements far from what was expected, which nothing learns. `body` is the row as POST /measurements takes it.
+DOUBTFUL_MEASUREMENTS = Table(
+    "doubtful_measurements",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("gpu_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("software", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("expected_s", Double, nullable=False),
+    Column("upload_id", BigInteger, nullable=False),
+    created(),
+    Index(None, "upload_id"),
+)
+
+# Refused measurements that passed a GPU's limit: `value` is what the limiting figure must at least be, SI units.
+LIMIT_BREACHES = Table(
+    "limit_breaches",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("figure", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("key_id", Integer),
+    created(),
+    Index(None, "gpu_id", "figure"),
+)
+
+# Figures that such measurements raised, a row for each key that sent some of them; as `before`, they were `provenance`.
+RAISED_LIMITS = Table(
+    "raised_limits",
+    METADATA,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("gpu_id", Text, nullable=False),
+    Column("figure", Text, nullable=False),
+    Column("value", Double, nullable=False),
+    Column("before", Double, nullable=False),
+    Column("provenance", Text, nullable=False),
+    Column("key_id", Integer),
+    created(),
+    Index(None, "gpu_id", "figure"),
+)
+
 
 GPUS = Table(
     "gpus",

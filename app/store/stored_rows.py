@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from app.store.binary_copy import Cell, decode, values_of
-from app.store.copying import copy_out
+from app.store.driver import Cell, Question, Rows, ask, copy_out, decode, values_of
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock
-from app.store.questions import Question, Rows, ask
 from app.tables.arrays import Bytes
 
 # Rows of all operators that are read at once.

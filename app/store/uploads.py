@@ -9,9 +9,9 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 
+from app.store.driver import Question, ask, scalars
 from app.store.measurement_filters import Filters
-from app.store.questions import Question, ask, scalars
-from app.store.upload_tables import UPLOADS
+from app.store.sql_tables import UPLOADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from app.predictors.launches.identity import launch_ids
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.training.folds import SPLITS, Fold, folds
-from app.training.validate import Residuals, card_rows, residuals
+from app.training.kernel_validation import SPLITS, Fold, Residuals, card_rows, folds, residuals
 
 FAMILY = "kernel"
 # Least number of rows for training and validation.

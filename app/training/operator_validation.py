@@ -30,10 +30,10 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence
 from app.tables.operator_runs import OperatorRuns
+from app.training.kernel_validation import few
 from app.training.operator_start import Start
 from app.training.row_hashes import configurations, dimensions, fifths, mixed
 from app.training.row_limits import MOST_LEARNED
-from app.training.validate import few
 
 Report = Callable[[str], None]
 

@@ -92,7 +92,7 @@ def _intervals(before: Mapping[str, Any], new: Mapping[str, Any], ops: Sequence[
 def _held_out(
     before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the held-out errors, of rows of `ops` the new ones (app.training.operator_gate.remembered)."""
+    """Return the held-out errors, of rows of `ops` the new ones (app.training.candidate.remembered)."""
     mine = np.concatenate([run.key for run in runs if run.op in ops]) >> np.uint64(32)
     kept = ~np.isin(before["key"], mine.astype(np.uint32))
     return {name: np.concatenate([column[kept], new[name]]) for name, column in before.items()}

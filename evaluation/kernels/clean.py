@@ -30,8 +30,7 @@ from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
-from app.training.folds import SPLITS, folds
-from app.training.validate import residuals
+from app.training.kernel_validation import SPLITS, folds, residuals
 from evaluation.study import COVERAGE, Result
 
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput, NotFound
 from app.formats import own
 from app.formats.cuda_kernels import CLEAN_FILE, read

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.config import SEED_DATA
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
 from app.errors import BadInput, NotTrained
 from app.graphs.convnets import lower

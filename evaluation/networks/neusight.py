@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.config import SEED_DATA
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotFound
 from app.graphs.run import Parallelism, Run
 from app.tables.catalog import Catalog

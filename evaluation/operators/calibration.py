@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app import __version__
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.ops import OP_CODE
 from app.predictors.auto.predictor import Auto

@@ -12,7 +12,7 @@ import numpy as np
 
 from app import __version__
 from app.bands.conformal import Intervals
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors import OPERATOR_PREDICTORS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.ops.suite import SWEEP_DEPTHS, SWEEP_SIDES
 from app.predictors.fitted_once import fitted_once

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config import SEED_DATA
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
 from app.tables.arrays import Bools

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.bootstrap.warm import shipped_snapshot
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.main import create_app
 from app.wire.kernel_workload import KERNEL_EXAMPLE
 

@@ -16,7 +16,7 @@ from app.cli.measure import command, send
 from app.config import Settings
 from app.errors import Forbidden
 from app.measure.output import Output
-from app.measure.upload import FigureReport, Server
+from app.measure.server import FigureReport, Server
 from app.store import keys
 from app.store.keys import Role
 from app.store.session import Database

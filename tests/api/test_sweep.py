@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.graphs import builtin
 from app.services.sweep.model_groups import Table

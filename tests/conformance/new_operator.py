@@ -12,18 +12,17 @@ from app.api.openapi import _document
 from app.bands.conformal import Intervals
 from app.config import CHECKOUT, Settings
 from app.dashboard.forms import example
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
-from app.engine.gpu_rows import Snapshot
 from app.engine.operator_rows import read_operators
 from app.engine.shipped import shipped_version
+from app.engine.snapshot import Snapshot
 from app.graphs.fuse_pass import fused as fuse
 from app.graphs.importers.json_graph import lower
 from app.graphs.run import Run
 from app.main import create_app
 from app.measure.device import Device
-from app.measure.operators.design import rows
-from app.measure.operators.random_tensors import Tensors
+from app.measure.operators_suite import Tensors, rows
 from app.ops import OPS
 from app.ops.reference import fields_table
 from app.predictors.auto.operators.models.features import own_dims

@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, untrained
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.formats.serving.files import read_files
 from app.formats.serving.rows import DeploymentOptions, to_row
 from app.services.dispatch import predict_workload

@@ -12,7 +12,7 @@ from app.dashboard.charts.curves import Axis, Chart, Dot, Rule, apart, line_of, 
 from app.dashboard.choices import Controls
 from app.dashboard.format_figures import short, time
 from app.dashboard.ranking import items_of
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import GpucastError
 from app.services.compare.request import to_single_request
 from app.services.compare.served_curves import Curves, Limits, LoadPoint

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app.api.deps import GraphsDep, HolderDep, SettingsDep
 from app.dashboard.choices import controls
 from app.dashboard.routes.shell import AddressDep, as_json, command, page, refused, wants_json
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs

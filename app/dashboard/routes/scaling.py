@@ -25,7 +25,7 @@ from app.dashboard.routes.shell import (
     wants_json,
     wants_svg,
 )
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.models.scaling import Point, scaling_curves
 from app.wire.network_form import ModelRequest

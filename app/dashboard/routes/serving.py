@@ -19,8 +19,8 @@ from app.dashboard.charts.page_curves import first_token_chart, speed_chart
 from app.dashboard.choices import controls
 from app.dashboard.forms import LOADS, SERVING
 from app.dashboard.routes.shell import as_json, as_picture, command, page, refused, wants_answer, wants_json, wants_svg
-from app.engine.gpu_rows import Snapshot
 from app.engine.prices import today_utc
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.compare.request import read_compare, resolve_candidates, to_predict_request
 from app.services.compare.served_compare import compare_served

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date
 
-from app.engine.gpu_rows import Snapshot
 from app.engine.prices import today_utc
+from app.engine.snapshot import Snapshot
 from app.services.compare.compare import compare
 from app.services.compare.job_plan import choose_gpus, to_compare_request
 from app.services.compare.request import to_predict_request

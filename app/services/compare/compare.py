@@ -12,9 +12,9 @@ from msgspec import structs
 
 from app.bands.band import Band
 from app.bands.log_normal import are_tied
-from app.engine.gpu_rows import Snapshot
 from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
+from app.engine.snapshot import Snapshot
 from app.services.compare.device_load import ComparableWorkload, device_load
 from app.services.compare.figures import to_compared
 from app.services.compare.pareto import pareto

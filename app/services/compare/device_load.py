@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from app.engine.operator_rows import Distinct, read_operators
-from app.engine.power_model import Load
+from app.engine.power import Load
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import Graphs

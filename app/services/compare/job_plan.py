@@ -16,8 +16,8 @@ from msgspec import convert, structs
 
 from app.bands.band import Band
 from app.bands.log_normal import probability_less, probability_within, quantile
-from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparison
 from app.services.compare.request import to_single_request

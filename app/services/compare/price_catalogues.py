@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any, NamedTuple
 
-from app.engine.usual_names import usual_gpu
+from app.engine.gpu_types import usual_gpu
 from app.errors import BadInput
 
 SKYPILOT, GPUHUNT, FOCUS = "SkyPilot's catalogue", "gpuhunt", "FOCUS"

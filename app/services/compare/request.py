@@ -9,8 +9,9 @@ from math import isfinite
 
 import msgspec
 
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
 from app.engine.power import GIVEN
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, NotFound
 from app.services.compare.figures import Rate
 from app.services.compare.price_rows import MOST_USD

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from app.engine.engine import untrained
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.compare.compare import Comparison
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec

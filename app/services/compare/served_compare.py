@@ -8,8 +8,8 @@ from datetime import date
 import numpy as np
 from msgspec import structs
 
-from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
+from app.engine.snapshot import Snapshot
 from app.services.compare.pareto import pareto
 from app.services.compare.request import Candidate, resolve_candidates
 from app.services.compare.served_options import cost_of, deployments, split_of

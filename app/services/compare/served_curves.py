@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.serving.predict_serving import Steps, predict_loads
 from app.wire.compare_form import ComparedServing, ServedSplit
 from app.wire.kernel_workload import GpuRef

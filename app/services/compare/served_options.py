@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from app.engine.gpu_rows import Snapshot
 from app.engine.power import Power, board_power, stated_power
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.graphs.transformers.architecture import Experts
 from app.services.compare.device_load import device_load

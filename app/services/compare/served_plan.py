@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import structs
 
 from app.bands.log_normal import probability_within
-from app.engine.gpu_rows import Snapshot
 from app.engine.power import power_notes
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.services.compare.pareto import pareto
 from app.services.compare.request import resolve_candidates

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.runtime.cancellation import check_cancelled
 from app.services.compare.request import Candidate

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.evidence import KernelQueries, gather_evidence
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
 from app.predictors.launches.validity import all_runnable

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy import Connection
 
-from app.engine.stored_kernels import stored_kernels
-from app.engine.stored_operators import stored_operators
+from app.engine.measurement_tables import stored_kernels, stored_operators
 from app.ops.network import NETWORK
 from app.predictors import capabilities
 from app.services.measurements.stored_networks import stored_networks

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from app.engine.operator_blocks import MeasurementColumns, to_blocks
+from app.engine.measurement_tables import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own_tables import FIGURES, ROW_COLUMNS, to_measurement_error
 from app.predictors.roofline import hardware_limit
 from app.services.measurements.limits import find_breaches
 from app.services.measurements.upload_gpus import UploadGpus
-from app.store.limit_breaches import Breach
+from app.store.limits import Breach
 from app.store.operator_blocks import NO_TIME, OperatorBlock
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import BOUNDS

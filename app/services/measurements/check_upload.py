@@ -19,7 +19,7 @@ from app.services.measurements.parse_rows import ParsedRow, operator_columns, pa
 from app.services.measurements.upload_gpus import UploadGpus
 from app.services.models.network_hits import model_limit_s
 from app.services.serving.deployment import resolve_deployment
-from app.store.limit_breaches import Breach
+from app.store.limits import Breach
 from app.store.measurements import MeasurementRow
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec, GpuTable

@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.measurements.check_upload import Checked
 from app.services.measurements.model_drift import ExpectedTimes

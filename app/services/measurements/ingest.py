@@ -22,8 +22,8 @@ from app.services.measurements.limits import correct_limits
 from app.services.measurements.model_drift import Drift, drift_sample, expected_times
 from app.services.measurements.store_uploads import Announce, ToStore, save, store_upload
 from app.store import doubtful, revision, uploads
+from app.store.driver import ask
 from app.store.measurement_filters import Filters
-from app.store.questions import ask
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.wire.upload import Objects, Upload

@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 
 from app.errors import BadInput, NotFound
 from app.predictors.roofline import Limit, limiting_figures
-from app.store import gpus, limit_breaches, raised_limits, revision
-from app.store.limit_breaches import Breach
-from app.store.raised_limits import Raise
+from app.store import gpus, limits, revision
+from app.store.limits import Breach, Raise
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints
 from app.tables.complete import revise
@@ -57,14 +56,14 @@ def correct_limits(database: Database, breaches: Sequence[Breach], key_id: int |
     """
     with database.begin() as connection:
         revision.lock(connection)
-        limit_breaches.record(connection, breaches, key_id)
+        limits.record_breaches(connection, breaches, key_id)
         pairs = sorted({(one.gpu_id, one.figure) for one in breaches})
         corrected = [_corrected(connection, gpu_id, figure) for gpu_id, figure in pairs]
     return any(corrected)
 
 
 def _corrected(connection: Connection, gpu_id: str, figure: str) -> bool:
-    value = limit_breaches.repeated(connection, gpu_id, figure)
+    value = limits.repeated(connection, gpu_id, figure)
     if value is None:
         return False
     try:
@@ -77,8 +76,8 @@ def _corrected(connection: Connection, gpu_id: str, figure: str) -> bool:
         LOG.warning("%s of %s stays as it is: %s", figure, gpu_id, error.detail)
         return False
     LOG.warning("%s of %s is %.4g now: repeated measurements were beyond the limit", figure, gpu_id, value)
-    raised_limits.record(connection, Raise(gpu_id, figure, value, before, provenance))
-    limit_breaches.forget(connection, gpu_id, figure)
+    limits.record_raise(connection, Raise(gpu_id, figure, value, before, provenance))
+    limits.forget(connection, gpu_id, figure)
     return True
 
 
@@ -87,8 +86,8 @@ def withdraw_limits(connection: Connection, key_id: int, gpu_id: str | None = No
 
     What others measured raises them again. A figure that was changed otherwise since then stays.
     """
-    limit_breaches.withdraw(connection, key_id, gpu_id)
-    for raised in raised_limits.take_back(connection, key_id, gpu_id):
+    limits.withdraw(connection, key_id, gpu_id)
+    for raised in limits.take_back(connection, key_id, gpu_id):
         try:
             spec = gpus.get_spec(connection, raised.gpu_id)
             if _value(spec, raised.figure) == raised.value:

@@ -10,9 +10,10 @@ import numpy as np
 
 from app.bands.band import COVERAGE, Band
 from app.bands.log_normal import mean_error
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.measurement_tables import stored_operators
 from app.engine.operator_rows import read_operators
-from app.engine.stored_operators import stored_operators
+from app.engine.snapshot import Snapshot
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kinds import kinds_of, work_of
 from app.predictors import DEFAULT

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
 from app.engine.operator_rows import read_operators
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.ops import OPS
 from app.services.graphs.graph_store import Graphs

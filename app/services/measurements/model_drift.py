@@ -10,7 +10,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.evidence import kernel_evidence
-from app.engine.operator_blocks import to_measurements
+from app.engine.measurement_tables import to_measurements
 from app.ops import OP_CODE
 from app.services.measurements.check_upload import Checked
 from app.store import measurements

@@ -18,9 +18,9 @@ from app.store import doubtful, gpus, measurements, operators, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
-from app.store.few_operators import Added, Sent
+from app.store.driver import ask
 from app.store.operator_blocks import OperatorBlock
-from app.store.questions import ask
+from app.store.operators import Added, Sent
 from app.store.session import Database
 from app.tables.arrays import Bools
 from app.tables.gpus import GpuSpec

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
-from app.engine.operator_blocks import to_runs
+from app.engine.measurement_tables import to_runs
 from app.errors import BadInput
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
 from app.services.models.network_hits import to_workload

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace as replace_field
 
-from app.engine.measured_networks import MeasuredModels
+from app.engine.exact_hits import MeasuredModels
 from app.errors import BadInput
 from app.graphs.run import Run
 from app.predictors.roofline import hardware_limit

@@ -10,7 +10,8 @@ import numpy as np
 
 from app.bands.band import COVERAGE, Band, sum_correlated
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs

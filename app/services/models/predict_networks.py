@@ -13,7 +13,8 @@ from app.bands.band import COVERAGE, Band
 from app.bands.groups import EXACT
 from app.bands.widths import OTHER
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.formats import has_formats
 from app.graphs.run import Run

@@ -7,7 +7,7 @@ from math import ceil
 
 from msgspec import Struct, structs
 
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.services.models.predict_networks import predict_network
 from app.wire.network_form import ModelRequest
 

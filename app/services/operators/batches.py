@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message

@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import structs
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops.kinds import kinds_of, work_of
 from app.runtime.cancellation import check_cancelled

@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 
 from app.bands.band import ends_of_sum
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
 from app.engine.operator_rows import Distinct, read_operators
+from app.engine.snapshot import Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import OPS
 from app.ops.figures import Work

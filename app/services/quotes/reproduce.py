@@ -19,9 +19,9 @@ from app import __version__
 from app.engine.catalogue import catalog_of
 from app.engine.corrections import FitHere, corrected
 from app.engine.engine import POOLED, Engine, Served
-from app.engine.gpu_rows import Snapshot
 from app.engine.measured_operators import measured_operators
 from app.engine.prices import PriceBook
+from app.engine.snapshot import Snapshot
 from app.engine.versions import Stores, load_version
 from app.errors import GpucastError, Unavailable
 from app.services.compare.answers import answer_compare, answer_plan

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from app import __version__
 from app.engine.engine import POOLED, Engine
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import TooLarge
 from app.store import measurements, quotes
 from app.store.session import Database

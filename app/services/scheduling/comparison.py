@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from app.bands.log_normal import probability_within, quantile
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.services.compare.request import read_compare
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from app.bands.log_normal import probability_within
-from app.engine.gpu_rows import Snapshot
 from app.engine.gpu_types import GPU_LABELS
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.scheduling.comparison import Compare, compare_each, unfit

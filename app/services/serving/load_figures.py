@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.served_points import ServedPoint
+from app.engine.exact_hits import ServedPoint
 from app.errors import TooLarge
 from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment

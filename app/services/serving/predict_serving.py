@@ -11,8 +11,9 @@ from msgspec import structs
 
 from app.bands.band import Band, sum_correlated
 from app.bands.widths import OTHER_FIRST, SHIFTED_LOAD, Served, served_by
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
 from app.engine.serving_hosts import host_name
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.graphs.run_choices import Mode
 from app.runtime.cancellation import check_cancelled

@@ -14,7 +14,7 @@ import numpy as np
 from app.bands.widths import MEASURED_LOAD, OTHER, Served
 from app.coefficients import Coefficients
 from app.engine.engine import Engine
-from app.engine.served_points import ServedPoint, ServedPoints
+from app.engine.exact_hits import ServedPoint, ServedPoints
 from app.graphs.builtin import canonical_name
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from msgspec import Struct, structs
 
 from app.config import Settings
-from app.engine.gpu_rows import GpuRows, Snapshot
+from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
 from app.services.operators.batches import BatchOptions, predict_batch
 from app.services.operators.common import require_predictor
@@ -24,7 +25,7 @@ from app.services.sweep.chunk_rows import CHUNK_ROWS
 from app.services.sweep.model_columns import is_model_table
 from app.services.sweep.models import SweepTarget, predict_models
 from app.services.sweep.sweep_rows import SweepRows, open_rows
-from app.store.whole_file import write_whole
+from app.store.files import write_whole
 
 PLAN = "_sweep.json"  # readers of Parquet folders skip names that begin with _
 _ARROW = "application/vnd.apache.arrow.stream"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from app.bands.widths import OTHER
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import GpucastError
 from app.predictors.roofline import peaks
 from app.services.models.predict_networks import predict_network

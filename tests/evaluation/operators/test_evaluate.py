@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.bands.groups import S_SEEN, operator_codes
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.predictors.base import Capabilities
 from app.tables.gpus import GpuTable

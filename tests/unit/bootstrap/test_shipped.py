@@ -13,7 +13,7 @@ import pytest
 
 from app.bootstrap.train_shipped import MOST_BYTES, OWN, sources_of, trainable
 from app.config import SHIPPED_MODELS
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.shipped import LIST, Shipped, shipped_versions, write_list
 from app.engine.versions import Ready, Stores, shipped_or_untrained
 from app.predictors import capabilities

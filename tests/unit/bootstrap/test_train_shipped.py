@@ -17,15 +17,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from app import __version__
-from app.bootstrap.train_operators import Start, start_of, train_operators, trained_parts
 from app.bootstrap.train_shipped import (
     NETWORKS,
     OPERATORS,
     OPERATORS_BY_STACK,
     OWN,
+    Start,
     sources_of,
+    start_of,
+    train_operators,
     train_shipped,
     trainable,
+    trained_parts,
 )
 from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.dashboard.choices import MOST_FOUND, gpu_class, search_gpus
-from app.engine.catalogue import catalog_of
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import catalog_of, load_seed_specs
 
 
 @pytest.mark.parametrize(("name", "series", "title"), [

@@ -11,7 +11,7 @@ import pytest
 
 from app.config import SEED_DATA
 from app.engine import long_tail
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotFound
 from app.tables.catalog import Catalog
 from app.tables.complete import complete, spec_to_dict

@@ -16,8 +16,8 @@ from app.engine.versions import Stores
 from app.services.measurements.ingest import ingest
 from app.services.measurements.stored import remove
 from app.store import gpus
-from app.store.few_operators import Added
 from app.store.measurement_filters import Filters
+from app.store.operators import Added
 from app.store.session import Database
 from app.tables.measurements import Measurements
 from app.wire.upload import Objects, Upload

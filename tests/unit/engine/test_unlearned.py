@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.operator_blocks import to_runs
+from app.engine.measurement_tables import to_runs
 from app.engine.unlearned import MOST_ROWS, Group, Part
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from tests.unit.training.test_candidate import GPUS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.graphs.data_parallel import with_gradient_exchange
 from app.graphs.importers.hf import lower
 from app.graphs.narrow_products import with_quantised_operands

@@ -20,9 +20,9 @@ from app.wire.operator_forms import ROW_FORMS
 
 pytest.importorskip("torch")
 
+from app.measure import operators_suite
 from app.measure.device import Device
-from app.measure.operators import design
-from app.measure.operators.op_table import table_of
+from app.measure.operators_suite import table_of
 
 pytestmark = pytest.mark.slow
 
@@ -89,9 +89,9 @@ def test_missing_packages_are_named(tmp_path: Path, missing: str) -> None:
 
 def test_rows_are_read_as_the_service_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Device("cuda", "a GPU", ("bf16", "fp32", "fp16", "fp8", "tf32", "fp64"), 1e11, 132, "pytorch-2", "cuda")
-    monkeypatch.setattr(design, "DRAWS", 16)
-    monkeypatch.setattr(design, "fits", lambda wanted, device: np.ones(len(wanted), dtype=np.bool_))
-    rows = design.rows(gpu)
+    monkeypatch.setattr(operators_suite, "DRAWS", 16)
+    monkeypatch.setattr(operators_suite, "fits", lambda wanted, device: np.ones(len(wanted), dtype=np.bool_))
+    rows = operators_suite.rows(gpu)
     forms = [{name: value for name, value in row.items() if name != "kind"} for row in rows]
     read = read_operators([msgspec.convert(form, ROW_FORMS[form["op"]]) for form in forms])
     ours, services = table_of(rows), read.table.take(read.row)

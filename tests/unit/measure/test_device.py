@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 from app.measure import device_suite
 from app.measure.device import Device
 from app.measure.device_figures import figures, summary
-from app.measure.operators.op_table import table_of
+from app.measure.operators_suite import table_of
 from app.measure.runner import Runner
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from app.config import CHECKOUT
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.measure.kernel_cases import CHECKS, cases
-from app.measure.kernel_cases.case import Case
-from app.measure.kernel_cases.lines import STEPS
+from app.measure.kernel_definitions import STEPS, Case
 from app.predictors.launches.occupancy import resident_blocks
 from app.services.kernels.launch import check_launch
 from app.tables.complete import complete

@@ -15,9 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from app.engine.operator_rows import read_operators
 from app.errors import BadInput
 from app.measure.device import Device
-from app.measure.operators.design import SPACES, rows
-from app.measure.operators.random_tensors import Tensors, backward
-from app.measure.operators.suite import point_of
+from app.measure.operators_suite import SPACES, Tensors, backward, point_of, rows
 from app.ops import OPS
 from app.ops.attention import absorbed
 from app.ops.expert_load import loads
@@ -212,7 +210,7 @@ def test_backward_computes_all_gradients() -> None:
 
 
 def test_the_catalogue_accepts_the_description() -> None:
-    from app.measure.specification import description
+    from app.measure.device import description
     from app.tables.complete import complete
 
     spec = complete(description("cpu", "some processor, 1 thread", 1, {}))

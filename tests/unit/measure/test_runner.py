@@ -18,10 +18,9 @@ from app.formats.own import read_measurements
 from app.measure import output as output_module
 from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
-from app.measure.kernel_profile import longest
 from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
-from app.measure.runner import Runner, flat
+from app.measure.runner import Runner, flat, longest
 from app.measure.timing import added_by_events_s
 from tests.busy_machine import least
 
@@ -118,8 +117,8 @@ def test_a_synchronising_call_fails_on_its_own() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from app.measure.cuda_graph import replayed
     from app.measure.device import find
+    from app.measure.timing import replayed
 
     x, runner = torch.ones(8, device="cuda"), Runner(find(), most_spread=9.0)
     waits = Point("operators", {"op": "add"}, lambda: Prepared({"": replayed(lambda: x.sum().item())}), "cudagraph")

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from app.measure.device import best_of_rounds, description
 from app.measure.device_figures import seen_peaks
-from app.measure.specification import best_of_rounds, description
 from app.tables.complete import complete
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.bands.groups import S_UNTRAINED, situations_of
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.ops import OP_CODE, OPS
 from app.ops.alignment import alignment_of, misaligned_clocks
 from app.ops.kinds import kinds_of, work_of

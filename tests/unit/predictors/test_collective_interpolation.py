@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.predictors.auto.operators.collectives import interpolation
 from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
 from app.tables.gpus import GpuTable

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.bands.group_widths import PRIOR_HALF_WIDTH
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.ops import OPS
 from app.ops.figures import Products
 from app.ops.kinds import kinds_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.predictors.auto.operators.learning.fitting import drawn
 from app.predictors.auto.operators.models.features import SHAPE_FEATURES
 from app.predictors.auto.operators.models.training_samples import Samples, samples

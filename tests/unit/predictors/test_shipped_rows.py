@@ -14,7 +14,7 @@ import pytest
 
 from app.bands.conformal import Intervals
 from app.config import Settings
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.versions import Stores, shipped_or_untrained
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.operators.explain import explained

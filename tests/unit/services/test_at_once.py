@@ -20,7 +20,7 @@ from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.upload import Objects
-from tests.unit.engine.test_stored_operators import linear
+from tests.unit.engine.test_measurement_tables import linear
 from tests.unit.services.test_ingest import ROW, SMALL
 
 Change = Callable[[Connection], object]

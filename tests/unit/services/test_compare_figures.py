@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
 from app.services.compare.figures import Rate, to_compared

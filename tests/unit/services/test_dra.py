@@ -9,7 +9,7 @@ from typing import Any, get_args
 import jsonschema_rs
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.services.scheduling.dra import Kind, manifest, product_names, selector
 

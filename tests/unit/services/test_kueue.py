@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.services.scheduling.comparison import JobTime
 from app.services.scheduling.kueue import (

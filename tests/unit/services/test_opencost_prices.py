@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.services.compare.opencost_prices import opencost_offers, read_assets
 from app.services.compare.price_catalogues import Asked, Instance

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.bootstrap.warm import warm
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, KernelIndex
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError, NotFound, NotTrained
 from app.predictors.auto.kernels.launch_time import fill_times
 from app.predictors.finish import _fill as finish

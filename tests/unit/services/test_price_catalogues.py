@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.curated import load_seed_specs
-from app.engine.usual_names import _names, usual_gpu
+from app.engine.catalogue import load_seed_specs
+from app.engine.gpu_types import _names, usual_gpu
 from app.errors import BadInput
 from app.services.compare.price_catalogues import (
     FOCUS,

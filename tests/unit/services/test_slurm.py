@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.engine.gpu_types import gpu_of_type
 from app.errors import BadInput
 from app.services.scheduling.slurm import Partition, parse_partitions, slurm_time

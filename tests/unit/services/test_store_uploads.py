@@ -17,14 +17,14 @@ from app.services.measurements.doubts import Doubts
 from app.services.measurements.model_drift import DriftSample
 from app.services.measurements.store_uploads import Stored, ToStore, store_upload
 from app.store import gpus, revision, uploads
-from app.store.few_operators import Added
 from app.store.operator_blocks import identities
+from app.store.operators import Added
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.upload import Objects
 from tests.kernels_data import SAXPY
-from tests.unit.engine.test_stored_operators import linear
+from tests.unit.engine.test_measurement_tables import linear
 from tests.unit.services.test_ingest import SMALL
 
 SPEC = complete(SMALL)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.graphs.build import Builder
 from app.graphs.run import Run
 from app.graphs.training_pass import training

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.graphs.run import Run
 from app.ops.alignment import ACCESSES_PER_CLOCK
 from app.stacks.release import release_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.graphs.run import Run
 from app.stacks.release import plain_release, release_of
 from app.steps.timing import corrected_rows

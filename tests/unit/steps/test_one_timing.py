@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from app.bootstrap.warm import shipped_snapshot
-from app.engine.gpu_rows import Snapshot
+from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.services.models.predict_networks import predict_network
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment

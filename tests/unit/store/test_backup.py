@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.store import artifacts, backup, keys, measurements, queue, schema, shared_artifacts, versions
-from app.store.metadata import METADATA
 from app.store.roles import Role
 from app.store.session import Database
+from app.store.sql_tables import METADATA
 from tests import forked
 from tests.conftest import new_database
 from tests.learning import kernel_rows

@@ -17,8 +17,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from app.config import CHECKOUT
-from app.store.postgres import PING_TIMEOUT_S, EmbeddedPostgres, binary, started_beside
-from app.store.unprivileged import account_for, run_as
+from app.store.postgres import PING_TIMEOUT_S, EmbeddedPostgres, account_for, binary, run_as, started_beside
 from tests.busy_machine import PATIENCE_S
 from tests.worker_process import eventually
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotFound
 from app.tables.catalog import Catalog
 from app.tables.complete import spec_to_dict

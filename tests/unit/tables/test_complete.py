@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.tables.complete import complete, revise, spec_from_dict, spec_to_dict
 from app.tables.gpu_fields import FIELDS

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.curated import load_seed_specs
+from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.predictors.papers.li import Li
 from app.tables.gpus import GpuTable

@@ -9,7 +9,7 @@ from app.predictors.papers.cross_gpu_kernels.regressors import Forest, RidgeRegr
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from app.training.fit import gate, train
-from app.training.folds import folds
+from app.training.kernel_validation import folds
 from tests.conformance.test_predictors import EVIDENCE, GPUS, MEASURED, ON, OPS, ROWS
 
 IDS = [f"row-{k}" for k in range(len(MEASURED))]

@@ -1,0 +1,139 @@
+"""The snapshot follows the database."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Connection
+
+from app.bootstrap.assemble import assemble
+from app.config import Settings
+from app.engine.corrections import Corrected
+from app.engine.engine import Engine
+from app.engine.power import PowerModel
+from app.engine.snapshot_holder import SnapshotHolder
+from app.engine.versions import Stores
+from app.store import revision
+from app.store.operators import Added
+from app.store.session import Database
+from tests.busy_machine import until
+
+LONG_S = 60.0
+
+
+class NoCorrections:
+    """Corrects nothing, as where nothing was measured."""
+
+    def __call__(self, engine: Engine) -> Corrected:
+        return Corrected(engine.revision, {}, PowerModel(), ())
+
+    def rest(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Assembling:
+    """Assembles an engine without predictors. From the second on, it waits until it is let go."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stores = Stores.of(settings)
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, connection: Connection, last: Engine | None) -> Engine:
+        engine = assemble(self._stores, connection, last, only=())
+        if last is not None:
+            self.begun.set()
+            assert self.go.wait(LONG_S)
+        return engine
+
+
+class Counted:
+    """A lock that counts who asked for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self.asked = 0
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *about: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def assembling(settings: Settings) -> Assembling:
+    return Assembling(settings)
+
+
+@pytest.fixture
+def holder(database: Database, assembling: Assembling) -> SnapshotHolder:
+    """A snapshot that nothing polls but its callers."""
+    made = SnapshotHolder(
+        database, assembling, NoCorrections(), lambda _: None, poll_s=LONG_S, ensure_database=lambda: None
+    )
+    return made
+
+
+def change(database: Database) -> int:
+    with database.begin() as connection:
+        revision.lock(connection)
+        return revision.bump(connection, "measurements")
+
+
+def test_callers_that_wait_for_a_poll_share_the_next_and_see_what_was_stored_before_they_asked(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    before = holder._polls_begun
+    loading = Counted(holder._loading)
+    holder._loading = loading  # type: ignore[assignment]  # only entered and left
+    change(database)
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(holder.refresh)
+        assert assembling.begun.wait(LONG_S)
+        last = change(database)  # the poll in progress does not see it
+        others = [pool.submit(holder.refresh) for _ in range(5)]
+        until(lambda: loading.asked == 6)
+        assembling.go.set()
+        assert first.result()
+        assert all(each.result() for each in others)
+    assert holder.engine.revision == last
+    assert holder._polls_begun == before + 2
+
+
+def test_a_poll_says_whether_anything_changed(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    assert not holder.refresh()
+    change(database)
+    assert holder.refresh()
+    assert not holder.refresh()
+
+
+def test_added_rows_are_put_in_place_where_nothing_else_has_changed(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    now = change(database)
+    holder.add(Added(now, ()))
+    assert holder.engine.revision == now
+    assert not assembling.begun.is_set()
+    change(database)
+    later = change(database)
+    holder.add(Added(later, ()))  # the change before it was not read
+    assert holder.engine.revision == now
+    assert holder.refresh(later)
+    assert holder.engine.revision == later
+    holder.add(Added(later, ()))
+    assert holder.engine.revision == later
+
+
+def test_a_snapshot_that_is_new_enough_is_not_polled(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    change(database)
+    assert not holder.refresh(holder.engine.revision)
+    assert not assembling.begun.is_set()
