@@ -162,8 +162,8 @@ def installed_engine(settings: Settings, database: Database) -> Engine:
 def _installed(settings: Settings, database: Database, only: Collection[str]) -> tuple[Engine, tuple[str, ...]]:
     with database.begin(long=True, one_state=True) as connection:
         engine = assemble(Stores.of(settings), connection, None, only=only)
-    found = corrections(database, FitHere(), engine)
-    return amended(engine, found), (*engine.messages, *found.problems)
+    correction = corrections(database, FitHere(), engine)
+    return amended(engine, correction), (*engine.messages, *correction.problems)
 
 
 def installed_snapshot(settings: Settings) -> tuple[Snapshot, tuple[str, ...]]:

@@ -48,14 +48,14 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 class Preparation(NamedTuple):
     """Corrections to prepare and to try."""
 
-    found: Sequence[Any]
+    models: Sequence[Any]
     trials: Sequence[Trial]
 
 
 class Task(NamedTuple):
     """Groups to fit, with an answer each, or what to prepare, with one answer.
 
-    `plain`, the bytes of the predictor (mapped_file.to_bytes), and `gpus` are None where the process has them.
+    `plain`, the bytes of the predictor (files.to_bytes), and `gpus` are None where the process has them.
     """
 
     plain: Bytes | None
@@ -86,14 +86,14 @@ class CorrectionProcess:
                 del left[0]
                 yield answer
 
-    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
-        """Return what the version derives from `found`.
+    def prepared(self, version: Served, models: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+        """Return what the version derives from `models`.
 
         Raises ArtifactRefused unless it passes the trials, OSError or EOFError if the process ends.
         """
         answer = _STARVED
         while answer is _STARVED:
-            answer = self._answer(self._sent(version, gpus, Preparation(found, trials)))
+            answer = self._answer(self._sent(version, gpus, Preparation(models, trials)))
         if isinstance(answer, Failure):
             raise ArtifactRefused(answer.reason)
         return answer
@@ -189,7 +189,7 @@ def answers(tasks: Connection[Any, Task]) -> Iterator[Any | Failure]:
 
 def _prepared(plain: Any, gpus: GpuTable, work: Preparation) -> Any | Failure:
     try:
-        return prepared_by(plain, work.found, gpus, work.trials)
+        return prepared_by(plain, work.models, gpus, work.trials)
     except Exception as error:
         return Failure(error.detail if isinstance(error, ArtifactRefused) else repr(error))
 
@@ -197,10 +197,10 @@ def _prepared(plain: Any, gpus: GpuTable, work: Preparation) -> Any | Failure:
 def main() -> None:
     """Answer on what was the standard output; what is printed goes to the standard error."""
     _give_way(when_idle=_WHEN_IDLE in sys.argv)
-    tasks, found = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    tasks, results = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
     for answer in answers(tasks):
-        found.send(answer)
+        results.send(answer)
 
 
 def _give_way(*, when_idle: bool) -> None:

@@ -36,8 +36,8 @@ class Fitter(Protocol):
         """Yield the corrections of a version, as it was trained, by each group."""
         ...
 
-    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
-        """Return what the version with the corrections `found` derives from them.
+    def prepared(self, version: Served, models: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+        """Return what the version with the corrections `models` derives from them.
 
         Raises ArtifactRefused unless it passes the trials.
         """
@@ -60,14 +60,14 @@ class FitHere:
         """Yield the corrections of a version by each group."""
         return (fitted(plain_of(version), group, gpus) for group in groups)
 
-    def prepared(self, version: Served, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
-        """Return what the version derives from `found`; raises ArtifactRefused unless it passes the trials."""
-        return prepared_by(plain_of(version), found, gpus, trials)
+    def prepared(self, version: Served, models: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+        """Return what the version derives from `models`; raises ArtifactRefused unless it passes the trials."""
+        return prepared_by(plain_of(version), models, gpus, trials)
 
 
-def prepared_by(plain: Any, found: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
+def prepared_by(plain: Any, models: Sequence[Any], gpus: GpuTable, trials: Sequence[Trial]) -> Any:
     """Return what a predictor derives from corrections; raises ArtifactRefused unless it then passes the trials."""
-    predictor = plain.with_corrections(found, gpus)
+    predictor = plain.with_corrections(models, gpus)
     for trial in trials:
         tried_on(predictor, gpus, trial.cells, trial.on)
     return predictor.prepared(gpus)
@@ -122,23 +122,23 @@ def _with(
 ) -> Served:
     """The version with these corrections, tried where they are new."""
     plain = plain_of(version)
-    found = [item.models for item in corrections.values() if item.models is not None]
-    if not found:
+    models = [item.models for item in corrections.values() if item.models is not None]
+    if not models:
         return replace(version, predictor=plain, uncalibrated=None, corrections=corrections)
     trials = [
         Trial([(op, dtype) for dtype in group.dtypes()], [gpus.ids.index(gpu)]) for (op, gpu), group in new.items()
     ]
-    prepared = fitter.prepared(version, found, gpus, trials)
-    predictor = plain.with_corrections(found, gpus, prepared)
+    prepared = fitter.prepared(version, models, gpus, trials)
+    predictor = plain.with_corrections(models, gpus, prepared)
     return replace(version, predictor=predictor, uncalibrated=plain, corrections=corrections)
 
 
-def amended(engine: Engine, found: Corrected) -> Engine:
-    """Return an engine, perhaps newer than the one that was corrected, with what was found."""
+def amended(engine: Engine, corrected_versions: Corrected) -> Engine:
+    """Return an engine, perhaps newer than the one that was corrected, with its corrections."""
     served = dict(engine.served)
-    for key, item in found.served.items():
+    for key, item in corrected_versions.served.items():
         if key in served and served[key].version == item.version:
             served[key] = replace(
                 served[key], predictor=item.predictor, uncalibrated=item.uncalibrated, corrections=item.corrections
             )
-    return replace(engine, served=served, power=found.power, corrected=found.revision)
+    return replace(engine, served=served, power=corrected_versions.power, corrected=corrected_versions.revision)

@@ -174,13 +174,13 @@ class Engine:
                 f"Unknown predictor {predictor!r}: use one of {', '.join(sorted(BY_NAME))}.",
                 errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(BY_NAME))}")],
             )
-        found = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
-        if found is None:
+        served = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
+        if served is None:
             raise NotTrained(
                 f"{predictor} has no training data yet. {import_hint(predictor)}, "
                 f'then POST /retrain {{"predictor": "{predictor}"}}.'
             )
-        return found
+        return served
 
     def version_of(self, predictor: str, gpu_id: str) -> str:
         """Return the name of the version that `serving` picks."""

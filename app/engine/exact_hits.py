@@ -24,20 +24,20 @@ _PER_BUCKET = 8
 
 @compiled
 def _find(
-    digest: Digests, i: Ints, j: Ints, known: int, stored: tuple[Digests, Floats, Ints, np.uint64], found: Floats
+    digest: Digests, i: Ints, j: Ints, known: int, stored: tuple[Digests, Floats, Ints, np.uint64], measured_s: Floats
 ) -> int:
-    """Fill `found` with measured times, NaN where there is none; returns how many there are."""
+    """Fill `measured_s` with measured times, NaN where there is none; returns how many there are."""
     keys, latency_s, start, shift = stored
     hits = 0
     for q in range(len(i)):
-        found[q] = np.nan
+        measured_s[q] = np.nan
         if j[q] >= known:
             continue
-        wanted = mixed(digest[i[q]], np.uint64(j[q]))
-        bucket = np.intp(wanted >> shift)
+        key = mixed(digest[i[q]], np.uint64(j[q]))
+        bucket = np.intp(key >> shift)
         for k in range(start[bucket], start[bucket + 1]):
-            if keys[k] == wanted:
-                found[q] = latency_s[k]
+            if keys[k] == key:
+                measured_s[q] = latency_s[k]
                 hits += 1
                 break
     return hits
@@ -141,15 +141,15 @@ class OperatorIndex:
         """Measured seconds of operator row `i[q]` on GPU row `j[q]`, NaN where there are none; None if none has any."""
         if not len(self.keys) or not len(ops):
             return None
-        found = np.empty(len(i))
+        measured_s = np.empty(len(i))
         stored = (self.keys, self.latency_s, self.start, self.shift)
-        return found if _find(digests(ops), i, j, self.known, stored, found) else None
+        return measured_s if _find(digests(ops), i, j, self.known, stored, measured_s) else None
 
     def evidence(self, ops: OpTable, i: Ints, j: Ints) -> Evidence:
         """The measured rows of the very operators asked for, at most one per query."""
-        found = self.times(ops, i, j)
-        hits = np.empty(0, dtype=np.intp) if found is None else np.flatnonzero(np.isfinite(found))
-        times = np.empty(0) if found is None else found[hits]
+        measured_s = self.times(ops, i, j)
+        hits = np.empty(0, dtype=np.intp) if measured_s is None else np.flatnonzero(np.isfinite(measured_s))
+        times = np.empty(0) if measured_s is None else measured_s[hits]
         return Evidence(Measurements(ops.take(i[hits]), j[hits], times), hits)
 
 

@@ -35,16 +35,16 @@ class GpuRows:
             return self._named(ref, loc) if known is None else known
         return self._uncatalogued(complete(ref, where=loc))
 
-    def targets(self, asked: BaseRequest) -> list[int]:
+    def targets(self, request: BaseRequest) -> list[int]:
         """Return the rows of all GPUs that a request names, in its order."""
-        if (asked.gpu is None) == (asked.gpus is None):
+        if (request.gpu is None) == (request.gpus is None):
             message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
             raise BadInput(message, errors=[FieldError(("gpu",), message)])
-        if asked.gpu is not None:
-            return [self.row(asked.gpu, ("gpu",))]
-        if asked.gpus == "all":
+        if request.gpu is not None:
+            return [self.row(request.gpu, ("gpu",))]
+        if request.gpus == "all":
             return list(range(self._known))
-        return [self.row(ref, ("gpus", k)) for k, ref in enumerate(asked.gpus or ())]
+        return [self.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())]
 
     def table(self) -> GpuTable:
         """Return the table that `row` indexes."""

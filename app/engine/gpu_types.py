@@ -71,8 +71,8 @@ def gpu_of_type(word: str, names: Mapping[str, str], catalog: Catalog, kind: str
         raise NotFound(f"{kind}{word} is a slice (MIG) of a GPU, and slices are not predicted.")
     bare = _VENDOR.sub("", word)
     for left_out in _LEFT_OUT:
-        if found := catalog.find(word if not left_out else left_out + bare):
-            return GpuType(found.id)
+        if spec := catalog.find(word if not left_out else left_out + bare):
+            return GpuType(spec.id)
     parts = _MEMORY.match(bare)
     family, memory_gb = (parts[1], float(parts[2])) if parts else (bare, None)
     gpu = usual_gpu(family, memory_gb)

@@ -148,8 +148,8 @@ def _architecture(row: GPUSpecification) -> dict[str, Any]:
 def _known(row: GPUSpecification, capability: str | None) -> Architecture | None:
     if capability:
         return architectures.by_capability(capability)
-    found = architectures.by_name(row.architecture or "unknown")
-    return found[0] if len(found) == 1 else None
+    matches = architectures.by_name(row.architecture or "unknown")
+    return matches[0] if len(matches) == 1 else None
 
 
 def _units(row: GPUSpecification, lanes: int, capability: str | None) -> dict[str, int]:
@@ -165,10 +165,10 @@ def _units(row: GPUSpecification, lanes: int, capability: str | None) -> dict[st
 
 
 def _link(bus: str | None) -> dict[str, Any]:
-    found = _BUS.search(bus or "")
-    if not found or found[1] not in _LANE:
+    link = _BUS.search(bus or "")
+    if not link or link[1] not in _LANE:
         return {}
-    return {"link_type": found[0], "link_bandwidth_bytes_per_s": _LANE[found[1]] * int(found[2])}
+    return {"link_type": link[0], "link_bandwidth_bytes_per_s": _LANE[link[1]] * int(link[2])}
 
 
 def _peaks(row: GPUSpecification, facts: Mapping[str, Any]) -> dict[str, float | None]:

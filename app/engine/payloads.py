@@ -14,7 +14,7 @@ from app.store import artifacts, shared_artifacts
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.training.schemas import differences, schema_of_0_1_0
 
-MOST_SAID = 3
+MOST_LISTED = 3
 
 
 def load_payload(folder: Path, sha256: str, without: Collection[str] = ()) -> dict[str, Any]:
@@ -26,12 +26,12 @@ def load_payload(folder: Path, sha256: str, without: Collection[str] = ()) -> di
     try:
         if "schema" not in payload:
             payload = from_0_1_0(payload)
-        found = list(differences(payload, without))
+        lacking = list(differences(payload, without))
     except Exception as error:
         raise ArtifactRefused(f"What it relies on cannot be read: {error!r}.") from error
-    if found:
-        more = f"; {len(found) - MOST_SAID} other differences" if len(found) > MOST_SAID else ""
-        raise ArtifactRefused(f"This version of the code reads it no more: {'; '.join(found[:MOST_SAID])}{more}.")
+    if lacking:
+        more = f"; {len(lacking) - MOST_LISTED} other differences" if len(lacking) > MOST_LISTED else ""
+        raise ArtifactRefused(f"This version of the code reads it no more: {'; '.join(lacking[:MOST_LISTED])}{more}.")
     return payload
 
 

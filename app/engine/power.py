@@ -213,14 +213,14 @@ def _non_negative(shares: Floats) -> Floats:
     They are those of the columns that have some, found by trying all subsets: SciPy's optimisers would cost every start
     0.2 s and 40 MB.
     """
-    found, least = np.zeros(3), np.inf
+    best, least = np.zeros(3), np.inf
     for kept in product((False, True), repeat=3):
         coefficients = np.zeros(3)
         coefficients[list(kept)] = np.linalg.lstsq(shares[:, kept], np.ones(len(shares)))[0]
         missed = float(np.sum((shares @ coefficients - 1.0) ** 2))
         if missed < least and (coefficients >= 0.0).all():
-            found, least = coefficients, missed
-    return found
+            best, least = coefficients, missed
+    return best
 
 
 def _operator_rows(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:

@@ -53,8 +53,8 @@ def shipped_versions(folder: Path) -> dict[str, Shipped]:
     if not path.exists():
         return {}
     try:
-        told = json.loads(path.read_bytes())["predictors"]
-        named = {str(name): str(sha256) for name, sha256 in told.items() if name in BY_NAME}
+        listed = json.loads(path.read_bytes())["predictors"]
+        named = {str(name): str(sha256) for name, sha256 in listed.items() if name in BY_NAME}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactRefused(f"{path} cannot be read: {error!r}.") from error
     return {name: Shipped(name, folder, sha256, _manifest(folder, sha256)) for name, sha256 in named.items()}
@@ -66,11 +66,11 @@ def shipped_version(predictor: str, folder: Path) -> Shipped | None:
 
 
 def _manifest(folder: Path, sha256: str) -> dict[str, Any]:
-    found = artifacts.manifest(folder, sha256)
-    card = found.get("card")
+    beside = artifacts.manifest(folder, sha256)
+    card = beside.get("card")
     if not isinstance(card, dict) or not {"trained_on", "validation"} <= set(card):
         raise ArtifactRefused(f"The manifest of the shipped {sha256} has no accuracy card.")
-    return found
+    return beside
 
 
 def write_list(folder: Path, named: Mapping[str, str]) -> None:

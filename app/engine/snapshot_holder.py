@@ -128,13 +128,13 @@ class SnapshotHolder:
         While the database hangs, it does so at once instead of waiting for the poll in progress. Of callers that wait
         for that poll, the first makes the next one, and it serves all of them.
         """
-        asked, before = self._polls_begun, self.engine.revision
+        begun, before = self._polls_begun, self.engine.revision
         if since is not None and before >= since:
             return False
         if self._database.hangs:
             raise Unavailable(self._health.database or "The database hangs.")
         with self._loading:
-            if self._polled <= asked:
+            if self._polled <= begun:
                 self._poll()
             return self.engine.revision != before
 
@@ -263,21 +263,21 @@ class SnapshotHolder:
 
     def _correct_now(self) -> None:
         corrected = self.engine
-        found = self._corrected(corrected)
+        corrections = self._corrected(corrected)
         if self.engine.gpus is not corrected.gpus:  # what the corrections are prepared for: nobody waits for it below
-            self._warm(Snapshot.of(amended(self.engine, found)))
+            self._warm(Snapshot.of(amended(self.engine, corrections)))
         with self._loading:
-            engine = amended(self.engine, found)
+            engine = amended(self.engine, corrections)
             self._snapshot = Snapshot(engine, self._snapshot.row_of)
             if engine.corrected < engine.revision:
                 self._moved.set()
 
     def _corrected(self, engine: Engine) -> Corrected:
-        found = self._correct(engine)
-        for problem in found.problems:
+        corrections = self._correct(engine)
+        for problem in corrections.problems:
             log.error("%s", problem)
-        self._health = replace(self._health, corrections=found.problems)
-        return found
+        self._health = replace(self._health, corrections=corrections.problems)
+        return corrections
 
 
 def _predictors(engine: Engine) -> dict[tuple[str, str], int]:

@@ -57,7 +57,7 @@ class Group:
 
 
 class Correction(NamedTuple):
-    """What a predictor's `corrections` found for a group; None if it failed."""
+    """The result of a predictor's `corrections` for a group; None if they failed."""
 
     group: Group
     models: Any | None

@@ -44,18 +44,18 @@ def cached(ships: Shipped, build: Callable[[], Served]) -> Served:
         return build()
     name = _file_name(ships, artifacts.verified(ships.folder, ships.sha256).get("schema_sha256"))
     own = writable_base() / name
-    found = _read(BESIDE / name) or _read(own)
-    if found is None:
-        found = build()
+    version = _read(BESIDE / name) or _read(own)
+    if version is None:
+        version = build()
         with suppress(OSError):  # no space: the next process builds it again
-            _write(own, found)
-        found = _read(own) or found  # its memory is shared
-    return found
+            _write(own, version)
+        version = _read(own) or version  # its memory is shared
+    return version
 
 
 def _read(path: Path) -> Served | None:
-    found = files.load(path)
-    return found if isinstance(found, Served) else None
+    content = files.load(path)
+    return content if isinstance(content, Served) else None
 
 
 def _file_name(ships: Shipped, schema_sha256: str | None) -> str:
@@ -130,7 +130,7 @@ def ready_versions(
     """
     refused: list[Refusal] = []
     own = [
-        _Wanted((item.predictor, item.gpu_id), item.version, partial(_own, connection, item, stores, gpus))
+        _Source((item.predictor, item.gpu_id), item.version, partial(_own, connection, item, stores, gpus))
         for item in versions.served(connection)
         if item.predictor in only
     ]
@@ -156,11 +156,11 @@ def shipped_or_untrained(
         problems.append(f"nothing that ships is served: {error.detail}")
         ships = {}
     missing = [
-        _Wanted((name, POOLED), item.version, partial(_shipped, item, gpus))
+        _Source((name, POOLED), item.version, partial(_shipped, item, gpus))
         for name, item in ships.items()
         if name in only and (name, POOLED) not in but
     ]
-    plain = [_Wanted(key, item.version, partial(_as_is, item)) for key, item in untrained().items()]
+    plain = [_Source(key, item.version, partial(_as_is, item)) for key, item in untrained().items()]
     served = {**_loaded(plain, last, refused), **_loaded(missing, last, refused)}
     return Ready(served, [], [*problems, *map(str, refused)])
 
@@ -169,7 +169,7 @@ def _as_is(version: Served) -> Served:
     return version
 
 
-class _Wanted(NamedTuple):
+class _Source(NamedTuple):
     """A version to serve, and how to load it."""
 
     key: Key
@@ -177,14 +177,14 @@ class _Wanted(NamedTuple):
     load: Callable[[], Served]
 
 
-def _loaded(wanted: Sequence[_Wanted], last: Engine | None, refused: list[Refusal]) -> dict[Key, Served]:
+def _loaded(sources: Sequence[_Source], last: Engine | None, refused: list[Refusal]) -> dict[Key, Served]:
     """Those that can be served; the others are added to `refused`.
 
     A version that did not fit is not tried again: the code of a process does not change.
     """
     ready: dict[Key, Served] = {}
     unfit = {(one.predictor, one.gpu_id, one.version): one for one in (last.refused if last else ()) if not one.absent}
-    for key, version, load in wanted:
+    for key, version, load in sources:
         before = last.served.get(key) if last else None
         if before is not None and before.version == version:
             ready[key] = before

@@ -17,7 +17,7 @@ from app.errors import GpucastError
 from app.measure.device import Device
 from app.measure.output import Output
 from app.measure.point import Point
-from app.measure.runner import BUSY, INTERRUPTED, MEASURED, Runner, said
+from app.measure.runner import BUSY, INTERRUPTED, MEASURED, Runner, described
 
 _BYTES, _COPIES = 1 << 28, 5
 
@@ -74,7 +74,7 @@ def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, unti
     for point in points:
         if time.monotonic() >= until:
             return
-        output.add(point.digest, said(point) | {"outcome": INTERRUPTED} | always)
+        output.add(point.digest, described(point) | {"outcome": INTERRUPTED} | always)
         row = runner.run(point) | always
         output.add(point.digest, row)
         observe(point, row)
@@ -90,6 +90,6 @@ def name_kernels(runner: Runner, output: Output, points: Sequence[Point], *, unt
         if time.monotonic() >= until or silent == _SILENT:
             return
         if row.get("outcome") == MEASURED and "kernel.name" not in row:
-            found = runner.kernel(point)
-            silent = 0 if found else silent + 1
-            output.add(point.digest, row | found)
+            function = runner.kernel(point)
+            silent = 0 if function else silent + 1
+            output.add(point.digest, row | function)

@@ -23,7 +23,7 @@ STEP = "step"
 # Longer than any step: a longer wait means that a process has ended.
 _WAIT = timedelta(seconds=120)
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 def join(rank: int, devices: int, rendezvous: str) -> None:
@@ -58,13 +58,13 @@ class Peers:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _run(self, said: str, what: Callable[[], Found]) -> Found:
+    def _run(self, line: str, what: Callable[[], Result]) -> Result:
         """Send a line to the others, if any, and run `what`; ends the group on failure, as the others would wait."""
         try:
             if not self._others:
                 self._start()
-            if said:
-                self._say(said)
+            if line:
+                self._say(line)
             return what()
         except BaseException:
             self.close()

@@ -71,16 +71,16 @@ def _attribute(number: int) -> int:
 
 
 def _cpu(threads: int) -> dict[str, Any]:
-    said = _cpuinfo()
-    flags = set(_said(said, "flags").split())
+    cpuinfo = _cpuinfo()
+    flags = set(_field(cpuinfo, "flags").split())
     lanes = next(lanes for flag, lanes in _LANES if not flag or flag in flags)
     bf16 = next(rate for flag, rate in _BF16_RATE if not flag or flag in flags)
     flops, memory, cache = best_of_rounds(
         _flops, partial(_copied_per_s, range(_PROBES)), partial(_copied_per_s, [0] * _PROBES, _CACHED_BYTES)
     )
-    clock = max(_clock_hz(said), _HEADROOM * flops / (2.0 * lanes * threads))
+    clock = max(_clock_hz(cpuinfo), _HEADROOM * flops / (2.0 * lanes * threads))
     fp32 = 2.0 * lanes * threads * clock
-    family = ", ".join(f"{name} {_said(said, name)}" for name in ("vendor_id", "cpu family", "model"))
+    family = ", ".join(f"{name} {_field(cpuinfo, name)}" for name in ("vendor_id", "cpu family", "model"))
     return {
         "kind": "cpu",
         "architecture": f"CPU ({family})",
@@ -105,22 +105,22 @@ def best_of_rounds(*probes: Callable[[], float], rounds: int = ROUNDS, pause_s: 
 
 def processor() -> str:
     """The processor's name."""
-    return _said(_cpuinfo(), "model name")
+    return _field(_cpuinfo(), "model name")
 
 
 def _cpuinfo() -> str:
     return _CPUINFO.read_text() if _CPUINFO.exists() else ""
 
 
-def _said(text: str, name: str) -> str:
+def _field(text: str, name: str) -> str:
     """A field of /proc/cpuinfo."""
-    found = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1] if found else "unknown"
+    match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1] if match else "unknown"
 
 
-def _clock_hz(said: str) -> float:
+def _clock_hz(cpuinfo: str) -> float:
     """The highest clock that the system tells."""
-    clocks = [float(mhz) * _HZ_PER_MHZ for mhz in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", said, re.MULTILINE)]
+    clocks = [float(mhz) * _HZ_PER_MHZ for mhz in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", cpuinfo, re.MULTILINE)]
     highest = _CPU_FOLDER / "cpufreq" / "cpuinfo_max_freq"
     if highest.exists():
         clocks.append(float(highest.read_text()) * _HZ_PER_KHZ)
@@ -148,11 +148,11 @@ def _copied_per_s(order: Sequence[int], size: int = _PROBE_BYTES) -> float:
 
 def rates(dtypes: Mapping[str, Any]) -> dict[str, float]:
     """FLOP/s of a convolution of 4 images of 16 channels in PyTorch's `dtypes`, by their names."""
-    found = {}
+    flops = {}
     for name, dtype in dtypes.items():
         images, weight = torch.randn(4, 16, 18, 18).to(dtype), torch.randn(16, 16, 3, 3).to(dtype)
-        found[name] = 2.0 * 4 * 16 * 16 * 16 * 16 * 9 / quickest_s([partial(torch.conv2d, images, weight)] * 4)
-    return found
+        flops[name] = 2.0 * 4 * 16 * 16 * 16 * 16 * 9 / quickest_s([partial(torch.conv2d, images, weight)] * 4)
+    return flops
 
 
 def quickest_s(calls: Sequence[Callable[[], object]]) -> float:

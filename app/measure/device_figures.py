@@ -17,20 +17,20 @@ _TERA, _GIGA, _MEGA, _MICRO = 1e12, 1e9, 1e6, 1e-6
 def figures(rows: Sequence[Row]) -> dict[str, float]:
     """Return the measured figures by their names in docs/reference/nomenclature.md, in SI units."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
-    found = {
+    measured_figures = {
         "triad_bandwidth_bytes_per_s": _bandwidth(measured, "add", arrays=3),
         "sustained_bandwidth_bytes_per_s": _bandwidth(measured, "copy", arrays=1),  # bytes count once, by definition
         "sustained_compute_flops": max((_rate(row) for row in _products(measured, "fp32", "sustained")), default=None),
         "launch_overhead_s": min((_seconds(row) for row in measured if row.get("name") == "one_store"), default=None),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in measured_figures.items() if value is not None}
 
 
-def seen_peaks(found: Mapping[str, float], device: Mapping[str, Any]) -> dict[str, float]:
-    """Return the limits of a CPU that its measured figures `found` prove, SI units."""
-    seen = {"memory_bandwidth_bytes_per_s": found.get("triad_bandwidth_bytes_per_s", 0.0)}
+def seen_peaks(measured_figures: Mapping[str, float], device: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits of a CPU that its measured figures `measured_figures` prove, SI units."""
+    seen = {"memory_bandwidth_bytes_per_s": measured_figures.get("triad_bandwidth_bytes_per_s", 0.0)}
     if "peak_flops" in device:
-        faster = found.get("sustained_compute_flops", 0.0) / device["peak_flops"]["fp32"]
+        faster = measured_figures.get("sustained_compute_flops", 0.0) / device["peak_flops"]["fp32"]
         seen["boost_clock_hz"] = faster * device["boost_clock_hz"]
     return seen
 

@@ -95,6 +95,6 @@ def _check(kernel: str) -> None:
     drawn = case.draw(np.random.default_rng(0))
     arguments = on_gpu(drawn)
     compiled(case)(arguments)
-    found = arguments[case.result].cpu().numpy()
-    if not np.allclose(found, case.expected(*drawn), rtol=_TOLERANCE, atol=_TOLERANCE):
+    computed = arguments[case.result].cpu().numpy()
+    if not np.allclose(computed, case.expected(*drawn), rtol=_TOLERANCE, atol=_TOLERANCE):
         raise RuntimeError(f"{kernel} computes a wrong result")

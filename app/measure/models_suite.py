@@ -151,12 +151,12 @@ _SIZES = {
 def points(device: Device) -> Sequence[Point]:
     """Return all points: every network once in each mode, then again, with sizes in a fixed pseudo-random order."""
     sizes = _SIZES[device.kind]
-    asked: list[tuple[str, Mode]] = [(name, mode) for name in CONVNETS for mode in ("inference", "training")]
-    asked += [(name, "inference") for name in BLOCKS]
-    asked += [(name, mode) for name in sizes.transformers for mode in ("inference", "training", "prefill")]
+    runs: list[tuple[str, Mode]] = [(name, mode) for name in CONVNETS for mode in ("inference", "training")]
+    runs += [(name, "inference") for name in BLOCKS]
+    runs += [(name, mode) for name in sizes.transformers for mode in ("inference", "training", "prefill")]
     if device.peers is not None:
-        asked = [(name, "training") for name in CONVNETS]
-    queues = [_queue(name, mode, sizes, device) for name, mode in asked]
+        runs = [(name, "training") for name in CONVNETS]
+    queues = [_queue(name, mode, sizes, device) for name, mode in runs]
     return [point for point in chain.from_iterable(zip_longest(*queues)) if point is not None]
 
 
@@ -176,7 +176,7 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
         network["parallelism"] = {"data": devices}
     if not images:
         network["attention"] = "flash" if mode == "prefill" else "eager"
-    found = []
+    queue = []
     for extent in sizes.image_sizes if images else sizes.sequences:
         run = Run(mode, image_size=extent) if images else Run(mode, sequence=extent)
         size = {"image_size" if images else "sequence": extent}
@@ -184,9 +184,9 @@ def _queue(name: str, mode: Mode, sizes: _Sizes, device: Device) -> list[Point]:
         for batch, dtype in product(sizes.batches, sizes.dtypes):
             # Batch norm cannot train on a single element per channel.
             if batch <= most and not (batch == 1 and mode == "training"):
-                found.append(point(network | size | {"batch": batch * devices, "dtype": dtype}, device))
-    random.Random(f"{name} {mode}").shuffle(found)
-    return found
+                queue.append(point(network | size | {"batch": batch * devices, "dtype": dtype}, device))
+    random.Random(f"{name} {mode}").shuffle(queue)
+    return queue
 
 
 def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
@@ -195,10 +195,10 @@ def _largest_batch(name: str, run: Run, sizes: _Sizes, device: Device) -> float:
         rows = lower_convnet(name, run) if is_convnet(name) else hf.lower(find_config(name) or {}, run)
     except BadInput:  # an image that is too small for the network
         return 0.0
-    found = figures(rows)
-    if found.weights * _BYTES_PER_WEIGHT[run.mode] > device.memory_bytes:
+    totals = figures(rows)
+    if totals.weights * _BYTES_PER_WEIGHT[run.mode] > device.memory_bytes:
         return 0.0
-    return sizes.most_flops / (_PASSES[run.mode] * found.flops)
+    return sizes.most_flops / (_PASSES[run.mode] * totals.flops)
 
 
 def _prepared(workload: Mapping[str, Any], device: Device) -> Prepared:

@@ -89,7 +89,7 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
     turns = [turn for turn in turns if turn != ("fp8", "backward")]
     seed = OP_CODE[op]
     points = qmc.Sobol(len(space.axes), rng=seed).random(DRAWS)
-    found = []
+    drawn = []
     for k, point in enumerate(points if turns else ()):
         dtype, phase = turns[(k + seed) % len(turns)]
         # The alignment alternates with every pass over dtypes and phases, so that each gets both.
@@ -99,8 +99,8 @@ def _drawn(op: str, space: Space, dtypes: Sequence[str]) -> list[Row]:
         if sizes is not None and dtype == "fp8":
             sizes |= {side: -(-sizes[side] // FP8_ALIGNED) * FP8_ALIGNED for side in space.aligned}
         if sizes is not None:
-            found.append(_row(op, dtype, phase, sizes))
-    return found
+            drawn.append(_row(op, dtype, phase, sizes))
+    return drawn
 
 
 def _size(axis: Axis, at: float, step: int) -> Any:
@@ -128,9 +128,9 @@ def _row(op: str, dtype: str, phase: str, sizes: Sizes) -> Row:
     return {"kind": "operator", "op": op, **sizes, "dtype": dtype, "phase": phase}
 
 
-def fits(wanted: Sequence[Row], device: Device) -> NDArray[np.bool_]:
+def fits(candidates: Sequence[Row], device: Device) -> NDArray[np.bool_]:
     """Return True for rows that fit into the device's memory and time limit, bool [rows]."""
-    spec, table = complete(device.description), table_of(wanted)
+    spec, table = complete(device.description), table_of(candidates)
     work = work_of(table, kinds_of(table))
     rates = np.array([_rate(device, spec, dtype) for dtype in DTYPES])[table.dtype]
     seconds = np.maximum(work.flops / rates, work.bytes / spec.memory_bandwidth_bytes_per_s)

@@ -96,8 +96,8 @@ class Output:
 
     def write(self) -> None:
         """The Parquet file, whole or not at all; then the journal goes."""
-        said = {DEVICE: self._device, FACTS: self.facts, POINTS: list(self.rows)}
-        metadata = {key: json.dumps(value) for key, value in said.items()}
+        facts = {DEVICE: self._device, FACTS: self.facts, POINTS: list(self.rows)}
+        metadata = {key: json.dumps(value) for key, value in facts.items()}
         unfinished = self.path.with_name(f"{self.path.name}.new")
         pq.write_table(table(list(self.rows.values())).replace_schema_metadata(metadata), unfinished)
         os.replace(unfinished, self.path)
@@ -114,15 +114,15 @@ class Output:
 
     def _read(self) -> dict[str, Row]:
         try:
-            found = pq.read_table(self.path)
-            metadata = found.schema.metadata or {}
+            stored = pq.read_table(self.path)
+            metadata = stored.schema.metadata or {}
             device, digests = json.loads(metadata[DEVICE]), json.loads(metadata[POINTS])
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise BadInput(f"{self.path} is no file of gpucast measure: name another one.") from error
         if device["name"] != self._device["name"]:
             raise BadInput(f"{self.path} holds measurements of {device['name']}: name another file for this device.")
         self.raise_to(device)
-        rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found.to_pylist()]
+        rows = [{name: cell for name, cell in row.items() if cell is not None} for row in stored.to_pylist()]
         return dict(zip(digests, rows, strict=True))
 
 

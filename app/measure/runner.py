@@ -89,24 +89,24 @@ class Runner:
         """Return the row of a point, flattened as in Parquet, with its `outcome`."""
         try:
             with self._on_stream():
-                found = self._measured(point)
+                measured = self._measured(point)
         except Exception as error:  # any failure of one of thousands of points must not stop the others
-            found = {"outcome": outcome_of(error)}
+            measured = {"outcome": outcome_of(error)}
         self._free()
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return said(point) | found | {"measured_at": now}
+        return described(point) | measured | {"measured_at": now}
 
     def kernel(self, point: Point) -> dict[str, Any]:
         """Return the function of a single-phase point by the profiler, as columns; empty if unknown.
 
         Call it only after all timing: once used, the profiler slows down every later launch.
         """
-        found: dict[str, Any] = {}
+        function: dict[str, Any] = {}
         with suppress(Exception), self._on_stream():
             (run,) = point.prepare().phases.values()
-            found = launched(run)
+            function = launched(run)
         self._free()
-        return found
+        return function
 
     def is_sound(self) -> bool:
         """Return True if the device still computes.
@@ -154,7 +154,7 @@ class Runner:
                 torch.cuda.empty_cache()
 
 
-def said(point: Point) -> dict[str, Any]:
+def described(point: Point) -> dict[str, Any]:
     """Return a row's columns before measuring."""
     return flat(point.workload) | {"software": point.software}
 

@@ -47,12 +47,12 @@ class Sensors:
         clock, energy = self._of_device("ClockInfo", _SM), self._of_device("TotalEnergyConsumption")
         elapsed = time.monotonic() - self._began
         degrees = self._of_device("Temperature", _GPU_DIE)
-        found: dict[str, Any] = {} if clock is None else {"clock_hz": clock * _HZ_PER_MHZ}
+        figures: dict[str, Any] = {} if clock is None else {"clock_hz": clock * _HZ_PER_MHZ}
         if degrees is not None:
-            found["temperature_c"] = float(degrees)
+            figures["temperature_c"] = float(degrees)
         if energy is not None and self._energy is not None and elapsed >= _SHORTEST_S:
-            found["power_w"] = (energy - self._energy) * _J_PER_MJ / elapsed
-        return found | self._throttled()
+            figures["power_w"] = (energy - self._energy) * _J_PER_MJ / elapsed
+        return figures | self._throttled()
 
     def _throttled(self) -> dict[str, str]:
         """Return the throttle reason, if any."""

@@ -1,4 +1,4 @@
-"""A server's measurement plan for this device, asked for or saved, as points."""
+"""A server's measurement plan for this device, requested or saved, as points."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Transformer(nn.Module):
         for layer in self.layers:
             x = layer(x)
         x = self.norm(x)
-        found: tuple[torch.Tensor, ...] = self.head(x[:, -1:] if self.last_only else x)
-        return found
+        outputs: tuple[torch.Tensor, ...] = self.head(x[:, -1:] if self.last_only else x)
+        return outputs
 
 
 class _Embedded(nn.Module):
@@ -213,15 +213,15 @@ class _Head(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pooled = torch.tanh(self.pool(x[:, 0])) if self.pool is not None else x
-        found = []
+        outputs = []
         if self.words is not None:
             y = x
             if self.transform is not None and self.norm is not None:
                 y = self.norm(self.activation(self.transform(x)))
-            found.append(self.words(y))
+            outputs.append(self.words(y))
         if self.labels is not None:
-            found.append(self.labels(pooled if self.spec.of == "sequence" else x))
-        return tuple(found) or (pooled,)
+            outputs.append(self.labels(pooled if self.spec.of == "sequence" else x))
+        return tuple(outputs) or (pooled,)
 
 
 class _RmsNorm(nn.Module):

@@ -1,7 +1,4 @@
-"""The store of trained predictors: content-addressed joblib files, each with a JSON manifest beside it.
-
-Their bytes are not trusted: the reader admits only NumPy arrays and plain containers, and runs no other code.
-"""
+"""The store of trained predictors: content-addressed joblib files, each with a JSON manifest beside it."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import errno
 import hashlib
 import io
 import json
-import pickle
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -19,86 +14,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from joblib.numpy_pickle import NumpyArrayWrapper, NumpyUnpickler
-
 from app.errors import GpucastError, StorageFull
 from app.store.files import write_whole
-
-MOST_BYTES = 2**30
-_ZLIB = b"\x78"
-# Errors that a refused or damaged stream can raise; MemoryError follows from a forged shape.
-UNREADABLE = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    AssertionError,
-    NotImplementedError,
-    ImportError,
-    RecursionError,
-)
-
-
-class _PlainArray(NumpyArrayWrapper):  # type: ignore[misc]
-    """joblib's array wrapper without the nested pickle of object arrays."""
-
-    def read(self, unpickler: Any, ensure_native_byte_order: bool = True) -> Any:
-        if not isinstance(self.dtype, np.dtype) or self.dtype.hasobject or self.subclass is not np.ndarray:
-            raise pickle.UnpicklingError("an array of Python objects")
-        # Call the class's method: the stream may have set one on the instance.
-        return np.asarray(NumpyArrayWrapper.read_array(self, unpickler, ensure_native_byte_order))
-
-
-def inflated(data: bytes) -> bytes:
-    """Return decompressed bytes, or uncompressed ones unchanged; raises UnpicklingError above MOST_BYTES."""
-    if data[:1] != _ZLIB:
-        return data
-    inflater = zlib.decompressobj()
-    try:
-        whole = inflater.decompress(data, MOST_BYTES)
-    except zlib.error as error:
-        raise pickle.UnpicklingError(str(error)) from error
-    if not inflater.eof:
-        raise pickle.UnpicklingError(f"compressed data that is truncated, or of more than {MOST_BYTES} bytes")
-    return whole
-
-
-def _scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    """Return a NumPy scalar; refuses one that wraps an object."""
-    if not isinstance(dtype, np.dtype) or dtype.hasobject:
-        raise pickle.UnpicklingError("a scalar of a Python object")
-    return np.frombuffer(data, dtype=dtype)[0]
-
-
-_ADMITTED = {
-    ("joblib.numpy_pickle", "NumpyArrayWrapper"): _PlainArray,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-}
-
-
-class _PlainUnpickler(NumpyUnpickler):  # type: ignore[misc]
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class that arrays and dtypes need; refuses all others."""
-        try:
-            return _ADMITTED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name}") from None
-
-
-def read_plain(data: bytes) -> Any:
-    """Return what `joblib.dump` wrote, if it consists of arrays and plain containers; else raises one of UNREADABLE."""
-    file = io.BytesIO(data)
-    return _PlainUnpickler("", file, ensure_native_byte_order=True).load()
-
 
 FORMAT = 2  # of the payload as a whole
 # Those that are read; others are refused. The first has no schema (app.engine.payloads).
@@ -131,7 +48,7 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
     _read(data)  # what could not be loaded again is refused now, not when it should serve
     sha256 = hashlib.sha256(data).hexdigest()
     schema = {"schema": payload["schema"], "schema_sha256": _digest(payload["schema"])} if "schema" in payload else {}
-    told = {
+    content = {
         **manifest,
         **schema,
         "sha256": sha256,
@@ -142,7 +59,7 @@ def publish(root: Path, payload: Mapping[str, Any], manifest: Mapping[str, Any])
     try:
         root.mkdir(parents=True, exist_ok=True)
         write_whole(path, data)
-        write_whole(beside, json.dumps(told, indent=1, sort_keys=True).encode())
+        write_whole(beside, json.dumps(content, indent=1, sort_keys=True).encode())
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
@@ -160,30 +77,30 @@ def load(root: Path, sha256: str) -> dict[str, Any]:
 
     Its schema has the hash that its manifest gives.
     """
-    told = _fitting_manifest(root, sha256)
+    beside = _fitting_manifest(root, sha256)
     path, _ = files_of(root, sha256)
     payload = _read(_content(path))
-    if "schema" in payload and told.get("schema_sha256") != _digest(payload["schema"]):
+    if "schema" in payload and beside.get("schema_sha256") != _digest(payload["schema"]):
         raise ArtifactRefused(f"The schema of {sha256} is not the one that its manifest gives.")
     return payload
 
 
 def verified(root: Path, sha256: str) -> dict[str, Any]:
     """The manifest of an artefact whose file has its hash; ArtifactRefused otherwise. The file is not unpickled."""
-    told = _fitting_manifest(root, sha256)
+    beside = _fitting_manifest(root, sha256)
     path, _ = files_of(root, sha256)
     with _opened(path) as file:
         _check_digest(path, hashlib.file_digest(file, "sha256").hexdigest())
-    return told
+    return beside
 
 
 def _fitting_manifest(root: Path, sha256: str) -> dict[str, Any]:
     """The manifest, which belongs to this hash, a format that is read, and libraries like those installed."""
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ArtifactRefused(f"{sha256!r} is not a SHA-256.")
-    told = manifest(root, sha256)
-    _check_manifest(told, sha256)
-    return told
+    beside = manifest(root, sha256)
+    _check_manifest(beside, sha256)
+    return beside
 
 
 def _content(path: Path) -> bytes:
@@ -220,20 +137,20 @@ def manifest(root: Path, sha256: str) -> dict[str, Any]:
     """What was written beside the artefact of that hash."""
     _, path = files_of(root, sha256)
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ArtifactAbsent(f"{path.name} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise ArtifactAbsent(f"{path.name} cannot be read: {error}.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ArtifactAbsent(f"{path.name} is not a manifest.")
-    return found
+    return content
 
 
-def _check_manifest(told: Mapping[str, Any], sha256: str) -> None:
-    if told.get("sha256") != sha256 or told.get("format") not in READABLE:
+def _check_manifest(beside: Mapping[str, Any], sha256: str) -> None:
+    if beside.get("sha256") != sha256 or beside.get("format") not in READABLE:
         raise ArtifactRefused(f"The manifest of {sha256} belongs to another artefact or format.")
-    libraries = told.get("libraries")
+    libraries = beside.get("libraries")
     if not isinstance(libraries, dict):
         raise ArtifactRefused(f"The manifest of {sha256} does not tell its library versions.")
     for name, written_with in libraries.items():
@@ -254,7 +171,7 @@ def _major(text: str) -> str:
 
 def _read(data: bytes) -> dict[str, Any]:
     # joblib takes 0.05 s, and most processes read what is cached (app.engine.versions).
-    from app.store.artifacts import UNREADABLE, inflated, read_plain  # noqa: PLC0415
+    from app.store.unpickle import UNREADABLE, inflated, read_plain  # noqa: PLC0415
 
     try:
         payload = read_plain(inflated(data))

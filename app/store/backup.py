@@ -145,9 +145,9 @@ def _clear(connection: Connection, *, replace: bool) -> int:
 
 def _check_tables(connection: Connection, contents: Contents) -> None:
     """Refuse a backup whose tables or columns are not those of its schema version."""
-    found = {name: set(_columns(connection, name)) for name in _tables(connection)}
-    told = {table.name: set(table.columns) for table in contents.tables}
-    if found != told:
+    present = {name: set(_columns(connection, name)) for name in _tables(connection)}
+    expected = {table.name: set(table.columns) for table in contents.tables}
+    if present != expected:
         raise BadInput(f"The backup does not hold the tables of schema {contents.schema}.")
 
 
@@ -164,9 +164,9 @@ def _columns(connection: Connection, table: str) -> list[str]:
 def _sequences(connection: Connection) -> dict[str, int]:
     """Last value of each sequence of our tables, so that ids of removed rows are not given out again."""
     query = "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = current_schema() AND last_value > 0"
-    found = {str(name): int(value) for name, value in connection.execute(sa.text(query))}
+    last_values = {str(name): int(value) for name, value in connection.execute(sa.text(query))}
     tables = tuple(f"{name}_" for name in _tables(connection))
-    return {name: value for name, value in found.items() if name.startswith(tables)}
+    return {name: value for name, value in last_values.items() if name.startswith(tables)}
 
 
 def _write_table(connection: Connection, archive: zipfile.ZipFile, name: str) -> Table:

@@ -63,8 +63,8 @@ def take(connection: Connection, filters: Filters) -> list[DoubtfulRow]:
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
     """Delete matching rows; return their numbers by (kind, GPU id). A dry run only counts."""
     columns = (DOUBTFUL.c.kind, DOUBTFUL.c.gpu_id)
-    found = sa.select(*columns) if dry_run else sa.delete(DOUBTFUL).returning(*columns)
-    return dict(Counter((kind, gpu) for kind, gpu in connection.execute(found.where(_agreeing(filters)))))
+    statement = sa.select(*columns) if dry_run else sa.delete(DOUBTFUL).returning(*columns)
+    return dict(Counter((kind, gpu) for kind, gpu in connection.execute(statement.where(_agreeing(filters)))))
 
 
 def _agreeing(filters: Filters) -> ColumnElement[bool]:

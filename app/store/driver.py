@@ -160,7 +160,7 @@ def ask(connection: Connection, *questions: Question[Any]) -> list[Any]:
     with nullcontext() if len(questions) == 1 else driver.pipeline():
         cursors = [driver.execute(each.statement.encode(), each.given) for each in questions]
     rows = [cursor.fetchall() if cursor.description else [] for cursor in cursors]
-    return [each.answer(found) for each, found in zip(questions, rows, strict=True)]
+    return [each.answer(fetched) for each, fetched in zip(questions, rows, strict=True)]
 
 
 def scalars(rows: Rows) -> list[Any]:

@@ -91,8 +91,8 @@ def rotate(connection: Connection, key_id: int, *, grace: timedelta, actor: str 
     Returns it with its secret. Raises NotFound if the key does not exist, or is revoked or expired, and Conflict if it
     has a successor.
     """
-    found = connection.execute(sa.select(*_columns()).where(KEYS.c.id == key_id, _is_active()).with_for_update())
-    row = found.one_or_none()
+    selected = connection.execute(sa.select(*_columns()).where(KEYS.c.id == key_id, _is_active()).with_for_update())
+    row = selected.one_or_none()
     if row is None:
         raise NotFound(f"No key that is in use has the id {key_id}.")
     rotated = sa.select(EVENTS.c.id).where(EVENTS.c.key_id == key_id, EVENTS.c.action == "rotated")
@@ -130,8 +130,8 @@ def revoke(connection: Connection, key_id: int, *, actor: str = COMMAND) -> None
 def events(connection: Connection, *, most: int = 1000) -> list[Event]:
     """Return the latest `most` events, newest first."""
     columns = [EVENTS.c[item.name] for item in fields(Event)]
-    found = connection.execute(sa.select(*columns).order_by(EVENTS.c.id.desc()).limit(most))
-    return [Event(**row._mapping) for row in found]
+    rows = connection.execute(sa.select(*columns).order_by(EVENTS.c.id.desc()).limit(most))
+    return [Event(**row._mapping) for row in rows]
 
 
 def _record(connection: Connection, key_id: int, action: str, actor: str) -> None:

@@ -46,8 +46,8 @@ def repeated(connection: Connection, gpu_id: str, figure: str) -> float | None:
     if first is None or last - first < APART:
         return None
     highest = sa.select(BREACHES.c.value).where(mine).order_by(BREACHES.c.value.desc())
-    found: float = connection.execute(highest.offset(1).limit(1)).scalar_one()
-    return found
+    second_highest: float = connection.execute(highest.offset(1).limit(1)).scalar_one()
+    return second_highest
 
 
 def forget(connection: Connection, gpu_id: str, figure: str) -> None:

@@ -83,15 +83,15 @@ def insert_uploads(connection: Connection, rows: Sequence[MeasurementRow]) -> Co
     inserted: Counter[int | None] = Counter()
     for start in range(0, len(rows), INSERT_CHUNK):
         columns = _columns(rows[start : start + INSERT_CHUNK])
-        _, found = ask(connection, revision.LOCK, Question(_INSERT, columns, dict))
-        inserted.update(found)
+        _, new = ask(connection, revision.LOCK, Question(_INSERT, columns, dict))
+        inserted.update(new)
     return inserted
 
 
 def known(connection: Connection, ids: Sequence[str]) -> set[str]:
     """Return the given ids that are stored."""
-    (found,) = ask(connection, stored(ids))
-    return set(found)
+    (known_ids,) = ask(connection, stored(ids))
+    return set(known_ids)
 
 
 def stored(ids: Sequence[str]) -> Question[set[str]]:
@@ -113,7 +113,7 @@ def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
     statement = _select().where(_agreeing(filters)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
     if filters.after is not None:
         statement = statement.where(MEASUREMENTS.c.id > filters.after)
-    return [_row(found) for found in connection.execute(statement)]
+    return [_row(row) for row in connection.execute(statement)]
 
 
 def _agreeing(filters: Filters) -> ColumnElement[bool]:
@@ -127,8 +127,8 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     if not dry_run:
         revision.lock(connection)
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
-    found = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
-    each = found.where(_agreeing(filters)).cte()
+    statement = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
+    each = statement.where(_agreeing(filters)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
     removed = operator_pages.remove(connection, filters, dry_run=dry_run)
     gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}
@@ -145,14 +145,14 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
 def load(connection: Connection, *, kind: str) -> list[MeasurementRow]:
     """Return all rows of one kind, ordered by id."""
     statement = _select().where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
-    return [_row(found) for found in connection.execute(statement)]
+    return [_row(row) for row in connection.execute(statement)]
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
     """Return the number of rows by (kind, GPU id)."""
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
-    found = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns).order_by(*columns))
-    measured = {(kind, gpu): int(rows) for kind, gpu, rows in found}
+    rows_by_cell = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns).order_by(*columns))
+    measured = {(kind, gpu): int(rows) for kind, gpu, rows in rows_by_cell}
     return measured | {(operators.KIND, gpu): rows for gpu, rows in operators.counts(connection).items()}
 
 
@@ -165,8 +165,8 @@ def _select() -> Select[Any]:
     return sa.select(*(MEASUREMENTS.c[item.name] for item in fields(MeasurementRow)))
 
 
-def _row(found: Row[Any]) -> MeasurementRow:
-    return MeasurementRow(**found._mapping)
+def _row(row: Row[Any]) -> MeasurementRow:
+    return MeasurementRow(**row._mapping)
 
 
 def _insert_statement() -> str:

@@ -100,8 +100,8 @@ def _coded(block: OperatorBlock, codes: dict[Context, int]) -> Ints:
     used = np.unique(block.context)
     code = np.zeros(len(block.contexts), dtype=np.intp)
     code[used] = [codes.setdefault(block.contexts[k], len(codes)) for k in used.tolist()]
-    found: Ints = code[block.context]
-    return found
+    coded: Ints = code[block.context]
+    return coded
 
 
 def identities(block: OperatorBlock) -> Bytes:

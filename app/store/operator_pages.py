@@ -53,8 +53,8 @@ def page(connection: Connection, filters: Page) -> list[StoredOperator]:
         statement = statement.where(_M.id > str(uuid.UUID(filters.after[: 2 * ID_BYTES])))
     # Scanning all ids for rare rows takes seconds.
     rare = rows < _RARE or filters.upload is not None or filters.key is not None
-    found = sa.select(statement.offset(0).subquery()) if rare else statement
-    ordered = found.order_by(sa.literal_column("id")).limit(filters.limit)
+    matching = sa.select(statement.offset(0).subquery()) if rare else statement
+    ordered = matching.order_by(sa.literal_column("id")).limit(filters.limit)
     return [_row(row, contexts) for row in connection.execute(ordered).mappings()]
 
 
@@ -69,9 +69,9 @@ def _contexts(connection: Connection, filters: Page) -> tuple[dict[int, Context]
     return contexts, total
 
 
-def _row(found: sa.RowMapping, contexts: Mapping[int, Context]) -> StoredOperator:
-    own = {field: found[field] for field in StoredOperator.__slots__ if field not in ("id", "context", "dims")}
-    return StoredOperator(id=found["id"].hex, context=contexts[found["context_id"]], dims=tuple(found["dims"]), **own)
+def _row(row: sa.RowMapping, contexts: Mapping[int, Context]) -> StoredOperator:
+    own = {field: row[field] for field in StoredOperator.__slots__ if field not in ("id", "context", "dims")}
+    return StoredOperator(id=row["id"].hex, context=contexts[row["context_id"]], dims=tuple(row["dims"]), **own)
 
 
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[str, int]:
@@ -88,9 +88,9 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
 def _remove_contexts(connection: Connection, filters: Filters, *, dry_run: bool) -> Counter[str]:
     """Delete whole contexts with their rows."""
     columns = (_C.id, _C.gpu_id, _C.measurements)
-    found = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
+    statement = sa.select(*columns) if dry_run else sa.delete(OPERATOR_CONTEXTS).returning(*columns)
     gone, ids = Counter[str](), list[int]()
-    for context_id, gpu, rows in connection.execute(found.where(agreeing_contexts(filters))):
+    for context_id, gpu, rows in connection.execute(statement.where(agreeing_contexts(filters))):
         gone[gpu] += rows
         ids.append(context_id)
     if ids and not dry_run:

@@ -250,8 +250,8 @@ _TAKE_NEW: Question[dict[int | None, int]] = Question(
 
 def known(connection: Connection, ids: Bytes) -> Bools:
     """Return True for identities that are stored, bool [n]."""
-    (found,) = ask(connection, stored(ids))
-    return np.array(found, dtype=np.bool_)
+    (are_stored,) = ask(connection, stored(ids))
+    return np.array(are_stored, dtype=np.bool_)
 
 
 def stored(ids: Bytes) -> Question[Bools]:

@@ -287,14 +287,14 @@ class EmbeddedPostgres:
 
     def _processes(self) -> list[psutil.Process]:
         """Return live PostgreSQL processes in this data folder, without zombies."""
-        found = []
+        live = []
         for process in psutil.process_iter():
             try:
                 if process.name().startswith("postgres") and Path(process.cwd()) == self._data.resolve():
-                    found.append(process)
+                    live.append(process)
             except (psutil.Error, OSError):
                 continue  # ended meanwhile, or not accessible
-        return found
+        return live
 
     def _socket_folder(self) -> Path:
         folder = self._root / SOCKET

@@ -183,11 +183,11 @@ class Reaper:
 
     def reap(self, database: Database) -> list[Reaped]:
         """Do what `reap` does in a transaction of its own, unless the database has just been away."""
-        asked = time.monotonic()
+        began = time.monotonic()
         with database.begin() as connection:
             # The transaction's time, with which heartbeats are compared, is that of its first statement.
             connection.execute(sa.text("SELECT 1"))
-            if time.monotonic() - asked > PROMPT_S:
+            if time.monotonic() - began > PROMPT_S:
                 self.paused()
             if time.monotonic() - self._paused_at < self._stalled_after_s:
                 return []

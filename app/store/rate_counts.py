@@ -54,5 +54,5 @@ def exchange(connection: Connection, process: str, counts: Mapping[Slot, int]) -
     )
     connection.execute(sa.delete(RATE_COUNTS).where(_C.window < first))
     others = sa.select(_C.window, _C.caller, sa.func.sum(_C.requests), sa.func.count())
-    found = connection.execute(others.where(_C.process != process).group_by(_C.window, _C.caller))
-    return {(window, caller): Requests(int(number), processes) for window, caller, number, processes in found}
+    of_others = connection.execute(others.where(_C.process != process).group_by(_C.window, _C.caller))
+    return {(window, caller): Requests(int(number), processes) for window, caller, number, processes in of_others}

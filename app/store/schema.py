@@ -91,8 +91,8 @@ def current(connection: Connection) -> str | None:
 
 def head() -> str:
     """Return the newest version: the one without a successor."""
-    found = _revisions()
-    (newest,) = found["revision"] - found["down_revision"]
+    revisions = _revisions()
+    (newest,) = revisions["revision"] - revisions["down_revision"]
     return newest
 
 

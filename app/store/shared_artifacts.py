@@ -56,8 +56,8 @@ def fetch(connection: Connection, root: Path, sha256: str) -> None:
 def missing(connection: Connection) -> list[str]:
     """Return the hashes that stored versions name and that the database has no artefact of, or a damaged one."""
     data = sa.func.string_agg(CHUNKS.c.data, aggregate_order_by(sa.literal(b""), CHUNKS.c.number))
-    found = sa.func.encode(sa.func.sha256(data), "hex")
-    whole = sa.select(CHUNKS.c.sha256).group_by(CHUNKS.c.sha256).having(found == CHUNKS.c.sha256)
+    content_sha256 = sa.func.encode(sa.func.sha256(data), "hex")
+    whole = sa.select(CHUNKS.c.sha256).group_by(CHUNKS.c.sha256).having(content_sha256 == CHUNKS.c.sha256)
     named = sa.select(PREDICTOR_VERSIONS.c.artifact_sha256).distinct()
     absent = named.where(PREDICTOR_VERSIONS.c.artifact_sha256.not_in(whole)).order_by("artifact_sha256")
     return list(connection.execute(absent).scalars())

@@ -35,14 +35,14 @@ def load(
     groups, rows = _groups(connection, _contexts(gpu_ids, ops, since))
     if powered or rows > FEW:
         for group in groups:
-            found = _columns(connection, group.ids, group.width, since=since, powered=powered)
-            yield _block(group, found), found["id"]
+            columns = _columns(connection, group.ids, group.width, since=since, powered=powered)
+            yield _block(group, columns), columns["id"]
     elif groups:  # one by one, they would take more time on the way than in the database
         every = [context_id for group in groups for context_id in group.ids]
-        found = _columns(connection, every, max(group.width for group in groups), since=since, filled=True)
+        columns = _columns(connection, every, max(group.width for group in groups), since=since, filled=True)
         for group in groups:
-            mine = np.isin(found["context_id"], group.ids)
-            part = {name: values[mine] for name, values in found.items()}
+            mine = np.isin(columns["context_id"], group.ids)
+            part = {name: values[mine] for name, values in columns.items()}
             yield _block(group, part), part["id"]
 
 
@@ -58,12 +58,12 @@ class _Alike(NamedTuple):
         return len(self.contexts[0].fields)
 
 
-def _groups(connection: Connection, wanted: Question[Rows]) -> tuple[list[_Alike], int]:
+def _groups(connection: Connection, contexts: Question[Rows]) -> tuple[list[_Alike], int]:
     """Return the contexts by operator, dtype and fields, and the number of their rows."""
     alike: dict[tuple[str, str, tuple[str, ...]], _Alike] = {}
     added = 0
-    (found,) = ask(connection, wanted)
-    for context_id, rows, op, dtype, fields, *rest in found:
+    (rows_of_contexts,) = ask(connection, contexts)
+    for context_id, rows, op, dtype, fields, *rest in rows_of_contexts:
         item = Context(op, dtype, tuple(fields), *rest)
         group = alike.setdefault((op, dtype, item.fields), _Alike([], []))
         group.ids.append(context_id)
@@ -82,10 +82,10 @@ def _contexts(gpu_ids: Collection[str] | None, ops: Collection[str] | None, sinc
     if since is not None:
         rows, source, given = "new.rows", f"operator_contexts AS contexts JOIN {_NEW}", [since]
     conditions = [f"{rows} > 0"]
-    for name, wanted in (("gpu_id", gpu_ids), ("op", ops)):
-        if wanted is not None:
+    for name, allowed in (("gpu_id", gpu_ids), ("op", ops)):
+        if allowed is not None:
             conditions.append(f"contexts.{name} = ANY(%s)")
-            given.append(list(wanted))
+            given.append(list(allowed))
     where = " AND ".join(conditions)
     statement = f"SELECT contexts.id, {rows}, {shared} FROM {source} WHERE {where} ORDER BY contexts.id"
     return Question(statement, given, list)

@@ -45,14 +45,14 @@ _RECORD = "INSERT INTO uploads (id, key_id, rows) SELECT * FROM unnest(%s::bigin
 def listed(connection: Connection, *, most: int = 1000) -> list[Upload]:
     """Return the latest `most` uploads, newest first."""
     columns = [UPLOADS.c[item.name] for item in fields(Upload)]
-    found = connection.execute(sa.select(*columns).order_by(UPLOADS.c.id.desc()).limit(most))
-    return [Upload(**row._mapping) for row in found]
+    rows = connection.execute(sa.select(*columns).order_by(UPLOADS.c.id.desc()).limit(most))
+    return [Upload(**row._mapping) for row in rows]
 
 
 def key_of(connection: Connection, upload_id: int) -> int | None:
     """Return the id of the key that sent an upload."""
-    found: int | None = connection.execute(sa.select(UPLOADS.c.key_id).where(UPLOADS.c.id == upload_id)).scalar()
-    return found
+    key_id: int | None = connection.execute(sa.select(UPLOADS.c.key_id).where(UPLOADS.c.id == upload_id)).scalar()
+    return key_id
 
 
 def in_uploads(filters: Filters, column: ColumnElement[int]) -> ColumnElement[bool]:

@@ -28,7 +28,7 @@ from app.training.operator_validation import CONFIGURATION_HELD_OUT, GPU_HELD_OU
 from app.training.schemas import schema_of
 
 
-def remembered(found: HeldOut) -> dict[str, Any]:
+def remembered(held: HeldOut) -> dict[str, Any]:
     """Return what a version stores of its held-out answers, 7 bytes each.
 
     key    uint32 [n], the upper half of the row's key
@@ -36,14 +36,14 @@ def remembered(found: HeldOut) -> dict[str, Any]:
     error  float16 [n], absolute log error
     """
     return {
-        "key": (found.key >> np.uint64(32)).astype(np.uint32),
-        "split": found.split.astype(np.uint8),
-        "error": np.minimum(np.abs(found.log_ratio), 1e3).astype(np.float16),
+        "key": (held.key >> np.uint64(32)).astype(np.uint32),
+        "split": held.split.astype(np.uint8),
+        "error": np.minimum(np.abs(held.log_ratio), 1e3).astype(np.float16),
     }
 
 
 def operator_gate(
-    found: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable, tolerance: float
+    held: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable, tolerance: float
 ) -> str | None:
     """Return why the candidate must not replace the served version; None if it may.
 
@@ -52,8 +52,8 @@ def operator_gate(
     candidate may be worse by at most the relative `tolerance`.
     """
     for (mine, theirs), what in (
-        (_held_out_of_both(found, served), "rows held out of both"),
-        (_new_to_served(found, served, runs, gpus), "new rows"),
+        (_held_out_of_both(held, served), "rows held out of both"),
+        (_new_to_served(held, served, runs, gpus), "new rows"),
     ):
         if not len(mine):
             continue
@@ -70,11 +70,11 @@ def _few_rows_note(rows: int) -> str:
     return f" ({few(rows)['note']})" if few(rows) else ""
 
 
-def _held_out_of_both(found: HeldOut, served: Mapping[str, Any]) -> tuple[Floats, Floats]:
+def _held_out_of_both(held: HeldOut, served: Mapping[str, Any]) -> tuple[Floats, Floats]:
     theirs = (served.get("operators") or {}).get("held_out")
     if theirs is None:
         return np.empty(0), np.empty(0)
-    mine = remembered(found)
+    mine = remembered(held)
     _, here, there = np.intersect1d(_code(mine), _code(theirs), return_indices=True)
     return mine["error"][here].astype(np.float64), theirs["error"][there].astype(np.float64)
 
@@ -85,19 +85,19 @@ def _code(held: Mapping[str, Any]) -> NDArray[np.uint64]:
 
 
 def _new_to_served(
-    found: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable
+    held: HeldOut, served: Mapping[str, Any], runs: Sequence[OperatorRuns], gpus: GpuTable
 ) -> tuple[Floats, Floats]:
     """Return the errors of the candidate and of the served version on rows that are new to it and that both answer."""
     known, rows = learned_from(served)
-    elsewhere = np.array([gpu not in known for gpu in gpus.ids], dtype=np.bool_)[found.gpu]
-    asked = (found.split == CONFIGURATION_HELD_OUT) | ((found.split == GPU_HELD_OUT) & elsewhere)
-    asked &= ~any_holds(rows, found.key)
+    elsewhere = np.array([gpu not in known for gpu in gpus.ids], dtype=np.bool_)[held.gpu]
+    counted = (held.split == CONFIGURATION_HELD_OUT) | ((held.split == GPU_HELD_OUT) & elsewhere)
+    counted &= ~any_holds(rows, held.key)
     predictor: Any = BY_NAME[served["predictor"]]
     ready = predictor.from_state(served["state"])
     mine, theirs = [np.empty(0)], [np.empty(0)]
-    for table in np.unique(found.cell[asked]).tolist():
+    for table in np.unique(held.cell[counted]).tolist():
         for split in (CONFIGURATION_HELD_OUT, GPU_HELD_OUT):
-            here = found.take(asked & (found.cell == table) & (found.split == split))
+            here = held.take(counted & (held.cell == table) & (held.split == split))
             answer = answers(ready, runs, gpus, table, here.row, split)
             both, ours, other = np.intersect1d(here.row, answer.row, return_indices=True)
             if len(both):
@@ -189,23 +189,23 @@ def _with_operators(
     report(f"{rows:,} operator measurements in {len(runs)} cells")
     base: Any = start.base() if kernels is None else _ready(start.name, kernels.payload)
     state = base.fit_operators(runs, gpus).state()
-    found = held_out(start, runs, gpus, report)
+    held = held_out(start, runs, gpus, report)
     if target_gpu is not None:
-        found = found.take(np.array([gpus.ids[gpu] == target_gpu for gpu in found.gpu], dtype=np.bool_))
+        held = held.take(np.array([gpus.ids[gpu] == target_gpu for gpu in held.gpu], dtype=np.bool_))
     before = start.intervals() if kernels is None else Intervals.from_state(kernels.payload["intervals"])
     payload = {
         "predictor": start.name,
         "state": state,
-        "intervals": _merged(before, found.intervals()).state(),
+        "intervals": _merged(before, held.intervals()).state(),
         "out_of_fold": {} if kernels is None else kernels.payload["out_of_fold"],
         "operators": {
             "gpus": sorted({*start.gpus, *(gpus.ids[gpu] for run in runs for gpu in np.unique(run.rows.gpu))}),
             "rows": [one.bits for one in (*start.rows, learned_rows(runs, base.learned_cells(state)))],
-            "held_out": remembered(found),
+            "held_out": remembered(held),
         },
     }
     card = [] if kernels is None else kernels.card["validation"]
-    return Trained(payload, {"validation": [*card, *card_rows(found, gpus)]}), found
+    return Trained(payload, {"validation": [*card, *card_rows(held, gpus)]}), held
 
 
 def _ready(name: str, payload: Mapping[str, Any]) -> Any:
@@ -224,14 +224,14 @@ def _others(before: Card, now: Card) -> list[Mapping[str, Any]]:
     return [row for row in before if (row["split"], row["family"], row["gpu"]) not in new]
 
 
-def kept_back(found: Candidate, served: Mapping[str, Any] | None, data: TrainingData, tolerance: float) -> str | None:
+def kept_back(new: Candidate, served: Mapping[str, Any] | None, data: TrainingData, tolerance: float) -> str | None:
     """Return why the candidate must not replace the served version; None if it may."""
     if served is None:
         return None
-    if found.trained.payload["out_of_fold"]:
+    if new.trained.payload["out_of_fold"]:
         args = (data.kernels, data.gpus, data.kernel_ids, tolerance)
-        if reason := gate(found.trained, served, *args):
+        if reason := gate(new.trained, served, *args):
             return reason
-    if found.held_out is None:
+    if new.held_out is None:
         return None
-    return operator_gate(found.held_out, served, data.operators, data.gpus, tolerance)
+    return operator_gate(new.held_out, served, data.operators, data.gpus, tolerance)

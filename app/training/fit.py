@@ -58,18 +58,18 @@ def train(
     def fit(rows: Measurements) -> LaunchLearner:
         return chosen().fit(rows, gpus, target_gpu=target_gpu)
 
-    found = _validate(fit, measurements, gpus)
+    residuals = _validate(fit, measurements, gpus)
     if target_gpu is not None:
-        found = found.take(np.array([gpus.ids[g] == target_gpu for g in found.gpu], dtype=bool))
-    if not len(found.log_ratio):
+        residuals = residuals.take(np.array([gpus.ids[g] == target_gpu for g in residuals.gpu], dtype=bool))
+    if not len(residuals.log_ratio):
         raise NotTrained(f"No measured row can be held out to validate {name}: measure kernels on more GPUs or sizes.")
     payload = {
         "predictor": name,
         "state": (base or chosen()).fit(measurements, gpus, target_gpu=target_gpu).state(),
-        "intervals": found.intervals().state(),
-        "out_of_fold": _per_row(found, row_ids),
+        "intervals": residuals.intervals().state(),
+        "out_of_fold": _per_row(residuals, row_ids),
     }
-    return Trained(payload, _card(found, measurements, gpus))
+    return Trained(payload, _card(residuals, measurements, gpus))
 
 
 def _class_of(name: str) -> type[LaunchLearner]:
@@ -99,19 +99,19 @@ def _or_unsupported(fit: Callable[[Measurements], Predictor]) -> Callable[[Measu
     return attempt
 
 
-def _per_row(found: Residuals, row_ids: Sequence[str]) -> dict[str, float]:
+def _per_row(residuals: Residuals, row_ids: Sequence[str]) -> dict[str, float]:
     """Return the mean absolute log error of every held-out row, by split and row id."""
-    key = np.stack([found.split, found.row])
+    key = np.stack([residuals.split, residuals.row])
     keys, inverse, count = np.unique(key, axis=1, return_inverse=True, return_counts=True)
-    error = np.bincount(inverse.ravel(), np.abs(found.log_ratio)) / count
+    error = np.bincount(inverse.ravel(), np.abs(residuals.log_ratio)) / count
     return {f"{SPLITS[split]} {row_ids[row]}": float(e) for (split, row), e in zip(keys.T, error, strict=True)}
 
 
-def _card(found: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[str, Any]:
+def _card(residuals: Residuals, measurements: Measurements, gpus: GpuTable) -> dict[str, Any]:
     used = np.unique(measurements.gpu)
     return {
         "trained_on": {"rows": len(measurements), "gpus": [gpus.ids[g] for g in used]},
-        "validation": card_rows(found, gpus, SPLITS, FAMILY),
+        "validation": card_rows(residuals, gpus, SPLITS, FAMILY),
         "software": software(),
     }
 

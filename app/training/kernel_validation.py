@@ -119,7 +119,7 @@ class Residuals:
     gpu        int [n], its GPU
     kernel     int [n], its kernel's label
     group      int [n], code into app.bands.groups.GROUPS
-    split      int [n], code into the `splits` asked for
+    split      int [n], code into the requested `splits`
     """
 
     log_ratio: Floats
@@ -173,14 +173,14 @@ def residuals(
     return Residuals(*(np.concatenate([getattr(part, name) for part in [empty, *parts]]) for name in columns))
 
 
-def covered(found: Residuals, coverage: float) -> NDArray[np.bool_]:
+def covered(held: Residuals, coverage: float) -> NDArray[np.bool_]:
     """Return True for answers inside the interval of the other GPUs' residuals, bool [n]."""
-    inside = np.zeros(len(found.log_ratio), dtype=bool)
-    for gpu in np.unique(found.gpu):
-        mine = found.gpu == gpu
-        low, high = found.take(~mine).intervals().log_offsets(coverage)
-        inside[mine] = (found.log_ratio[mine] >= low[found.group[mine]]) & (
-            found.log_ratio[mine] <= high[found.group[mine]]
+    inside = np.zeros(len(held.log_ratio), dtype=bool)
+    for gpu in np.unique(held.gpu):
+        mine = held.gpu == gpu
+        low, high = held.take(~mine).intervals().log_offsets(coverage)
+        inside[mine] = (held.log_ratio[mine] >= low[held.group[mine]]) & (
+            held.log_ratio[mine] <= high[held.group[mine]]
         )
     return inside
 
@@ -190,24 +190,24 @@ def few(rows: int) -> dict[str, str]:
     return {"note": "too few rows"} if rows < LEAST_RESIDUALS else {}
 
 
-def summary(found: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int | str]:
+def summary(held: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int | str]:
     """Return MAPE, median APE and coverage of the 80 % interval, in percent, and the number of answers."""
     return {
-        "mape": round(100.0 * float(found.error.mean()), 3),
-        "median_ape": round(100.0 * float(np.median(found.error)), 3),
+        "mape": round(100.0 * float(held.error.mean()), 3),
+        "median_ape": round(100.0 * float(np.median(held.error)), 3),
         "coverage_80": round(100.0 * float(inside.mean()), 1),
-        "n": len(found.log_ratio),
-    } | few(len(found.log_ratio))
+        "n": len(held.log_ratio),
+    } | few(len(held.log_ratio))
 
 
-def card_rows(found: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:
+def card_rows(held: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:
     """Return the accuracy card: a row per split and GPU, and a row per split over all GPUs."""
-    inside = covered(found, 0.8)
+    inside = covered(held, 0.8)
     rows = []
     for code, split in enumerate(splits):
-        for gpu in [None, *np.unique(found.gpu)]:
-            mine = (found.split == code) & (True if gpu is None else found.gpu == gpu)
+        for gpu in [None, *np.unique(held.gpu)]:
+            mine = (held.split == code) & (True if gpu is None else held.gpu == gpu)
             if mine.any():
                 name = "all" if gpu is None else gpus.ids[gpu]
-                rows.append({"split": split, "family": family, "gpu": name, **summary(found.take(mine), inside[mine])})
+                rows.append({"split": split, "family": family, "gpu": name, **summary(held.take(mine), inside[mine])})
     return rows

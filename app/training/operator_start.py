@@ -77,7 +77,7 @@ def learned_rows(runs: Sequence[OperatorRuns], cells: Iterable[tuple[str, str]])
 
 def any_holds(sets: tuple[KeySet, ...], keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return True for keys in any of the sets, bool [n]."""
-    found = np.zeros(len(keys), dtype=np.bool_)
+    held = np.zeros(len(keys), dtype=np.bool_)
     for one in sets:
-        found |= one.holds(keys)
-    return found
+        held |= one.holds(keys)
+    return held

@@ -91,10 +91,10 @@ class HeldOut:
         """Return the conformal intervals of groups with enough residuals."""
         residuals, units, gpus = {}, {}, {}
         for group in np.unique(self.group).tolist():
-            found = np.sort(self.log_ratio[self.group == group])
-            if len(found) >= LEAST_RESIDUALS:
-                kept = np.linspace(0, len(found) - 1, min(len(found), MOST_KEPT)).round().astype(np.intp)
-                residuals[group], units[group] = found[kept], len(found)
+            ordered = np.sort(self.log_ratio[self.group == group])
+            if len(ordered) >= LEAST_RESIDUALS:
+                kept = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_KEPT)).round().astype(np.intp)
+                residuals[group], units[group] = ordered[kept], len(ordered)
                 if of_other_gpus(group):
                     gpus[group] = len(np.unique(self.gpu[self.group == group]))
         return Intervals(residuals, units, gpus)
@@ -219,34 +219,34 @@ def answers(
     floor = hardware_limit(run.rows.ops, gpus, i, gpu).latency_s
     log_ratio = np.log(run.rows.latency_s / np.maximum(estimate.latency_s, floor))
     cells = tuple(f"{one.op}/{one.dtype}" for one in runs)
-    found = HeldOut(cells, rows, run.key, i * 0 + table, gpu, estimate.group, i * 0 + split, log_ratio)
-    return found.take(np.isfinite(log_ratio))
+    held = HeldOut(cells, rows, run.key, i * 0 + table, gpu, estimate.group, i * 0 + split, log_ratio)
+    return held.take(np.isfinite(log_ratio))
 
 
-def covered(found: HeldOut, coverage: float) -> Bools:
+def covered(held: HeldOut, coverage: float) -> Bools:
     """Return True for answers inside the interval of the other GPUs' residuals, bool [n]."""
-    inside = np.zeros(len(found), dtype=np.bool_)
-    for gpu in np.unique(found.gpu):
-        mine = found.gpu == gpu
-        low, high = found.take(~mine).intervals().log_offsets(coverage)
-        group, error = found.group[mine], found.log_ratio[mine]
+    inside = np.zeros(len(held), dtype=np.bool_)
+    for gpu in np.unique(held.gpu):
+        mine = held.gpu == gpu
+        low, high = held.take(~mine).intervals().log_offsets(coverage)
+        group, error = held.group[mine], held.log_ratio[mine]
         inside[mine] = (error >= low[group]) & (error <= high[group])
     return inside
 
 
-def card_rows(found: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
+def card_rows(held: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
     """Return the accuracy card: per split and operator/dtype, a row over all GPUs and one per GPU."""
-    inside = covered(found, 0.8)
+    inside = covered(held, 0.8)
     rows = []
     for split, name in enumerate(SPLITS):
-        for cell, family in enumerate(found.cells):
-            these = (found.split == split) & (found.cell == cell)
-            for gpu in [None, *np.unique(found.gpu[these])]:
-                mine = these if gpu is None else these & (found.gpu == gpu)
+        for cell, family in enumerate(held.cells):
+            these = (held.split == split) & (held.cell == cell)
+            for gpu in [None, *np.unique(held.gpu[these])]:
+                mine = these if gpu is None else these & (held.gpu == gpu)
                 if mine.any():
                     on = "all" if gpu is None else gpus.ids[gpu]
                     rows.append(
-                        {"split": name, "family": family, "gpu": on, **_summary(found.log_ratio[mine], inside[mine])}
+                        {"split": name, "family": family, "gpu": on, **_summary(held.log_ratio[mine], inside[mine])}
                     )
     return rows
 

@@ -189,7 +189,7 @@ _TEXT = (
     " part place case week company system program question work number night point home water room mother area"
 )
 _WORDS = _TEXT.split()
-# Trials of words until the endpoint counts as many tokens as wanted, and the share that may be missing.
+# Trials of words until the endpoint counts the requested tokens, and the share that may be missing.
 _TRIALS, _NEAR = 4, 0.02
 _PROBED_TOKENS = 2
 
@@ -230,7 +230,7 @@ async def find_prompts(endpoint: Endpoint, tokens: int) -> Prompts:
 
 
 async def _fit(endpoint: Endpoint, prompts: Prompts) -> None:
-    """Set the number of words so that the endpoint counts the tokens that are wanted. Raises RequestFailed."""
+    """Set the number of words so that the endpoint counts the requested tokens. Raises RequestFailed."""
     for _ in range(_TRIALS):
         counted = (await endpoint.complete(prompts.draw(), _PROBED_TOKENS)).prompt_tokens
         if prompts.words is None or abs(counted - prompts.tokens) <= max(_NEAR * prompts.tokens, 1.0):
