@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli import dra, kueue
+from app.cli import cluster
 from app.config import Settings
 from app.errors import BadInput
 from app.services.scheduling.kueue import MAX_EXEC_TIME
@@ -38,7 +38,7 @@ def run(settings: Settings, command: Any, *words: str) -> tuple[str, str]:
 
 def test_a_job_for_kueue(settings: Settings) -> None:
     prices = ["--price=a100-sxm4-80gb=1.5", "--price=nvidia-l4=0.8"]
-    out, shown = run(settings, kueue.command, "job.yaml", "--flavors=flavors.yaml", "--deadline=3000", *prices)
+    out, shown = run(settings, cluster.kueue, "job.yaml", "--flavors=flavors.yaml", "--deadline=3000", *prices)
     job = json.loads(out)
     (term,) = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
@@ -47,14 +47,14 @@ def test_a_job_for_kueue(settings: Settings) -> None:
     assert 0 < int(job["metadata"]["labels"][MAX_EXEC_TIME]) < 3000
     assert [line.split()[1] for line in shown.splitlines()[1:6]] == ["a100", "l4", "v100", "slice", "default"]
     assert "l4: takes " in shown and "v100: The network cannot run" in shown
-    rows = json.loads(run(settings, kueue.command, "--flavors=flavors.yaml", "--json")[0])
+    rows = json.loads(run(settings, cluster.kueue, "--flavors=flavors.yaml", "--json")[0])
     best = rows[0]["time"]
     assert best["low_s"] < best["job_s"] < best["high_s"] < best["limit_s"] and best["cost_usd"] is None
 
 
 def test_a_claim_of_the_gpus_that_meet_a_deadline(settings: Settings) -> None:
     out, shown = run(
-        settings, dra.command, "--deadline=3000", "--gpu=nvidia-l4", "--gpu=h100-sxm5-80gb", "--gpu=mi300x"
+        settings, cluster.dra, "--deadline=3000", "--gpu=nvidia-l4", "--gpu=h100-sxm5-80gb", "--gpu=mi300x"
     )
     (request,) = json.loads(out)["spec"]["spec"]["devices"]["requests"]
     (chosen,) = request["exactly"]["selectors"]
@@ -65,13 +65,13 @@ def test_a_claim_of_the_gpus_that_meet_a_deadline(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        (kueue.command, ["job.yaml", "--flavors=flavors.yaml", "--deadline=1"], "No flavour meets the goal"),
-        (kueue.command, ["--flavors=none.yaml"], "none.yaml cannot be read"),
-        (kueue.command, ["--flavors=job.yaml"], "No ResourceFlavor"),
-        (dra.command, ["--deadline=1", "--gpu=nvidia-l4"], "No GPU meets the goal"),
-        (dra.command, ["--gpu=mi300x"], "NVIDIA's driver knows none"),
-        (dra.command, ["--deadline=-1"], "--deadline must be more than 0, got -1"),
-        (dra.command, ["--probability=2"], "--probability must be more than 0 and less than 1, got 2"),
+        (cluster.kueue, ["job.yaml", "--flavors=flavors.yaml", "--deadline=1"], "No flavour meets the goal"),
+        (cluster.kueue, ["--flavors=none.yaml"], "none.yaml cannot be read"),
+        (cluster.kueue, ["--flavors=job.yaml"], "No ResourceFlavor"),
+        (cluster.dra, ["--deadline=1", "--gpu=nvidia-l4"], "No GPU meets the goal"),
+        (cluster.dra, ["--gpu=mi300x"], "NVIDIA's driver knows none"),
+        (cluster.dra, ["--deadline=-1"], "--deadline must be more than 0, got -1"),
+        (cluster.dra, ["--probability=2"], "--probability must be more than 0 and less than 1, got 2"),
     ],
 )
 def test_what_cannot_be_planned_is_said(settings: Settings, command: Any, words: list[str], message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.wire.network_form import GRAPH_EXAMPLE
+from app.wire.graph_form import GRAPH_EXAMPLE
 from tests.api.test_cli_predict import gpucast
 from tests.onnx_bytes import model, node, perceptron, tensor
 

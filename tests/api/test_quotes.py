@@ -11,8 +11,9 @@ from app.config import Settings
 from app.services.quotes.differences import differences
 from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE
+from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.job_plan_form import PLAN_EXAMPLE
-from app.wire.network_form import GRAPH_EXAMPLE, MODEL_EXAMPLE
+from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.operator_forms import OPERATOR_TABLE_EXAMPLE, OPERATORS_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.api.test_snapshot import GOOD, serve

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import imports
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.formats.profiles import ProfileImporter, ProfileOptions, short_name
@@ -293,5 +292,5 @@ def test_the_command_prints_and_writes_its_results(settings: Settings, tmp_path:
     done = run_command(*words, env=os.environ | settings.environment())
     assert "linear              bf16" in done.stdout
     assert "2.2% of the GPU time" in done.stdout
-    with pytest.raises(BadInput, match="--gpu, --work and --software apply to"):
-        imports.command("neusight", [tmp_path], gpu="l40s")
+    done = run_command("import", "neusight", tmp_path, "--gpu=l40s", env=os.environ | settings.environment())
+    assert "--gpu, --work and --software apply to" in done.stderr
