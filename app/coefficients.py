@@ -7,7 +7,7 @@ was chosen: what is compared with these is in-sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -76,10 +76,10 @@ class Coefficients:
         return {key: float(value) for key, value in self._room[name].value.items()}
 
 
-def set_on(names: Iterable[str] | None = None) -> frozenset[str]:
-    """Return the data sets in view when the coefficients of these rooms were chosen; of all without names."""
-    every = rooms() if names is None else names
-    return frozenset(data for name in every for entry in room(name).values() for data in entry.set_on)
+def set_on(data: str) -> list[str]:
+    """Return the coefficients that were chosen with a data set in view, as `room.name`."""
+    every = ((name, key, entry) for name in rooms() for key, entry in room(name).items())
+    return [f"{name}.{key}" for name, key, entry in every if data in entry.set_on]
 
 
 @cache

@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from app import __version__
+from app.coefficients import set_on
 from app.config import CHECKOUT
 from app.engine.snapshot import Snapshot
 from app.errors import NotFound
+from app.stacks.registry import facts_set_on
 from evaluation.render import NOTHING, Report, Table, bold, commit, markdown
 from evaluation.study import Answers, Case, Errors, Progress, Result, Row, Study, grouped
 
@@ -96,6 +98,12 @@ def goal_cells(results: Sequence[Result], studies: Sequence[Study]) -> Iterator[
                 yield f"{study.name} {goal.label}".strip(), Errors.of(alike), goal.most
 
 
+def in_sample(name: str) -> int:
+    """Return how many constants of the code, and of its stacks, were chosen with the source of a goal in view."""
+    source = name.partition(" ")[0]
+    return len(set_on(source)) + len(facts_set_on(source))
+
+
 def _blocks(results: Sequence[Result], studies: Sequence[Study]) -> Iterator[str | Table]:
     """Yield what the command prints."""
     yield f"gpucast {__version__}. Whole workloads measured by others; nothing of them was learned. Errors in percent."
@@ -106,8 +114,9 @@ def _blocks(results: Sequence[Result], studies: Sequence[Study]) -> Iterator[str
     }
     for title, by in parts.items():
         yield _table(title, [(name, Errors.of(alike)) for name, alike in grouped(results, by).items()])
-    goals = [(name, *_figures(errors), most) for name, errors, most in goal_cells(results, studies)]
-    yield Table("", {"sources": "", **_COLUMNS, "goal": "g"}, goals)
+    cells = goal_cells(results, studies)
+    goals = [(name, *_figures(errors), most, in_sample(name)) for name, errors, most in cells]
+    yield Table("", {"sources": "", **_COLUMNS, "goal": "g", "set on it": "d"}, goals)
     yield Table("", {"cases": "d", "cannot be asked": ""}, [(count, reason) for reason, count in _reasons(results)])
 
 
@@ -130,12 +139,12 @@ def table(results: Sequence[Result], studies: Sequence[Study]) -> list[str]:
         median, held = (NOTHING if np.isnan(value) else f"{value:.1f}" for value in (errors.median, errors.held))
         median = f"{bold(median, errors.median <= most)} ({most:g})"
         held = bold(held, COVERED[0] <= errors.held <= COVERED[1])
-        goals.append((name, errors.cases, errors.answered, median, f"{errors.bias:+.1f}", held))
+        goals.append((name, errors.cases, errors.answered, median, f"{errors.bias:+.1f}", held, in_sample(name)))
     worst = []
     for cell, errors in worst_first(results)[:_WORST]:
         mark = " †" if errors.answered >= LEAST_ROWS and errors.factor > FACTOR else ""
         worst.append((*cell, errors.answered, f"{errors.median:.1f}{mark}", errors.bias, errors.held))
-    columns = dict.fromkeys(("median error, % (goal)", "bias, %", "held, %"), "")
+    columns = dict.fromkeys(("median error, % (goal)", "bias, %", "held, %"), "") | {"constants set on it": "d"}
     lines = [
         *markdown(Table("", {"source": "", "cases": "d", "asked": "d", **columns}, goals)),
         *("", f"The {_WORST} worst cells:", ""),

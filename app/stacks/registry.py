@@ -26,6 +26,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modes        modes of a run that it is about; empty: all
     unversioned  whether a name without a version has it; absent: if it has no `until`
     assumed      it is not in the source, but taken over from another stack
+    set_on       data sets in view when a measured value was chosen, by the names of the docs
     """
 
     fact: str
@@ -36,6 +37,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     modes: tuple[str, ...] = ()
     unversioned: bool | None = None
     assumed: bool = False
+    set_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Convert the value to the fact's type. Raises ValueError for an unknown fact, or another type."""
@@ -125,6 +127,11 @@ def stacks() -> dict[str, Stack]:
     read = [msgspec.json.decode(path.read_bytes(), type=Stack) for path in sorted(FOLDER.glob("*.json"))]
     read.sort(key=lambda stack: (stack.code is None, stack.code or 0, stack.name))
     return {stack.name: stack for stack in read}
+
+
+def facts_set_on(data: str) -> list[str]:
+    """Return the facts whose values were chosen with a data set in view, as `stack.fact`."""
+    return [f"{stack.name}.{fact.fact}" for stack in stacks().values() for fact in stack.facts if data in fact.set_on]
 
 
 @cache

@@ -26,9 +26,9 @@ def test_the_code_reads_every_coefficient() -> None:
     assert not unread
 
 
-def test_data_sets_in_view_are_known_by_room() -> None:
-    assert "inferencex_2026_06" in coefficients.set_on(["bands"])
-    assert coefficients.set_on(["bands"]) <= coefficients.set_on()
+def test_a_data_set_names_the_coefficients_that_were_set_on_it() -> None:
+    assert "bands.convnet_part" in coefficients.set_on("torchvision_convnets")
+    assert not coefficients.set_on("no such data set")
 
 
 def test_a_missing_coefficient_is_an_error() -> None:
