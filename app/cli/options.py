@@ -10,13 +10,16 @@ from dataclasses import MISSING, Field, is_dataclass
 from dataclasses import fields as fields_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
 import typer
-from msgspec import Struct
 
 from app.cli.request_parts import pair, value_of
-from app.wire.field_facts import FieldFacts, field_facts
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from app.wire.field_facts import FieldFacts
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON answer.")]
 Csv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print CSV, a line per GPU.")]
@@ -66,6 +69,8 @@ class RequestOptions:
         defaults: Mapping[str, Any] | None = None,
         **others: str,
     ) -> None:
+        from app.wire.field_facts import field_facts  # `gpucast measure`, which has no request, needs no msgspec
+
         facts = field_facts(struct)
         self._options = {facts[field]: option for field, option in {**{name: name for name in names}, **others}.items()}
         self._defaults = defaults or {}

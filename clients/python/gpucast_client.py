@@ -865,12 +865,7 @@ class PredictRequest(TypedDict):
 
 
 class KernelWorkload(TypedDict):
-    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid.
-
-        `branch_divergence` is 0 (none) to 1 (every branch splits its warp); `lane_operations` counts
-    loads, stores, atomics
-        and loop operations per lane; `working_set_bytes` is distinct bytes touched.
-    """
+    """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid."""
 
     kind: Literal["kernel"]
     name: str
@@ -940,13 +935,8 @@ class PredictResponse(TypedDict):
 
 
 class Prediction(TypedDict):
-    """The answer for one GPU; `operators` only with `detail`.
-
-        Only for networks: `devices` used, `phases_ms` of the step, `throughput_per_s` in sequences or
-    images (tokens in
-        mode decode), `epoch_ms` with a `dataset_size`, `largest_batch` that fits (0: none),
-    `suggestions` to make it fit,
-        `serving` with `output_tokens`.
+    """The answer for one GPU; `operators` only with `detail`, the fields from `devices` on only for
+    networks.
     """
 
     gpu: str
@@ -1059,17 +1049,11 @@ class Explanation(TypedDict):
 
         The latency is that of member `measured` if the operator was measured; otherwise the physics'
     times exp(`fading` x
-        sum of weight x log_correction), never below the limit. `fading` is the fraction of the
-    corrections left at this
-        distance from the training range. `corrects` is whether they apply to the whole time or only to
-    the work, for
-        operators launched differently from the measured ones. `learned_dtype` is the number format that
-    the corrections
-        were learned in. For a collective over several nodes `network` makes up the latency, and all
-    else describes the part
-        within one node. In a network the operator takes `in_network` times this latency: its products
-    run on a hot card,
-        and PyTorch has kernels of its own.
+        sum of weight x log_correction), never below the limit. For a collective over several nodes
+    `network` makes up the
+        latency, and all else describes the part within one node. In a network the operator takes
+    `in_network` times this
+        latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
     situation: str
@@ -1147,11 +1131,7 @@ class NetworkParts(TypedDict):
     """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus
     `hops_ms`.
 
-        Never below the hardware limit `limit_ms`; `bound` names the term that counts. `node_ms` is the
-    time within a node
-        (0 if none), `adapters_ms` a launch and the simultaneous traffic through the nodes' network
-    adapters, `hops_ms` the
-        waiting for messages of other nodes. `nodes` are racks where a link joins the devices of a rack.
+        Never below the hardware limit. `nodes` are racks where a link joins the devices of a rack.
     """
 
     nodes: int
@@ -2397,25 +2377,11 @@ class ModelWorkload(TypedDict):
     """One step of a network: `config` is a config.json of Hugging Face or Diffusers, or `name` a built-in
     network.
 
-        `sequence` is tokens per sequence: all tokens in inference, training and prefill; in decode the
-    keys that the new
-        token attends to, itself included. `image_size` is pixels per side. A step of a diffusion
-    transformer is a forward
-        pass: `batch` samples of `image_size` by `image_width` pixels and `frames` frames, `sequence`
-    tokens of text; or,
-        as `part`, its text encoders on as many prompts, or its autoencoder on as many latent images.
-    With
-        `output_tokens` the answer adds figures of serving requests of `sequence` tokens each.
-    `attention` defaults to
-        "flash" in prefill, decode, training in 16 bits and fewer and diffusion transformers, else to
-    "eager". `dtype` is by
-        default that of the configuration's `quantization_config`, part by part, and "fp32" without one
-    or in training.
-        `trainable` is all weights, or adapters beside frozen ones. `kv_dtype` is the number format of
-    the KV cache, by
-        default that of attention. `input_copy` adds the copy of the input from pageable or pinned
-    memory of the host, where
-        the step waits for it.
+        A step of a diffusion transformer is a forward pass: `batch` samples of `image_size` by
+    `image_width` pixels and
+        `frames` frames, `sequence` tokens of text; or, as `part`, its text encoders on as many prompts,
+    or its autoencoder
+        on as many latent images.
     """
 
     batch: NotRequired[float]
@@ -2463,18 +2429,7 @@ class ModelWorkload(TypedDict):
 
 
 class ParallelismIn(TypedDict):
-    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines.
-
-        `microbatches` is per step and data-parallel replica. `expert` devices out of data x tensor
-    share the experts.
-        `attention_data` of the tensor-parallel devices are replicas of attention, and the rest of them
-    share each.
-        `context` devices share each sequence. `virtual_pipeline` is the chunks of layers of a stage,
-    interleaved.
-        `sequence` also splits the layers between tensor-parallel ones, and `tensor_overlap` runs its
-    collectives beside
-        products. `zero` is the stage of ZeRO.
-    """
+    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines."""
 
     data: NotRequired[float]
     tensor: NotRequired[float]
@@ -2558,12 +2513,6 @@ class ServingRequest(TypedDict):
 class ServingWorkload(TypedDict):
     """An LLM behind a serving engine: `config` is a Hugging Face config.json, or `name` a built-in
     transformer.
-
-        `software` is a family of serving stacks (vllm, sglang, trtllm), with or without a version.
-    Lengths are uniform in
-        (1 - `length_spread`) to 1 of those given. Settings that are left out are the stack's defaults,
-    which the answer
-        has. A trace brings its lengths itself.
     """
 
     kind: Literal["serving"]
@@ -2608,12 +2557,8 @@ class ServingWorkload(TypedDict):
 
 
 class ServingParallelism(TypedDict):
-    """How an engine is split over tensor x pipeline devices on `nodes` machines, and how many such engines
+    """How an engine is split over tensor x pipeline devices on `nodes` machines, and how many engines
     there are.
-
-        `expert` of its devices share the experts. `attention_data` of the tensor-parallel devices are
-    replicas of
-        attention, and the rest of them share each.
     """
 
     tensor: NotRequired[float]
@@ -2645,12 +2590,8 @@ class RequestTrace(TypedDict):
 
 
 class Speculative(TypedDict):
-    """Speculative decoding: `tokens` drafted a step, each accepted with probability `acceptance` after the
-    one before.
-
-        `draft_share` is the time of drafting a token over that of a decode step; by default that of one
-    of the model's
-        layers.
+    """Speculative decoding: tokens that a draft model proposes in a step, of which the model keeps the
+    first ones.
     """
 
     tokens: float
@@ -2659,10 +2600,7 @@ class Speculative(TypedDict):
 
 
 class PrefillPool(TypedDict):
-    """Engines of their own that compute prompts and send the keys and values to those that decode.
-
-    `replicas` is the number of these engines, in place of that of `parallelism`.
-    """
+    """Engines of their own that compute prompts and send the keys and values to those that decode."""
 
     parallelism: NotRequired[ServingParallelism]
     replicas: NotRequired[float | None]
@@ -2698,12 +2636,7 @@ class ServingPrediction(TypedDict):
 
 
 class ServedFigures(TypedDict):
-    """What users of a served model see. Loads that are `saturated` have no times, only the highest rate
-    and its cause.
-
-        TTFT: time to first token, with waiting. TPOT: time per output token after the first. E2E: time
-    of a request.
-    """
+    """What users of a served model see. `saturated` loads have no times, but a highest rate and its cause."""
 
     ttft_ms: ServedTime | None
     tpot_ms: ServedTime | None
@@ -2787,9 +2720,8 @@ class ServingCompareResponse(TypedDict):
 class ComparedServing(TypedDict):
     """One GPU type's figures for a served model under the requested load.
 
-        `tokens_per_s_per_user` is generated tokens per second that a user sees after the first.
-    `pareto`: no other GPU type
-        gives a user as many tokens a second and as many per GPU, and is better in one.
+        `pareto`: no other GPU type gives a user as many tokens a second and as many per GPU, and is
+    better in one.
     """
 
     rank: int
@@ -2825,11 +2757,7 @@ class ServedSplit(TypedDict):
 
 
 class ServedCost(TypedDict):
-    """Costs and energy of a deployment; null where no price, power or throughput is known.
-
-        `cost_per_million_tokens` and `energy_per_token_j` are for generated tokens, all devices
-    together.
-    """
+    """Costs and energy of a deployment; null where no price, power or throughput is known."""
 
     usd_per_hour: float | None
     cost_per_million_tokens: float | None
@@ -2860,9 +2788,6 @@ class ServingPlanResponse(TypedDict):
 class ServedChoice(TypedDict):
     """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes
     closest.
-
-        `probability` is that of meeting all limits together, given the intervals; `missing` lists those
-    that are not met.
     """
 
     rank: int
@@ -2945,13 +2870,7 @@ class Cut(TypedDict):
 
 
 class Stage(TypedDict):
-    """What one GPU runs: units `first_unit` to `last_unit`, counted from 0, with the names `first` and
-    `last`.
-
-        `latency_ms` includes `transfer_ms`, the time to receive the previous stage's output.
-    `sent_bytes` is its own
-        output.
-    """
+    """What one GPU runs of the network; its time includes that of receiving the previous stage's output."""
 
     gpu: str
     first_unit: int
@@ -2966,14 +2885,7 @@ class Stage(TypedDict):
 
 
 class CompareRequest(TypedDict):
-    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all".
-
-        `prices` (US dollars per hour of one device) and `powers_w` (watts of one device) are keyed by
-    any name of a GPU,
-        and override stored prices and measured power. Networks that do not fit one device are tried on
-    up to `max_devices`;
-        with `search_parallelism` all networks are.
-    """
+    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all"."""
 
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
     gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
@@ -3008,15 +2920,9 @@ class Compared(TypedDict):
     """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of
     operators.
 
-        Null means unknown: no price, no power, or a workload that takes no time. `cost_usd` is time x
-    devices x price,
-        `energy_j` is time x devices x power per device; throughput per dollar and per joule come from
-    the central
-        estimates. `memory` is per device. `pareto` is true if no other GPU is at least as fast, cheap
-    and frugal and better
-        in one of these. `indistinguishable_from` lists GPUs whose order relative to this one, by the
-    ranked figure, is not
-        statistically certain.
+        Null means unknown: no price, no power, or a workload that takes no time. `memory` is per
+    device; throughput per
+        dollar and per joule come from the central estimates.
     """
 
     rank: int
@@ -3147,12 +3053,8 @@ class PlanResponse(TypedDict):
 class Choice(TypedDict):
     """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
 
-        `devices` counts all `copies`, each split as in `parallelism`. `probability` is that of meeting
-    all goals together;
-        null if it depends on an unknown price. `missing` lists, per goal, by how much the expected time
-    is too long.
-        `time_limit_s` is the limit to request from a scheduler. `cost_usd` and `energy_j` are for the
-    whole job.
+        `devices` counts all `copies`, each split as in `parallelism`. Cost and energy are for the whole
+    job.
     """
 
     rank: int

@@ -131,5 +131,5 @@ def test_other_files_are_rejected(tmp_path: Path) -> None:
         read_cells(tmp_path)
     (tmp_path / "neusight").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / NEUSIGHT_FILE)
-    with pytest.raises(BadInput, match="columns x, op"):
+    with pytest.raises(BadInput, match="columns x, gpu, op"):
         read_cells(tmp_path)

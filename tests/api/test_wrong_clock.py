@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 BEHIND = """
 import datetime, time
 
+import app.wire.measurement_form  # msgspec knows the real type alone
+
 _DAY = 86_400.0
 _time, _datetime = time.time, datetime.datetime
 

@@ -61,6 +61,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with one more dtype among the others, and one more operator, of a line of its own."""
     root = tmp_path_factory.mktemp("grown")
     shutil.copytree(CHECKOUT / "app", root / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "seed_data").symlink_to(CHECKOUT / "seed_data")
     tables, predictors, ops = (root / "app" / folder for folder in ("tables", "predictors", "ops"))
     inserted(tables / "ops.py", '"int8", "nvfp4"', ', "mxfp6"')
     inserted(tables / "ops.py", '"int8": (1.0, 1.0, 2.0),', '\n    "mxfp6": (1.0, 1.0, 2.0),')

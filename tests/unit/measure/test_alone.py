@@ -27,7 +27,7 @@ from app.measure.operators_suite import table_of
 pytestmark = pytest.mark.slow
 
 # What docs/how-to/measure-a-gpu.md says such a machine needs.
-NEEDED = ("torch", "numpy", "scipy", "numba", "pyarrow", "typer", "httpx", "psutil")
+NEEDED = ("torch", "numpy", "scipy", "numba", "pyarrow", "typer", "msgspec", "httpx", "psutil")
 ONLY = """
 import sys
 from importlib.machinery import PathFinder

@@ -22,7 +22,7 @@ L4 = next(spec for spec in load_seed_specs() if spec.id == "nvidia-l4")  # 72 W
 def prediction(middle: float, low: float, high: float, **fields: float) -> Prediction:
     memory, by = MemoryUse(1e9, 24e9, fits=True), AnsweredBy("auto", "1")
     interval = Interval(low, high, 0.8)
-    found = Prediction("nvidia-l4", middle, interval, "compute", by, "measured", memory, [], [])
+    found = Prediction("nvidia-l4", middle, interval, "compute", by, "measured", memory, [], [], [])
     return structs.replace(found, **fields)
 
 
@@ -91,5 +91,6 @@ def test_the_last_stored_price_of_a_day_counts() -> None:
 
 
 def test_old_prices_report_their_age() -> None:
-    assert "91 days old" in Rate.of(price(1.0, date(2026, 8, 22)), TODAY).warning
-    assert Rate.of(price(1.0, date(2026, 8, 23)), TODAY).warning == ""
+    old = Rate.of(price(1.0, date(2026, 8, 22)), TODAY).warning
+    assert old is not None and "91 days old" in old.text
+    assert Rate.of(price(1.0, date(2026, 8, 23)), TODAY).warning is None
