@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from app.bands.coverage import COVERAGE
 from app.bootstrap.assemble import installed_snapshot
 from app.config import Settings
 from app.engine.snapshot import Snapshot
@@ -34,7 +35,7 @@ class LatencyRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # 
         columns: Sequence[str],
         fixed: Mapping[str, Any] | None = None,
         predictor: str = "auto",
-        coverage: float = 0.8,
+        coverage: float = COVERAGE,
     ) -> None:
         self.gpu = gpu
         self.op = op

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from app.bands.conformal import Intervals
+from app.bands.coverage import COVERAGE
 from app.bootstrap import warm
 from app.config import SHIPPED_MODELS
 from app.engine.engine import Engine
@@ -35,7 +36,7 @@ Key = TypeVar("Key", bound=Hashable)
 Place = TypeVar("Place")
 Value = TypeVar("Value")
 
-PREDICTOR, COVERAGE = "auto", 0.8
+PREDICTOR = "auto"
 _MOST_ROWS = 100_000
 
 

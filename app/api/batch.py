@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from app.api.deps import BodyDep, HolderDep, SettingsDep, TablesDep, current
 from app.api.openapi import BINARY, ref
+from app.bands.coverage import COVERAGE
 from app.errors import UnsupportedMedia
 from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
 from app.wire.operator_forms import BATCH_EXAMPLE
@@ -34,7 +35,7 @@ class BatchQuery(BaseModel):
 
     gpu: str | None = Field(default=None, min_length=1, max_length=200, description="GPU of rows without one")
     predictor: str = Field(default="auto", min_length=1, max_length=100, description="Name of the predictor")
-    coverage: float = Field(default=0.8, gt=0, lt=1, description="share of true times the interval should hold")
+    coverage: float = Field(default=COVERAGE, gt=0, lt=1, description="share of true times the interval should hold")
 
 
 @router.post(

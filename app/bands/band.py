@@ -14,14 +14,14 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from app.bands.coverage import COVERAGE
+from app.coefficients import Coefficients
 from app.tables.arrays import Bools, Floats
 
-# The coverage that half-widths are given at.
-COVERAGE = 0.8
 # A coverage next to 1 rounds to it, which has no quantile; one next to 0 has a quantile of 0.
 _LEAST_TAIL, _LEAST_WIDTH = 2.0**-53, 1e-12
-# Clip of a half-width: e^30 is as good as unbounded.
-_WIDEST = 30.0
+# Clip of a half-width.
+_WIDEST = Coefficients("bands").number("widest")
 _TINY = float(np.finfo(np.float64).tiny)
 
 Width = TypeVar("Width", float, Floats)

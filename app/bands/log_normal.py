@@ -11,12 +11,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from app.bands.band import COVERAGE, Band, normal_quantile
+from app.bands.band import Band, normal_quantile
+from app.bands.coverage import COVERAGE
+from app.coefficients import Coefficients
 from app.tables.arrays import Bools, Floats
 
-# Correlation of the errors of two GPUs on one workload, in units of their intervals. On NeuSight's measured models,
-# each GPU left out in turn, it is 0.05 (`gpucast evaluate ranking --rows 250`): too small to use.
-CORRELATION = 0.0
+# Correlation of the errors of two GPUs on one workload.
+CORRELATION = Coefficients("bands").number("correlation")
 # The least spread: closer figures count as equal.
 _LEAST = 1e-12
 

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
+from app.coefficients import Coefficients
 from app.config import SEED_DATA
 from app.errors import BadInput, NotFound
 from app.tables.catalog import Catalog
 from app.tables.names import normalise
 
 # A name with one memory is that product; of several, the nearest within this share.
-_NEAR = 0.15
+_NEAR = Coefficients("names").number("nearest_memory")
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.ops.base import Dim
@@ -24,7 +25,6 @@ from app.tables.ops import DTYPE_CODE, OpTable
 from app.wire.kernel_tables import NO_MEASUREMENTS, tables_with_measured
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 
-_COVERAGE = 0.8
 # Of a dimension that a row may not leave out.
 _SIZE = 64.0
 _NONE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
@@ -55,7 +55,7 @@ def _ask_operators(predictor: Predictor, gpus: GpuTable, cells: Sequence[tuple[s
 
 def _ask(served: Served, gpus: GpuTable) -> None:
     """Launches and operators that it knows, on a GPU and on those that it learned from."""
-    if not np.isfinite(served.log_offsets(_COVERAGE)).all():
+    if not np.isfinite(served.log_offsets(COVERAGE)).all():
         raise ValueError("its intervals are not finite")
     on = np.array([0, *(row for row, gpu in enumerate(gpus.ids) if row and gpu in served.gpus)], dtype=np.intp)
     if served.predictor.can.learns_launches:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import COVERAGE, Band, sum_correlated
+from app.bands.band import Band, sum_correlated
+from app.bands.coverage import COVERAGE
 from app.bands.of_rows import band_of_rows
 from app.bands.widths import CONVNET_PART, EAGER_HOST, EAGER_HOST_OF_VERSION, TRAINING_PART
 from app.engine.engine import Engine

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bands.conformal import LEAST_RESIDUALS, Intervals
+from app.bands.coverage import COVERAGE
 from app.ops.kernel import FIELD_INDEX
 from app.predictors.base import Predictor
 from app.predictors.roofline import hardware_limit
@@ -202,7 +203,7 @@ def summary(held: Residuals, inside: NDArray[np.bool_]) -> dict[str, float | int
 
 def card_rows(held: Residuals, gpus: GpuTable, splits: Sequence[str], family: str) -> list[dict[str, Any]]:
     """Return the accuracy card: a row per split and GPU, and a row per split over all GPUs."""
-    inside = covered(held, 0.8)
+    inside = covered(held, COVERAGE)
     rows = []
     for code, split in enumerate(splits):
         for gpu in [None, *np.unique(held.gpu)]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bands.conformal import LEAST_RESIDUALS, Intervals
+from app.bands.coverage import COVERAGE
 from app.bands.groups import of_other_gpus
 from app.errors import NotTrained
 from app.predictors.fitted_once import fitted_once
@@ -236,7 +237,7 @@ def covered(held: HeldOut, coverage: float) -> Bools:
 
 def card_rows(held: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
     """Return the accuracy card: per split and operator/dtype, a row over all GPUs and one per GPU."""
-    inside = covered(held, 0.8)
+    inside = covered(held, COVERAGE)
     rows = []
     for split, name in enumerate(SPLITS):
         for cell, family in enumerate(held.cells):

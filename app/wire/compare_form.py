@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
 
+from app.bands.coverage import COVERAGE
 from app.wire.field_facts import about
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import MODEL_EXAMPLE
@@ -97,7 +98,7 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     ] = False
     max_devices: MostDevices = 8
     predictor: RequestedPredictor = "auto"
-    coverage: RequestedCoverage = 0.8
+    coverage: RequestedCoverage = COVERAGE
     save: Save = False
 
 

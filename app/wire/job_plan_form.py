@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
 
+from app.bands.coverage import COVERAGE
 from app.wire.compare_form import (
     COMPARE_EXAMPLE,
     WORKLOADS,
@@ -119,7 +120,7 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     currency: Currency = "USD"
     powers_w: Powers = {}
     predictor: RequestedPredictor = "auto"
-    coverage: RequestedCoverage = 0.8
+    coverage: RequestedCoverage = COVERAGE
     save: Save = False
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from app.bands.coverage import COVERAGE
 from app.wire.field_facts import about
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import MODEL_EXAMPLE
@@ -38,7 +39,7 @@ class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     ]
     workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
     predictor: RequestedPredictor = "auto"
-    coverage: RequestedCoverage = 0.8
+    coverage: RequestedCoverage = COVERAGE
     link_bandwidth_bytes_per_s: Annotated[
         Annotated[float, Meta(ge=1e3, le=1e15)] | None,
         about("Between neighbours; default: the slower link of the two GPUs"),

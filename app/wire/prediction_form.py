@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from app.bands.coverage import COVERAGE
 from app.warning_codes import CodedWarning
 from app.wire.field_facts import about
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
@@ -51,7 +52,7 @@ class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
         about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
     ] = None
     predictor: RequestedPredictor = "auto"
-    coverage: RequestedCoverage = 0.8
+    coverage: RequestedCoverage = COVERAGE
     detail: Annotated[bool, about("Add one row per operator")] = False
     save: Save = False
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bands.conformal import Intervals, interval_of
+from app.bands.coverage import COVERAGE
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.auto.kernels.kernel_costs import launch_floors
@@ -31,7 +32,7 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.training.kernel_validation import SPLITS, folds, residuals
-from evaluation.study import COVERAGE, Result
+from evaluation.study import Result
 
 TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
 EXPERIMENTS = ("1", "1-untrained", "1-launch", "2", "3", "3-unmeasured")

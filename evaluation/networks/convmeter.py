@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.bands.coverage import COVERAGE
 from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
@@ -36,7 +37,7 @@ from app.tables.operator_runs import OperatorRuns
 from evaluation.data import Names, NetworkRuns, read_networks, read_own
 from evaluation.operators.evaluate import served_s
 from evaluation.render import Report, Table
-from evaluation.study import COVERAGE, PREDICTOR, Progress, Result, grouped, shipped_engine
+from evaluation.study import PREDICTOR, Progress, Result, grouped, shipped_engine
 
 PREDICTORS = (ConvMeter, PlainConvMeter)
 PROTOCOLS = ("family", "network", "gpu")

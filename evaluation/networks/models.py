@@ -17,6 +17,7 @@ import numpy as np
 
 from app import __version__
 from app.bands.conformal import Intervals
+from app.bands.coverage import COVERAGE
 from app.engine.engine import POOLED, Engine, Served
 from app.graphs.importers import hf
 from app.predictors.auto.predictor import Auto
@@ -34,7 +35,7 @@ from evaluation.operators.evaluate import Contender, Fitted, contenders
 from evaluation.operators.folds import NEUSIGHT_TRAINING, operator_folds
 from evaluation.operators.report import COVERED, heading
 from evaluation.render import NOTHING, Report, Table, bold, commit, markdown
-from evaluation.study import COVERAGE, Goal, Progress, Result, chosen, compared, grouped
+from evaluation.study import Goal, Progress, Result, chosen, compared, grouped
 
 MARKER = "models: neusight-models --results"
 MARKED = (

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
+from app.bands.coverage import COVERAGE
 from app.bands.log_normal import CORRELATION, probability_of_order
 from app.tables.operator_runs import OperatorRuns
 from app.wire.prediction_form import Interval
@@ -22,7 +23,7 @@ from evaluation.networks.models import predictions_left_out
 from evaluation.networks.neusight import AMD, NeuSightData
 from evaluation.operators.folds import NEUSIGHT_TRAINING
 from evaluation.render import Block, Report, Table
-from evaluation.study import COVERAGE, Progress, Result, grouped
+from evaluation.study import Progress, Result, grouped
 
 GOAL = 0.9
 # Least number of GPUs of an order.

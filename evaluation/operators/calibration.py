@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from app import __version__
+from app.bands.coverage import COVERAGE
 from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
 from app.ops import OP_CODE
@@ -22,7 +23,7 @@ from evaluation.operators.calibration_trial import DRAWS, NONE, PLAN, RANDOM, SH
 from evaluation.operators.evaluate import family_of, operators_of
 from evaluation.operators.folds import first_rows
 from evaluation.render import Block, Report, Table, bold, commit, markdown
-from evaluation.study import COVERAGE, Progress, Result
+from evaluation.study import Progress, Result
 
 ALL, NOT_CHOSEN_ON = "all", "not chosen on"
 ROW = "| `gpucast evaluate calibration --data DIR` |"

@@ -12,6 +12,7 @@ import numpy as np
 
 from app import __version__
 from app.bands.conformal import Intervals
+from app.bands.coverage import COVERAGE
 from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.ops import OPS
@@ -34,7 +35,7 @@ from evaluation.operators.goals import APART, GOALS, MUST_REACH, Where, publishe
 from evaluation.operators.host_drift import with_host_drift
 from evaluation.operators.scores import ALL, CellErrors, RowErrors, score_rows
 from evaluation.render import commit
-from evaluation.study import COVERAGE, Progress, Result, chosen
+from evaluation.study import Progress, Result, chosen
 
 NO_EVIDENCE = Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
 # Predictors whose intervals come from rows held out inside each fold, about ten more fits; the others have the

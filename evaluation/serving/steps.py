@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
 from app.graphs.run_choices import Mode
 from app.services.models.resolve_networks import resolve_network
@@ -27,7 +28,7 @@ from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from evaluation.render import Report, Table
 from evaluation.serving.points import Point, read_points
-from evaluation.study import COVERAGE, PREDICTOR, Errors, Progress, Result, compared, grouped
+from evaluation.study import PREDICTOR, Errors, Progress, Result, compared, grouped
 
 # Of 521 of the points, with its own tables of the same operators.
 PUBLISHED = "aiconfigurator 0.12 on the 521 points of InferenceX: mape 25.9, median 17.2"

@@ -25,11 +25,11 @@ NO_BETTER = ("leave_one_gpu_out", "tesla-v100-pcie-32gb")
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 
 
-def whole_families(*predictors: str, **asked: Any) -> list[dict[str, Any]]:
-    """Cells of whole families, with documented intervals; what is asked is `evaluate_operators`'s."""
+def whole_families(*predictors: str, **options: Any) -> list[dict[str, Any]]:
+    """Cells of whole families, with documented intervals; options are `evaluate_operators`'s."""
     if not (DATA / NEUSIGHT_FILE).is_file():
         pytest.skip(f"no data in {DATA}")
-    cells = evaluate_operators(DATA, predictors=predictors, intervals=False, **asked)
+    cells = evaluate_operators(DATA, predictors=predictors, intervals=False, **options)
     return [dict(cell) for cell in cells if cell["whole"]]
 
 
@@ -70,8 +70,8 @@ _FP32 = {
 
 def test_fp32_errors_stay_within_bounds_on_larger_shapes_and_unseen_gpus() -> None:
     families = tuple(_FP32["seen"])
-    asked = whole_families("auto", families=families, protocols=("neusight",), most_test=300, most_train=500)
-    found = {(c["part"], c["family"], c["gpu"]): c["mape"] for c in asked}
+    cells = whole_families("auto", families=families, protocols=("neusight",), most_test=300, most_train=500)
+    found = {(c["part"], c["family"], c["gpu"]): c["mape"] for c in cells}
     for part, bounds in _FP32.items():
         for family, most in bounds.items():
             gpu = "all but tesla-p4" if (part, family) == ("seen", "linear") else "all"
@@ -80,8 +80,8 @@ def test_fp32_errors_stay_within_bounds_on_larger_shapes_and_unseen_gpus() -> No
 
 def test_convolution_errors_with_host_drift_reach_their_goals() -> None:
     """Rows asked with the drift of the process that measured them, which no row learned from has."""
-    asked = whole_families("auto", families=("conv2d",), protocols=("neusight", "leave_one_gpu_out"))
-    found = {(c["protocol"], c["part"], c["gpu"]): (c["mape"], c["goal"]) for c in asked}
+    cells = whole_families("auto", families=("conv2d",), protocols=("neusight", "leave_one_gpu_out"))
+    found = {(c["protocol"], c["part"], c["gpu"]): (c["mape"], c["goal"]) for c in cells}
     for protocol, most in (("neusight", 13.0), ("leave_one_gpu_out", 21.0)):
         mape, goal = found[protocol, "as_measured", "all"]
         assert mape <= goal == most, protocol

@@ -43,7 +43,7 @@ def workload(tmp_path: Path) -> str:
 
 def test_the_command_equals_the_route(client: TestClient, settings: Settings, workload: str) -> None:
     words = ("--by=cost", "--price=nvidia-l4=0.8", "--power=nvidia-l4=60", "--json")
-    found = json.loads(run(settings, decide.compare, workload, *OPTIONS, *words))
+    answer = json.loads(run(settings, decide.compare, workload, *OPTIONS, *words))
     request = {
         "workload": OPERATORS_EXAMPLE["workload"],
         "gpus": GPUS,
@@ -51,7 +51,7 @@ def test_the_command_equals_the_route(client: TestClient, settings: Settings, wo
         "prices": {"nvidia-l4": 0.8},
         "powers_w": {"nvidia-l4": 60},
     }
-    assert found == client.post("/compare", json=request).json()
+    assert answer == client.post("/compare", json=request).json()
 
 
 def test_a_table_for_people(settings: Settings) -> None:

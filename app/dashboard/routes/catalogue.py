@@ -25,7 +25,7 @@ def show(request: Request, holder: HolderDep, q: Words = "") -> Response:
     """Every GPU of the catalogue with its main figures, and the others that a search finds."""
     catalog = holder.engine.catalog
     groups = search_gpus(catalog, q)
-    return page(request, "catalogue.html", specs=catalog.specs, q=q, found=groups, most=MOST_FOUND)
+    return page(request, "catalogue.html", specs=catalog.specs, q=q, groups=groups, most=MOST_FOUND)
 
 
 @router.get("/catalogue/choices")

@@ -36,7 +36,7 @@ def show(request: Request, database: DatabaseDep, holder: HolderDep) -> Response
     except GpucastError as error:
         complaints = {str(item.loc[0]): [item.msg] for item in error.errors} or {"gpu": [error.detail]}
         return page(request, "measured.html", status=error.status, error=error, complaints=complaints, **shown)
-    return page(request, "measured.html", found=rows, **shown)
+    return page(request, "measured.html", stored=rows, **shown)
 
 
 def _query(parameters: dict[str, str]) -> MeasurementQuery:

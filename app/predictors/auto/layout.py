@@ -27,7 +27,7 @@ def learned_cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def layout(operators: Collection[str]) -> Layout:
     """Of a state that knows these operators."""
-    found = Layout({"bottlenecks of kernels": BOTTLENECKS})
+    joined = Layout({"bottlenecks of kernels": BOTTLENECKS})
     if operators:
         axes = {
             "revision of features": (str(REVISION),),
@@ -35,10 +35,10 @@ def layout(operators: Collection[str]) -> Layout:
             "features relative to a GPU": RELATIVE,
         }
         codes = {"tiles": TILES, "serving stacks": trained_stacks(), "libraries": LIBRARIES, "parts of models": PARTS}
-        found = found.joined(Layout(axes, codes))
+        joined = joined.joined(Layout(axes, codes))
     for name in operators:
-        found = found.joined(_of_operator(name))
-    return found
+        joined = joined.joined(_of_operator(name))
+    return joined
 
 
 def _of_operator(name: str) -> Layout:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
+from app.bands.coverage import COVERAGE
 from app.engine.power import Power, board_power, stated_power
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
@@ -115,4 +116,4 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
     replicas, shape = deployment.attention_replicas, shape_of(deployment)
     batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)
     step = model_workload(deployment.workload, "decode", batch, max(round(shape.context), 1))
-    return model.power(candidate.spec, device_load(step, None), step_ms / 1e3, 0.8)
+    return model.power(candidate.spec, device_load(step, None), step_ms / 1e3, COVERAGE)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from app.bands.band import COVERAGE, Band
+from app.bands.band import Band
+from app.bands.coverage import COVERAGE
 from app.bands.log_normal import mean_error
 from app.engine.gpu_rows import GpuRows
 from app.engine.measurement_tables import stored_operators

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
 from app.engine.evidence import kernel_evidence
 from app.engine.measurement_tables import to_measurements
@@ -22,7 +23,6 @@ from app.tables.predictions import Predictions
 from app.wire.kernel_tables import NO_MEASUREMENTS
 
 PREDICTOR = "auto"
-COVERAGE = 0.8
 # Enough rows for a median within a few percent, in a fraction of a second.
 MOST_ROWS = 200
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from app.bands.band import COVERAGE
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.graphs.run import Run

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from app.bands.band import COVERAGE, Band, sum_correlated
+from app.bands.band import Band, sum_correlated
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.engine.snapshot import Snapshot

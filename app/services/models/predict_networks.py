@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from app.bands.band import COVERAGE, Band
+from app.bands.band import Band
+from app.bands.coverage import COVERAGE
 from app.bands.groups import EXACT
 from app.bands.widths import OTHER
 from app.engine.engine import Engine

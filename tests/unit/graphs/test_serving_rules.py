@@ -75,10 +75,10 @@ def test_latent_attention_merges_its_first_products() -> None:
 
 def test_sums_are_the_stacks_own_and_hold_the_norm_in_tensorrt_llm() -> None:
     split = replace(DECODE, parallelism=Parallelism(tensor=2))
-    found = {stack: lower(LLAMA, replace(split, release=release_of(stack, "decode"))) for stack in trained_stacks()}
-    sums = found["trtllm"].ops.kind == OP_CODE["all_reduce"]
-    assert (found["trtllm"].ops.column("implementation")[sums] == CUSTOM).sum() >= 2
-    per_stack = {stack: Counter(op for op, _ in kernels(rows))["add_norm"] for stack, rows in found.items()}
+    lowered = {stack: lower(LLAMA, replace(split, release=release_of(stack, "decode"))) for stack in trained_stacks()}
+    sums = lowered["trtllm"].ops.kind == OP_CODE["all_reduce"]
+    assert (lowered["trtllm"].ops.column("implementation")[sums] == CUSTOM).sum() >= 2
+    per_stack = {stack: Counter(op for op, _ in kernels(rows))["add_norm"] for stack, rows in lowered.items()}
     assert per_stack == {"vllm": 2, "sglang": 2, "trtllm": 0}
 
 
@@ -170,8 +170,8 @@ def test_sglang_runs_the_shared_expert_as_one_of_the_others() -> None:
         stack: replace(DECODE, release=release_of(stack, "decode"), dtype="fp8_block") for stack in trained_stacks()
     }
     of_experts = {stack: rows_named("moe", run)[0] for stack, run in runs.items()}
-    found = {stack: (row["experts"], row["top_k"]) for stack, row in of_experts.items()}
-    assert found == {stack: (count + (stack == "sglang"), chosen + (stack == "sglang")) for stack in trained_stacks()}
+    lowered = {stack: (row["experts"], row["top_k"]) for stack, row in of_experts.items()}
+    assert lowered == {stack: (count + (stack == "sglang"), chosen + (stack == "sglang")) for stack in trained_stacks()}
     merged, apart = (lower(MIXTURE, runs[stack]) for stack in ("sglang", "vllm"))
     assert not [name for name in merged.names if name.startswith("shared")]
     assert [name for name in apart.names if name.startswith("shared")]

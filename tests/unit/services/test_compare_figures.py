@@ -22,38 +22,45 @@ L4 = next(spec for spec in load_seed_specs() if spec.id == "nvidia-l4")  # 72 W
 def prediction(middle: float, low: float, high: float, **fields: float) -> Prediction:
     memory, by = MemoryUse(1e9, 24e9, fits=True), AnsweredBy("auto", "1")
     interval = Interval(low, high, 0.8)
-    found = Prediction("nvidia-l4", middle, interval, "compute", by, "measured", memory, [], [], [])
-    return structs.replace(found, **fields)
+    figures = Prediction("nvidia-l4", middle, interval, "compute", by, "measured", memory, [], [], [])
+    return structs.replace(figures, **fields)
 
 
 def test_a_step_costs_time_times_devices_times_price() -> None:
     # 1.8 s on four devices of 2.5 USD an hour.
-    found = to_compared(prediction(1800.0, 900.0, 3600.0, devices=4, throughput_per_s=10.0), None, Rate(2.5, "x"), None)
-    assert found.cost_usd == pytest.approx(1.8 / 3600 * 4 * 2.5) == pytest.approx(0.005)
-    assert found.cost_interval_usd == Interval(pytest.approx(0.0025), pytest.approx(0.01), 0.8)
-    assert found.throughput_per_usd == pytest.approx(10.0 * 3600 / 10.0)
-    assert found.throughput_interval_per_s == Interval(pytest.approx(5.0), pytest.approx(20.0), 0.8)
+    figures = to_compared(
+        prediction(1800.0, 900.0, 3600.0, devices=4, throughput_per_s=10.0), None, Rate(2.5, "x"), None
+    )
+    assert figures.cost_usd == pytest.approx(1.8 / 3600 * 4 * 2.5) == pytest.approx(0.005)
+    assert figures.cost_interval_usd == Interval(pytest.approx(0.0025), pytest.approx(0.01), 0.8)
+    assert figures.throughput_per_usd == pytest.approx(10.0 * 3600 / 10.0)
+    assert figures.throughput_interval_per_s == Interval(pytest.approx(5.0), pytest.approx(20.0), 0.8)
 
 
 def test_energy_is_power_times_time() -> None:
     # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws, a fifth.
-    found = to_compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
-    assert found.energy_j == pytest.approx(144.0) and found.power_w == 72.0
-    assert found.energy_interval_j is not None
-    assert found.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
-    assert found.energy_interval_j.high == pytest.approx(288.0)
-    assert found.throughput_per_joule == pytest.approx(0.5 / 72.0)
-    assert found.cost_usd is None and found.price_source is None
+    figures = to_compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
+    assert figures.energy_j == pytest.approx(144.0) and figures.power_w == 72.0
+    assert figures.energy_interval_j is not None
+    assert figures.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
+    assert figures.energy_interval_j.high == pytest.approx(288.0)
+    assert figures.throughput_per_joule == pytest.approx(0.5 / 72.0)
+    assert figures.cost_usd is None and figures.price_source is None
 
 
 def test_zero_time_has_no_throughput() -> None:
-    found = to_compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
-    assert (found.throughput_per_s, found.throughput_per_usd, found.cost_usd, found.energy_j) == (None, None, 0.0, 0.0)
+    figures = to_compared(prediction(0.0, 0.0, 0.0), None, Rate(1.0, "x"), board_power(L4))
+    assert (figures.throughput_per_s, figures.throughput_per_usd, figures.cost_usd, figures.energy_j) == (
+        None,
+        None,
+        0.0,
+        0.0,
+    )
 
 
 def test_an_owned_gpu_costs_nothing() -> None:
-    found = to_compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
-    assert found.cost_usd == 0.0 and found.throughput_per_usd is None
+    figures = to_compared(prediction(1.0, 1.0, 1.0), None, Rate(0.0, "request"), None)
+    assert figures.cost_usd == 0.0 and figures.throughput_per_usd is None
 
 
 def test_the_pareto_set() -> None:

@@ -25,8 +25,8 @@ def named(text: str) -> list[str]:
 
 def test_no_code_names_a_stack() -> None:
     files = (path.relative_to(APP) for path in APP.rglob("*.py") if path.parts[len(APP.parts)] != "stacks")
-    found = {str(path): words for path in files if (words := named((APP / path).read_text("utf-8")))}
-    assert set(found) <= ALLOWED, found
+    naming = {str(path): words for path in files if (words := named((APP / path).read_text("utf-8")))}
+    assert set(naming) <= ALLOWED, naming
 
 
 def test_names_are_seen_with_versions_but_not_in_prose() -> None:

@@ -34,17 +34,17 @@ def _ratios(run: Run, dtype: str = "bf16") -> np.ndarray:
     n = len(table) * len(GPUS)
     ones, codes = np.ones(n), np.zeros(n, dtype=np.intp)
     answer = Predictions(ones, 0.5 * ones, 2.0 * ones, 0.1 * ones, codes, codes, codes, ones > 0.0)
-    found = corrected_rows(answer, table, run, GPUS, _SECOND_FLASH)
-    assert found.low_s == pytest.approx(0.5 * found.latency_s)
-    assert found.high_s == pytest.approx(2.0 * found.latency_s)
-    return found.latency_s.reshape(len(GPUS), len(table))
+    corrected = corrected_rows(answer, table, run, GPUS, _SECOND_FLASH)
+    assert corrected.low_s == pytest.approx(0.5 * corrected.latency_s)
+    assert corrected.high_s == pytest.approx(2.0 * corrected.latency_s)
+    return corrected.latency_s.reshape(len(GPUS), len(table))
 
 
 def test_attention_of_pytorch_takes_longer_on_hopper_only() -> None:
-    found = dict(zip(GPUS.ids, _ratios(PYTORCH), strict=True))
-    assert found["a100-sxm4-80gb"].tolist() == [1.0, 1.0, 1.0]
+    corrected = dict(zip(GPUS.ids, _ratios(PYTORCH), strict=True))
+    assert corrected["a100-sxm4-80gb"].tolist() == [1.0, 1.0, 1.0]
     # 648 against 370, and 497 against 324 TFLOP/s in figure 5 of the paper.
-    assert found["h100-sxm5-80gb"] == pytest.approx([648 / 370, 497 / 324, 1.0])
+    assert corrected["h100-sxm5-80gb"] == pytest.approx([648 / 370, 497 / 324, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_heads_between_its_kernels_are_padded() -> None:
     ones, codes = np.ones(4), np.zeros(4, dtype=np.intp)
     answer = Predictions(ones, ones, ones, ones, codes, codes, codes, ones > 0.0)
     h100 = GPUS.ids.index("h100-sxm5-80gb")
-    found = corrected_rows(answer, table, PYTORCH, GPUS.take(np.array([h100])), _SECOND_FLASH).latency_s
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    assert found[0] < found[2]
+    corrected = corrected_rows(answer, table, PYTORCH, GPUS.take(np.array([h100])), _SECOND_FLASH).latency_s
+    assert corrected[0] == corrected[1]
+    assert corrected[2] == corrected[3]
+    assert corrected[0] < corrected[2]
