@@ -268,7 +268,7 @@ def _replace_times(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -
 
 _SUM, _PRODUCT, _BY_BLOCKS = OP_CODE["all_reduce"], OP_CODE["linear"], DTYPE_CODE["fp8_block"]
 # By the code of a stack: that of the stack whose products in FP8 by blocks it also chooses, NaN for none.
-_LENDERS = np.array([np.nan if name is None else code_of(name) for name in kernel_fact("fp8_block_products_of")])
+_BORROWED_FROM = np.array([np.nan if name is None else code_of(name) for name in kernel_fact("fp8_block_products_of")])
 
 
 def predict_quickest(
@@ -345,5 +345,5 @@ def _lenders(ops: OpTable) -> Floats:
     if rows.any():
         stack = ops.column("stack")[rows]
         known = ~np.isnan(stack)
-        lender[np.flatnonzero(rows)[known]] = _LENDERS[stack[known].astype(np.intp)]
+        lender[np.flatnonzero(rows)[known]] = _BORROWED_FROM[stack[known].astype(np.intp)]
     return lender

@@ -147,8 +147,8 @@ class RowWriter:
 
     def _product_stack(self, dtype: str) -> dict[str, float]:
         """Return the column of another stack whose products are measured as this one's run in a CUDA graph, if any."""
-        lender = self.rules.products_of
-        return {"stack": code_of(lender)} if lender is not None and dtype in _BORROWED else {}
+        owner = self.rules.products_of
+        return {"stack": code_of(owner)} if owner is not None and dtype in _BORROWED else {}
 
     def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
         """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""
