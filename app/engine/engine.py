@@ -234,11 +234,7 @@ class Engine:
             part = Evidence(evidence.rows.take(rows), np.searchsorted(mine, evidence.query[rows]))
             parts.append(_finish(served, ops, gpus, i[mine], j[mine], coverage, part))
             order.append(mine)
-        back = np.argsort(np.concatenate(order))
-        columns = (
-            np.concatenate([getattr(part, name) for part in parts])[back] for name in Predictions.__dataclass_fields__
-        )
-        return Predictions(*columns)
+        return Predictions.joined(parts).take(np.argsort(np.concatenate(order)))
 
 
 def _finish(

@@ -132,44 +132,8 @@ CHUNK = 16_000
 USUAL_BYTES_PER_S = Parallelism().network_bytes_per_s
 
 
-def predict_on(
-    engine: Engine,
-    ops: OpTable,
-    gpus: GpuTable,
-    targets: Sequence[int],
-    *,
-    predictor: str,
-    coverage: float,
-    network_bytes_per_s: float = USUAL_BYTES_PER_S,
-) -> Predictions:
-    """Return the answers of n rows on GPU rows `targets`, GPU by GPU, with internode collectives over the network.
-
-    Their intervals keep their relative width, and stay above the hardware limit. Measured rows are not changed.
-    """
-    query = OperatorQuery(engine, ops, gpus, predictor, coverage, network_bytes_per_s)
-    if not IS_COLLECTIVE[ops.kind].any():
-        return query.predict_within(ops, targets)
-    joined = gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
-    racked = joined > MOST_IN_A_MACHINE
-    if not racked.any():
-        return query.predict(ops, targets)
-    joined = np.where(racked, joined, 0.0)
-    sizes = np.unique(joined).tolist()
-    places = [np.flatnonzero(joined == size) for size in sizes]
-    parts = [
-        query.predict(in_racks(ops, size) if size else ops, [targets[k] for k in mine.tolist()])
-        for size, mine in zip(sizes, places, strict=True)
-    ]
-    back = np.argsort(np.concatenate(places))[:, None] * len(ops) + np.arange(len(ops))
-    columns = (
-        np.concatenate([getattr(part, name) for part in parts])[back.ravel()]
-        for name in Predictions.__dataclass_fields__
-    )
-    return Predictions(*columns)
-
-
 class QueryParts(NamedTuple):
-    """Rows on one GPU as sent to the predictor, and the internode parts that `predict_on` added.
+    """Rows on one GPU as sent to the predictor, and the internode parts that `OperatorQuery.predict` added.
 
     ops      the n rows; of collectives over several nodes the part within one
     answer   the predictor's answer for them
@@ -192,7 +156,10 @@ def _several(ops: OpTable) -> Ints:
 
 
 class OperatorQuery(NamedTuple):
-    """A query of operators on any GPUs; `requested` are the rows as in the request, to look up measured times."""
+    """A query of n operators on any GPUs, `requested` as in the request; by which predictor, and with which intervals.
+
+    network_bytes_per_s  bandwidth of one network adapter, one way
+    """
 
     engine: Engine
     requested: OpTable
@@ -201,26 +168,49 @@ class OperatorQuery(NamedTuple):
     coverage: float
     network_bytes_per_s: float = USUAL_BYTES_PER_S
 
-    def predict_within(self, ops: OpTable, targets: Sequence[int], requested: OpTable | None = None) -> Predictions:
+    def predict(self, targets: Sequence[int]) -> Predictions:
+        """Return the answers on GPU rows `targets`, GPU by GPU, with internode collectives over the network.
+
+        Their intervals keep their relative width, and stay above the hardware limit. Measured rows are not changed.
+        """
+        ops = self.requested
+        if not IS_COLLECTIVE[ops.kind].any():
+            return self._within_nodes(ops, targets)
+        joined = self.gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
+        racked = joined > MOST_IN_A_MACHINE
+        if not racked.any():
+            return self._over_nodes(ops, targets)
+        joined = np.where(racked, joined, 0.0)
+        sizes = np.unique(joined).tolist()
+        places = [np.flatnonzero(joined == size) for size in sizes]
+        parts = [
+            self._over_nodes(in_racks(ops, size) if size else ops, [targets[k] for k in mine.tolist()])
+            for size, mine in zip(sizes, places, strict=True)
+        ]
+        back = np.argsort(np.concatenate(places))[:, None] * len(ops) + np.arange(len(ops))
+        return Predictions.joined(parts).take(back.ravel())
+
+    def _within_nodes(self, ops: OpTable, targets: Sequence[int], requested: OpTable | None = None) -> Predictions:
         """Return the predictors' answers within a node, GPU by GPU; `requested` rows are looked up as measured."""
         i, j = np.tile(np.arange(len(ops)), len(targets)), np.repeat(np.array(targets, dtype=np.intp), len(ops))
         return self.engine.predict_with_hits(
             ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
 
-    def predict(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
+    def _over_nodes(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
         """Return the answers, with collectives over several nodes timed over the network."""
-        answer = self.predict_within(ops, targets, self.requested)
+        answer = self._within_nodes(ops, targets, self.requested)
         rows = _several(ops)
         if not len(rows):
             return answer
         internode = ops.take(rows)
-        seconds = self.across(internode, self.predict_within(within_nodes(internode), targets), targets).seconds.T
+        within = self._within_nodes(within_nodes(internode), targets)
+        seconds = self._across(internode, within, targets).seconds.T
         apart = np.arange(len(targets))[:, None] * len(ops) + rows
         return _replace_times(answer, apart.ravel(), seconds.ravel())
 
     def parts(self, answer: Predictions, target: int) -> QueryParts:
-        """Return the parts of `answer` [n], which `predict_on` gave for GPU row `target`."""
+        """Return the parts of `answer` [n], which `predict` gave for GPU row `target`."""
         ops = self.requested
         joined = float(self.gpus.column("link_domain_gpus")[target])
         if joined > MOST_IN_A_MACHINE and IS_COLLECTIVE[ops.kind].any():
@@ -231,15 +221,15 @@ class OperatorQuery(NamedTuple):
             return QueryParts(ops, answer, several, np.empty(0), Across(*np.empty((3, 0, 1))))
         internode, dims = ops.take(several), ops.dims.copy()
         inside = within_nodes(internode)
-        within = self.predict_within(inside, [target])
+        within = self._within_nodes(inside, [target])
         dims[:, several] = inside.dims
         columns = {name: getattr(answer, name).copy() for name in Predictions.__dataclass_fields__}
         for name, column in columns.items():
             column[several] = getattr(within, name)
-        across = self.across(internode, within, [target])
+        across = self._across(internode, within, [target])
         return QueryParts(replace(ops, dims=dims), Predictions(**columns), several, internode.column("nodes"), across)
 
-    def across(self, internode: OpTable, within: Predictions, targets: Sequence[int]) -> Across:
+    def _across(self, internode: OpTable, within: Predictions, targets: Sequence[int]) -> Across:
         """Return the parts of collectives over several nodes, from the answers `within` a node, GPU by GPU."""
         linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
         within_s = np.where(linked, within.latency_s.reshape(len(targets), len(internode)).T, np.nan)
@@ -271,38 +261,19 @@ _SUM, _PRODUCT, _BY_BLOCKS = OP_CODE["all_reduce"], OP_CODE["linear"], DTYPE_COD
 _BORROWED_FROM = np.array([np.nan if name is None else code_of(name) for name in kernel_fact("fp8_block_products_of")])
 
 
-def predict_quickest(
-    engine: Engine,
-    ops: OpTable,
-    gpus: GpuTable,
-    targets: Sequence[int],
-    *,
-    predictor: str,
-    coverage: float,
-    network_bytes_per_s: float,
-) -> Predictions:
-    """Return the predictions of n rows on GPU rows `targets`, GPU by GPU, each with its stack's quickest kernel."""
+def predict_quickest(query: OperatorQuery, targets: Sequence[int]) -> Predictions:
+    """Return the predictions of the query on GPU rows `targets`, GPU by GPU, each with its stack's quickest kernel."""
 
     def predict(rows: OpTable) -> Predictions:
-        parts = [
-            predict_on(
-                engine,
-                rows if len(rows) <= CHUNK else rows.slice(first, first + CHUNK),
-                gpus,
-                targets,
-                predictor=predictor,
-                coverage=coverage,
-                network_bytes_per_s=network_bytes_per_s,
-            )
-            for first in range(0, max(len(rows), 1), CHUNK)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        columns = ([getattr(part, name) for part in parts] for name in Predictions.__dataclass_fields__)
-        rows_of = ([column.reshape(len(targets), -1) for column in each] for each in columns)
-        return Predictions(*(np.concatenate(each, axis=1).ravel() for each in rows_of))
+        if len(rows) <= CHUNK:
+            return query._replace(requested=rows).predict(targets)
+        firsts, g = range(0, len(rows), CHUNK), len(targets)
+        parts = [query._replace(requested=rows.slice(first, first + CHUNK)).predict(targets) for first in firsts]
+        places = np.split(np.arange(g * len(rows)), [g * first for first in firsts[1:]])
+        by_gpu = np.concatenate([of_part.reshape(g, -1) for of_part in places], axis=1)
+        return Predictions.joined(parts).take(by_gpu.ravel())
 
-    return quickest_kernels(ops, len(targets), predict)
+    return quickest_kernels(query.requested, len(targets), predict)
 
 
 def quickest_kernels(ops: OpTable, targets: int, predict: Callable[[OpTable], Predictions]) -> Predictions:
@@ -328,8 +299,7 @@ def quickest_kernels(ops: OpTable, targets: int, predict: Callable[[OpTable], Pr
     own_kernel[:, own] = np.where(
         every.latency_s[other_kernel] < every.latency_s[own_kernel[:, own]], other_kernel, own_kernel[:, own]
     )
-    chosen = own_kernel.ravel()
-    return Predictions(*(getattr(every, name)[chosen] for name in Predictions.__dataclass_fields__))
+    return every.take(own_kernel.ravel())
 
 
 def _own_sums(ops: OpTable) -> Bools:

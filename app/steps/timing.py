@@ -1,7 +1,7 @@
 """Time a network: distinct rows are predicted once for all configurations and GPUs, corrected, and scheduled.
 
-Rows have device time; the schedule adds the cost of host launches, links and pipeline bubbles. A step has
-a band: one width for all coverages, so its rows are predicted with intervals at COVERAGE.
+Rows have device time; the schedule adds the cost of host launches, links and pipeline bubbles. A step has a band: one
+width for all coverages, so its rows are predicted with intervals at COVERAGE.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.ops import OP_CODE
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
 from app.steps.networks import StepRows
-from app.steps.predict_rows import predict_quickest
+from app.steps.predict_rows import OperatorQuery, predict_quickest
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
 from app.steps.stages import stage_transfer
 from app.tables.arrays import Bools, Floats, Ints
@@ -78,15 +78,12 @@ class StepQuery(NamedTuple):
 
     def predict(self, ops: OpTable, run: Run) -> Predictions:
         """Return the predictions of rows that run alone, GPU by GPU."""
-        return predict_quickest(
-            self.engine,
-            ops,
-            self.gpus,
-            self.targets,
-            predictor=self.predictor,
-            coverage=self.coverage,
-            network_bytes_per_s=run.parallelism.network_bytes_per_s,
-        )
+        return predict_quickest(self.of_rows(ops, run), self.targets)
+
+    def of_rows(self, ops: OpTable, run: Run) -> OperatorQuery:
+        """Return the query of rows that run alone, on any GPUs."""
+        network = run.parallelism.network_bytes_per_s
+        return OperatorQuery(self.engine, ops, self.gpus, self.predictor, self.coverage, network)
 
 
 class RowTimes(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,3 +54,12 @@ class Predictions:
     support: Ints
     group: Ints
     answered: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Return the predictions of all parts, one part after another."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
+    def take(self, rows: Ints | slice) -> Predictions:
+        """Return the predictions of these rows, in this order."""
+        return Predictions(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))

@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from app.bands.coverage import COVERAGE
-from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.graphs.run import Run
 from app.ops import OPS
@@ -22,7 +21,6 @@ from app.services.models.memory_fit import MemoryFit
 from app.services.operators.common import ROOFLINE, gpu_warnings, uses_slot
 from app.services.operators.explanations import explanations
 from app.steps.networks import Prepared, rows_per_step
-from app.steps.predict_rows import OperatorQuery
 from app.steps.stages import stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows
 from app.tables.arrays import Floats, Ints
@@ -57,27 +55,25 @@ _COMMUNICATION = 3  # of phases_s
 
 @dataclass(frozen=True)
 class NetworkAnswer:
-    """A network timed on GPU rows `targets`; `notes` are warnings for all GPUs.
+    """A network timed on the GPUs of a query; `notes` are warnings for all of them.
 
     `advise` adds suggestions that make it fit.
     """
 
-    engine: Engine
+    query: StepQuery
     gpus: GpuRows
-    table: GpuTable
     request: NetworkRequest
     run: Run
     rows: Prepared
     step: Step
     room: MemoryFit
-    targets: Sequence[int]
     notes: Sequence[CodedWarning]
     serving: Sequence[ServingFigures] | None
     advise: bool
 
     def predictions(self) -> list[Prediction]:
         """Return one prediction per target, in order."""
-        return [_prediction(self, k) for k in range(len(self.targets))]
+        return [_prediction(self, k) for k in range(len(self.query.targets))]
 
     @property
     def times(self) -> Floats:
@@ -86,25 +82,22 @@ class NetworkAnswer:
 
     @cached_property
     def at_coverage(self) -> Predictions:
-        """The predictions of the distinct rows on all targets, with intervals at the request's coverage."""
-        predictor, coverage = self.request.predictor, self.request.coverage
-        if coverage == COVERAGE:
+        """The predictions of the distinct rows on all targets, with intervals at the query's coverage."""
+        if self.query.coverage == COVERAGE:
             return self.step.answer
-        return time_rows(
-            StepQuery(self.engine, self.table, self.targets, predictor, coverage), self.rows, self.run
-        ).answer
+        return time_rows(self.query, self.rows, self.run).answer
 
-    def part(self, k: int, of: Predictions | None = None) -> Predictions:
-        """Return the predictions of the distinct rows on target k, those of the step without others."""
+    def part(self, k: int, of: Predictions) -> Predictions:
+        """Return the predictions of the distinct rows on target k, out of those on all targets."""
         u = len(self.rows.distinct.table)
-        columns = (getattr(of or self.step.answer, name) for name in Predictions.__dataclass_fields__)
-        return Predictions(*(column[k * u : k * u + u] for column in columns))
+        return of.take(slice(k * u, k * u + u))
 
 
 def _prediction(network: NetworkAnswer, k: int) -> Prediction:
     check_cancelled()
-    target, run, request = network.targets[k], network.run, network.request
-    spec, part = network.gpus.spec(target), network.part(k)
+    query, run, request = network.query, network.run, network.request
+    target = query.targets[k]
+    spec, part = network.gpus.spec(target), network.part(k, network.step.answer)
     step_s = float(network.step.done.step_s[k])
     low, high = (float(end[k]) * 1e3 for end in network.step.ends(request.coverage))
     seconds = network.step.done.rows_s[:, k]
@@ -113,9 +106,9 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
     uncatalogued = network.gpus.is_uncatalogued(target)
     measured = bool(network.step.measured[k])
     unmeasured = 0 if measured else int((part.support == EXTRAPOLATED).sum())
-    slotted = uses_slot(network.rows.distinct.table, network.table, target)
+    slotted = uses_slot(network.rows.distinct.table, query.gpus, target)
     if run.parallelism.pipeline > 1:
-        slotted |= uses_slot(stage_transfer(network.rows.workload, run), network.table, target)
+        slotted |= uses_slot(stage_transfer(network.rows.workload, run), query.gpus, target)
     messages = gpu_warnings(
         spec,
         request.predictor,
@@ -128,7 +121,7 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
     fits = used.required_bytes <= spec.memory_bytes
     parts = MemoryParts(*used)
     advised = network.advise and not fits
-    suggestions = network.room.suggestions(spec.memory_bytes, _dtypes(network.table, target)) if advised else []
+    suggestions = network.room.suggestions(spec.memory_bytes, _dtypes(query.gpus, target)) if advised else []
     if not fits:
         text = f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}"
         messages.append(warning("memory_exceeded", text))
@@ -140,7 +133,7 @@ def _prediction(network: NetworkAnswer, k: int) -> Prediction:
         step_s * 1e3,
         Interval(low, high, request.coverage),
         BOUNDS[_bound(network, k, part, seconds, shares)],  # type: ignore[arg-type]
-        AnsweredBy(name, network.engine.version_of(name, spec.id)),
+        AnsweredBy(name, query.engine.version_of(name, spec.id)),
         SUPPORTS[MEASURED if measured else _support(part.support[network.rows.distinct.row], seconds)],  # type: ignore[arg-type]
         MemoryUse(used.required_bytes, spec.memory_bytes, fits, parts),
         shares,
@@ -199,12 +192,10 @@ def _support(support: Ints, seconds: Floats) -> int:
 
 def _details(answer: NetworkAnswer, k: int) -> list[OperatorRow]:
     """Return one line per distinct row and phase, in order, for all its repetitions in the step together."""
-    target, part = answer.targets[k], answer.part(k, answer.at_coverage)
+    query, part = answer.query, answer.part(k, answer.at_coverage)
     rows, table = answer.rows, answer.rows.distinct.table
-    request, network = answer.request, answer.run.parallelism.network_bytes_per_s
-    query = OperatorQuery(answer.engine, table, answer.table, request.predictor, request.coverage, network)
     longer = answer.step.longer.reshape(-1, len(table))[k]
-    explanation = explanations(query, target, part)
+    explanation = explanations(query.of_rows(table, answer.run), query.targets[k], part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
     count = np.bincount(line.reshape(-1), weights=answer.times)
@@ -227,7 +218,7 @@ def _details(answer: NetworkAnswer, k: int) -> list[OperatorRow]:
                 dtype=DTYPES[table.dtype[q]],
                 count=runs,
                 support=SUPPORTS[part.support[q]],
-                predictor=answer.request.predictor if part.answered[q] else ROOFLINE,
+                predictor=query.predictor if part.answered[q] else ROOFLINE,
                 phase=PHASES[rows.workload.phase[row]],
                 explanation=_in_network(explanation[q], float(longer[q])),
             )

@@ -87,15 +87,13 @@ def predict_network(
     if (assumption := run_assumption(run)) is not None:
         step = step.widened(OTHER[assumption.other].token)
     answer = NetworkAnswer(
-        engine,
+        query,
         rows,
-        gpus,
         request,
         run,
         ready,
         step,
         MemoryFit(workload, run, ready, find),
-        targets,
         [NOTE] if whole else _notes(workload, ready, run, launched=launched),
         serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
         advise,

@@ -29,7 +29,7 @@ _UNTRAINED = SITUATIONS[S_UNTRAINED]
 
 
 def explanations(query: OperatorQuery, target: int, answer: Predictions) -> Sequence[Explanation | UnsetType]:
-    """Return an explanation per row on GPU row `target`, for the `answer` of `predict_on`; UNSET if it has none."""
+    """Return an explanation per row on GPU row `target`, for the query's `answer`; UNSET if it has none."""
     served = query.engine.serving(query.predictor, query.gpus.ids[target]).predictor
     if not explainer(served):
         return [UNSET] * len(query.requested)

@@ -23,7 +23,7 @@ from app.services.operators.common import (
     uses_slot,
 )
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import CHUNK, predict_on
+from app.steps.predict_rows import CHUNK, OperatorQuery
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -140,7 +140,7 @@ def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, pred
         check_cancelled()
         part = ops.slice(first, first + CHUNK)
         here = slice(first, first + len(part))
-        answer = predict_on(engine, part, gpus, [target], predictor=predictor, coverage=coverage)
+        answer = OperatorQuery(engine, part, gpus, predictor, coverage).predict([target])
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
             np.multiply(figures, part.column("count") * 1e3, out=column[here])
         bound[here] = answer.bound

@@ -33,9 +33,8 @@ from app.services.operators.common import (
 )
 from app.services.operators.explanations import explanations
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import OperatorQuery, predict_on
+from app.steps.predict_rows import OperatorQuery
 from app.tables.arrays import Floats, Ints
-from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 from app.warning_codes import CodedWarning, texts, warning
@@ -86,9 +85,10 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     if not targets:
         return PredictResponse([], skipped)
     u = len(chain.runs)
-    answer = predict_on(snapshot.engine, table, gpus, targets, predictor=request.predictor, coverage=request.coverage)
+    query = OperatorQuery(snapshot.engine, table, gpus, request.predictor, request.coverage)
+    answer = query.predict(targets)
     predictions = [
-        _prediction(snapshot, rows, gpus, request, chain, target, _part(answer, k * u, u))
+        _prediction(query, rows, request, chain, target, answer.take(slice(k * u, k * u + u)))
         for k, target in enumerate(targets)
     ]
     return PredictResponse(predictions, skipped)
@@ -116,15 +116,9 @@ def _refusal(distinct: Distinct, gpu: str, missing: Ints) -> BadInput:
     return BadInput(f"The operators cannot run: {unsupported_dtypes(gpu, distinct.table, missing)}.", errors=errors)
 
 
-def _part(answer: Predictions, first: int, n: int) -> Predictions:
-    """Return the rows of one GPU."""
-    return Predictions(*(getattr(answer, name)[first : first + n] for name in Predictions.__dataclass_fields__))
-
-
 def _prediction(
-    snapshot: Snapshot,
+    query: OperatorQuery,
     rows: GpuRows,
-    gpus: GpuTable,
     request: OperatorsRequest,
     chain: Chain,
     target: int,
@@ -146,7 +140,7 @@ def _prediction(
         request.predictor,
         unanswered=unanswered,
         unmeasured=unmeasured,
-        slotted=uses_slot(chain.distinct.table, gpus, target),
+        slotted=uses_slot(query.requested, query.gpus, target),
         uncatalogued=rows.is_uncatalogued(target),
     )
     messages += chain.notes
@@ -158,13 +152,13 @@ def _prediction(
         float(middle),
         Interval(low, high, request.coverage),
         BOUNDS[bound],  # type: ignore[arg-type]
-        AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
+        AnsweredBy(name, query.engine.version_of(name, spec.id)),
         SUPPORTS[answer.support.max()],  # type: ignore[arg-type]
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
         _shares(chain, sums[0]),
         texts(messages),
         messages,
-        _details(snapshot, gpus, request, chain, target, answer) if request.detail else None,
+        _details(query, chain, target, answer) if request.detail else None,
     )
 
 
@@ -182,11 +176,8 @@ def _shares(chain: Chain, latency_ms: Floats) -> list[Share]:
     return [Share(chain.groups[g], float(latency_ms[g]), float(share[g]), int(runs[g])) for g in order]
 
 
-def _details(
-    snapshot: Snapshot, gpus: GpuTable, request: OperatorsRequest, chain: Chain, target: int, answer: Predictions
-) -> list[OperatorRow]:
+def _details(query: OperatorQuery, chain: Chain, target: int, answer: Predictions) -> list[OperatorRow]:
     """Return one row per operator in request order, each for all its repetitions together."""
-    query = OperatorQuery(snapshot.engine, chain.distinct.table, gpus, request.predictor, request.coverage)
     explanation = explanations(query, target, answer)
     row, count, table = chain.distinct.row, chain.distinct.repeats, chain.distinct.table
     times = (answer.latency_s, answer.low_s, answer.high_s, answer.limit_s)
@@ -211,7 +202,7 @@ def _details(
             dtype=DTYPES[table.dtype[q]],
             count=runs,
             support=SUPPORTS[answer.support[q]],
-            predictor=request.predictor if answer.answered[q] else ROOFLINE,
+            predictor=query.predictor if answer.answered[q] else ROOFLINE,
             explanation=explanation[q],
         )
         for q, runs, latency, low, high, limit, flops, moved in summed

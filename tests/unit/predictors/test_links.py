@@ -17,7 +17,7 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.links import beyond_link_domain, by_link, gpu_id_of
 from app.predictors.roofline import Roofline
 from app.services.operators.explanations import explanations
-from app.steps.predict_rows import OperatorQuery, in_racks, predict_on, within_nodes
+from app.steps.predict_rows import OperatorQuery, in_racks, within_nodes
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
@@ -144,7 +144,7 @@ def engine(auto: Auto, index: OperatorIndex = NO_OPERATORS) -> Engine:
 
 def test_an_explanation_names_the_link_used() -> None:
     auto, ops = taught((BRIDGE, False, 3.0), (SLOTS, True, 2.0)), concatenate([EIGHT, PAIR])
-    answer = predict_on(engine(auto), ops, GPUS, [BRIDGE], predictor="auto", coverage=0.8)
+    answer = OperatorQuery(engine(auto), ops, GPUS, "auto", 0.8).predict([BRIDGE])
     assert [gpu_id_of(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
     eight, pair = explained(auto.operators_, ops, GPUS, BRIDGE, answer)
     assert [one.gpu for one in eight.members if one.source != "physics"] == ["slotted"]
@@ -157,8 +157,8 @@ def test_an_explanation_names_the_link_used() -> None:
 
 
 def asked(ops: OpTable, *targets: int, index: OperatorIndex = NO_OPERATORS) -> np.ndarray:
-    found = predict_on(engine(Auto(), index), ops, GPUS, targets, predictor="auto", coverage=0.8)
-    return found.latency_s.reshape(len(targets), len(ops))
+    answer = OperatorQuery(engine(Auto(), index), ops, GPUS, "auto", 0.8).predict(targets)
+    return answer.latency_s.reshape(len(targets), len(ops))
 
 
 def test_a_rack_counts_as_one_machine() -> None:
@@ -183,9 +183,8 @@ def test_measured_collectives_over_nodes_are_explained_by_their_measurement() ->
     index = OperatorIndex.build(
         [runs_of("all_reduce", "bf16", ops.take(np.arange(1)), gpu=[SWITCH], latency_s=[7e-3])], known=4
     )
-    known = engine(Auto(), index)
-    answer = predict_on(known, ops, GPUS, [SWITCH], predictor="auto", coverage=0.8)
-    stored, other = explanations(OperatorQuery(known, ops, GPUS, "auto", 0.8), SWITCH, answer)
+    query = OperatorQuery(engine(Auto(), index), ops, GPUS, "auto", 0.8)
+    stored, other = explanations(query, SWITCH, query.predict([SWITCH]))
     assert isinstance(stored, Explanation) and isinstance(other, Explanation)
     assert stored.network is None and stored.members[-1].latency_ms == pytest.approx(7.0)
     assert other.network is not None and other.network.nodes == 2
