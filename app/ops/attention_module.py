@@ -77,7 +77,6 @@ ATTENTION_MODULE = Op(
     work,
     check=check,
     dtypes=DTYPES,
-    # A guess: some ten kernels one after another, of which projections and attention attain what they do alone.
     prior=Prior.of("attention_module"),
     ratios=(
         Ratio(("batch", "heads")),
