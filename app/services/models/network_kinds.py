@@ -41,10 +41,10 @@ def network_kind(name: str) -> NetworkKind | None:
 @cache
 def networks_by_kind() -> Mapping[NetworkKind, tuple[str, ...]]:
     """Return the names of all built-in networks, by kind."""
-    found: dict[NetworkKind, tuple[str, ...]] = dict.fromkeys((_GENERATORS, _ENCODERS, _VISION, _DENOISERS), ())
+    names: dict[NetworkKind, tuple[str, ...]] = dict.fromkeys((_GENERATORS, _ENCODERS, _VISION, _DENOISERS), ())
     for name in builtin.names():
-        found[_transformer_kind(name)] += (name,)
-    return {**found, _CONVNETS: tuple(sorted(CONVNETS))}
+        names[_transformer_kind(name)] += (name,)
+    return {**names, _CONVNETS: tuple(sorted(CONVNETS))}
 
 
 @cache

@@ -17,19 +17,16 @@ from app.errors import BadInput
 from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
 from app.graphs.run import Run
 from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
-from app.services.models.run_options import run_assumption, to_run
+from app.services.models.run_options import to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
 from app.services.sweep.model_forms import SORTS, Model, Sort, to_model
-from app.stacks.release import Assumption
-from app.steps.networks import all_rows as rows_of
+from app.steps.networks import all_rows
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload
 
 # Input length of transformers, and of ConvNets.
 _LENGTHS = ("sequence", "image_size")
-# Index of no sort of network, beyond SORTS.
-_INVALID = len(SORTS)
 
 
 class Group(NamedTuple):
@@ -39,8 +36,6 @@ class Group(NamedTuple):
     like, sizes    a model of their form, and their sizes, [c, ...]
     batch, length  per configuration, [c]: length is tokens of a sequence, or pixels of an image side
     run            their run, but for these two
-    launched       whether the host launches each operator
-    assumption     what is assumed of their software's release
     """
 
     rows: Ints
@@ -49,8 +44,6 @@ class Group(NamedTuple):
     batch: Floats
     length: Floats
     run: Run
-    launched: bool
-    assumption: Assumption | None
 
     def part(self, first: int, stop: int) -> Group:
         """Return some of the configurations."""
@@ -63,7 +56,7 @@ class Group(NamedTuple):
         """Yield their rows, in groups that are lowered the same way."""
 
         def lower(these: Ints) -> Workload:
-            return rows_of(self.like.network(self.sizes[these]), self.run_of(these))
+            return all_rows(self.like.network(self.sizes[these]), self.run_of(these))
 
         return lower_groups(len(self.rows), lower)
 
@@ -119,9 +112,7 @@ class Table:
         ready = [model for model in (self._ready_models[k] for k in used.tolist()) if model is not None]
         assert plan is not None
         sizes = np.array([model.sizes for model in ready], dtype=np.float64)[of]
-        run = plan.runs[ready[0].sort]
-        launched, assumption = run.release.eager, run_assumption(run)
-        return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], run, launched, assumption)
+        return Group(rows, ready[0], sizes, self._batch[rows], self._length[rows], plan.runs[ready[0].sort])
 
     def workload(self, row: int) -> ModelWorkload:
         """Return one configuration as a workload of POST /predict. Raises BadInput."""
@@ -132,20 +123,19 @@ class Table:
 
     def _is_groupable(self) -> Bools:
         """Return which rows are valid and of a kind that can be predicted together."""
-        plan = np.array([ready is not None for ready in self._ready_plans])[self._plans.of]
-        sorts = [_INVALID if ready is None else SORTS.index(ready.sort) for ready in self._ready_models]
-        model = np.array(sorts)[self._models.of] != _INVALID
+        sorts = (*SORTS, None)  # None: no such network
+        sort = np.array([sorts.index(None if ready is None else ready.sort) for ready in self._ready_models])
+        runs = [[ready is not None and name in ready.runs for name in sorts] for ready in self._ready_plans]
         lengths = [_length_given(cells) for cells in self._lengths.each]
         of_images = np.array([ready is not None and ready.of_images for ready in self._ready_models])
         right = np.array([[field in fields for fields in lengths] for field in _LENGTHS])
-        known: Bools = plan & model & right[of_images[self._models.of].astype(np.intp), self._lengths.of]
-        runs = [[ready is not None and sort in ready.runs for sort in (*SORTS, None)] for ready in self._ready_plans]
-        known &= np.array(runs)[self._plans.of, np.array(sorts)[self._models.of]]
+        valid: Bools = right[of_images[self._models.of].astype(np.intp), self._lengths.of]
+        valid &= np.array(runs)[self._plans.of, sort[self._models.of]]
         # Formats of a configuration are part of a run, not of its sizes.
         formats = np.array([ready is not None and ready.has_formats for ready in self._ready_models])
-        unsaid = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])
-        known &= ~(formats[self._models.of] & unsaid[self._plans.of])
-        return known & self._is_divisible(known)
+        without_dtype = np.array([ready is not None and ready.workload.dtype is None for ready in self._ready_plans])
+        valid &= ~(formats[self._models.of] & without_dtype[self._plans.of])
+        return valid & self._is_divisible(valid)
 
     def _is_divisible(self, rows: Bools) -> Bools:
         """Return which rows have a batch that their plan can split; checked once per pair."""

@@ -19,6 +19,7 @@ from app.engine.snapshot import Snapshot
 from app.errors import GpucastError
 from app.predictors.roofline import peaks
 from app.services.models.predict_networks import predict_network
+from app.services.models.run_options import run_assumption
 from app.services.models.whole_networks import predicts_networks_only
 from app.services.operators.common import unsupported_mask
 from app.services.sweep.model_groups import Group, Table
@@ -94,15 +95,14 @@ def _predict_single(workload: ModelWorkload, target: SweepTarget) -> list[float]
 def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> Floats | None:
     """Return FIGURES of the group's configurations `of` with common rows, [figures, c]; None if they cannot run."""
     engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
-    used, (run, assumption) = memory(w, group.run), (group.run_of(of), group.assumption)
-    rows = step_rows(w, len(of))
+    run, rows = group.run_of(of), step_rows(w, len(of))
     if _has_unsupported_dtype(rows, target):
         return None
     query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
-    step = time_step(query, rows, run, launched=group.launched)
-    if assumption is not None:
+    step = time_step(query, rows, run, launched=run.release.eager)
+    if (assumption := run_assumption(run)) is not None:
         step = step.widened(OTHER[assumption.other].token)
-    done = step.done
+    used, done = memory(w, run), step.done
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])
 
