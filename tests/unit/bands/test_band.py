@@ -18,8 +18,6 @@ ENDS = {"low", "high", "low_s", "high_s", "low_ms", "high_ms"}
 WIDENS = {"exp", "expm1", "hypot", "width_at", "normal_quantile", "inv_cdf"}
 # Ends of other things than intervals: ranges of training samples and of suites, and interpolation between batch sizes.
 RANGES = ("predictors/auto", "predictors/trees", "measure", "serving/engine.py")
-# Steps of networks.
-OPEN = ("steps/timing.py",)
 
 
 def figure(middle: float, low: float, high: float) -> tuple[float, Band[float]]:
