@@ -80,7 +80,7 @@ def collect(client: TestClient, settings: Settings) -> Answers:
 
 
 def _sweeps(settings: Settings) -> Iterator[tuple[str, Any]]:
-    for which, coverage in zip((0, 1), _SWEEP_COVERAGES, strict=True):
+    for which, coverage in enumerate(_SWEEP_COVERAGES):
         rows = sweep_columns(which)
         columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
         with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ from typing import Any
 from tests.frozen.answers import Answers
 
 TOLERANCE = 1e-9
+_ABSENT = object()  # a field that an answer lacks, which is not null
 
 
 def differences(old: Answers, new: Answers) -> dict[str, list[str]]:
@@ -25,7 +26,7 @@ def differences(old: Answers, new: Answers) -> dict[str, list[str]]:
 def _compared(old: Any, new: Any, place: str, texts: dict[str, str]) -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
-            yield from _compared(old.get(key), new.get(key), f"{place}.{key}", texts)
+            yield from _compared(old.get(key, _ABSENT), new.get(key, _ABSENT), f"{place}.{key}", texts)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _compared(before, after, f"{place}[{number}]", texts)
@@ -40,4 +41,6 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 def _shown(value: Any, texts: dict[str, str]) -> str:
+    if value is _ABSENT:
+        return "absent"
     return texts.get(value.removeprefix("#"), value) if isinstance(value, str) else repr(value)
