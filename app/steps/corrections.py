@@ -64,9 +64,8 @@ class Correction(NamedTuple):
 
     Shapes broadcast to [g, u] of rows, [n, g] of launches and the host, and [g] of a step.
 
-    where        bool, where it applies
-    coefficient  the number that it was fitted or chosen by; None where it follows from figures of others
-    band         of the added seconds
+    where  bool, where it applies
+    band   of the added seconds
     """
 
     name: str
@@ -74,7 +73,6 @@ class Correction(NamedTuple):
     where: Where
     factor: Figure | None = None
     added_s: Figure | None = None
-    coefficient: float | None = None
     band: Band[float] = Band(0.0, 0.0)
 
     def figure(self, subject: Subject) -> Floats | None:
@@ -155,11 +153,9 @@ def _single_loads(subject: Subject) -> Floats:
 
 # Products of tensor units between the other operators of a network, minute after minute. Products were measured alone,
 # for milliseconds: on a cool card, whose power limit had yet to bring the clock down. In a training step, or where a
-# network runs again and again, the card is hot and at its board power, and they take longer. By how much was fitted to
-# the training steps of Megatron-Bridge, MLPerf and MPT: with 1.06, 1.09, 1.12 and 1.15 the medians of their errors sum
-# to 21.9, 21.4, 21.2 and 20.5 % (26.7 without); at 1.15 Megatron-Bridge is at its limit of 8. With attention too the
-# best sum is 22.6. Steps of serving stacks are left as they are: what else they take was fitted to whole served loads.
-# So are convolutions before Ampere and on cards without HBM, whose rate was set on whole networks.
+# network runs again and again, the card is hot and at its board power, and they take longer. Steps of serving stacks
+# are left as they are: what else they take was fitted to whole served loads. So are convolutions before Ampere and on
+# cards without HBM, whose rate was set on whole networks.
 STEADY = _FITTED.number("steady_products")
 _PRODUCTS = [OP_CODE[name] for name in ("linear", "bmm", "moe", "conv2d")]
 # (number format, pipe of tensor units that multiplies it)
@@ -187,8 +183,7 @@ def _is_busy_product(subject: Subject) -> Bools:
 
 
 # Collectives of Intel's GPUs under the first vLLM that ran there: the host waits for each, and launches the next.
-# oneCCL of 2024 took 0.6 ms of a step per all-reduce on two devices and 1.0 ms on four, of messages of 8 kB to 512 kB
-# alike. Fitted to Llama-2-7b on Max 1550 in LLM-Inference-Bench (BSD-3), at batch 1. Seconds, and seconds per device.
+# Seconds, and seconds per device.
 _COLLECTIVE_S, _COLLECTIVE_DEVICE_S = _FITTED.each("host_collective_s", "host_collective_device_s")
 
 
@@ -207,9 +202,7 @@ def _host_collective_s(subject: Subject) -> Floats:
 
 # Programmatic dependent launch: a kernel is set up while the one before it ends, which saves a part of its time.
 # TensorRT-LLM launches its kernels so from Hopper on (Release.early_launch). Operators were measured one after
-# another without it. Seconds of each kernel that are saved: the best of 0 to 1.25 in steps of 0.25 on InferenceX's
-# closed loops under TensorRT-LLM; without each of the three models 0.5 or 0.75 is. Of a short kernel half of its time
-# is left.
+# another without it. Seconds of each kernel that are saved, and the least part of its time that is left.
 _SAVED_S, _LEAST_LEFT = _FITTED.each("early_launch_saved_s", "early_launch_least_left")
 
 
@@ -223,9 +216,8 @@ def _early_launch(subject: Subject) -> Floats:
     return np.maximum(1.0 - _SAVED_S / _answer_s(subject), _LEAST_LEFT)
 
 
-# How much longer the slowest of several equal devices takes, which synchronous training waits for. Standard deviation
-# of the speed of equal GPUs: Sinha et al. (SC 2022) find those of a cluster 8 % apart on average, taken for two
-# standard deviations either way. Measured times of collectives, and of networks, have waited for all devices already.
+# How much longer the slowest of several equal devices takes, which synchronous training waits for: standard deviation
+# of the speed of equal GPUs. Measured times of collectives, and of networks, have waited for all devices already.
 _DEVICE_SPREAD = _FITTED.number("spread_of_gpus")
 _TOGETHER = SENDS | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
 
@@ -247,8 +239,7 @@ def _has_stragglers(subject: Subject) -> Bools:
 # 2 MiB (PyTorch's CUDACachingAllocator). Tensors saved for backward need new segments, and the host waits for the
 # driver; other memory is reused. When memory is nearly full, the allocator frees its cached segments, which
 # synchronises the device, and tries again. Seconds per driver segment in CUDA and in HIP; the share of memory from
-# which segments are freed, and the seconds that freeing takes: chosen on training runs of V100, MI100 and MI210
-# (docs/explanation/notebook.md).
+# which segments are freed, and the seconds that freeing takes.
 _MIB = 2.0**20
 _LARGE_BYTES, _SMALL_BYTES, _SHARED_BYTES, _SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB
 SEGMENT_S, HIP_SEGMENT_S = _FITTED.each("cuda_segment_s", "hip_segment_s")
@@ -299,10 +290,8 @@ def _engine_host_s(subject: Subject) -> Floats:
     return _per_gpu(subject, wait + each * subject.run.batch / subject.run.parallelism.data)
 
 
-# Copy of a step's input from host memory to its devices, which the step waits for. Shares of the slot's bandwidth that
-# copies attain: pinned memory 5 to 6 of 8 GB/s over PCIe 2 and 11 of 15.75 GB/s over PCIe 3 ("How to Optimize Data
-# Transfers in CUDA C/C++", NVIDIA 2012); pageable memory about half of that, as the driver copies it to pinned memory
-# first. Bytes of a token's id, and colours of a pixel.
+# Copy of a step's input from host memory to its devices, which the step waits for: shares of the slot's bandwidth that
+# copies attain, bytes of a token's id, and colours of a pixel.
 _COPY_SHARES = _FITTED.by_name("input_copy_shares")
 _TOKEN_BYTES, _COLOURS = 8.0, 3.0
 
@@ -332,26 +321,18 @@ _NOWHERE = np.zeros(1, dtype=np.bool_)
 
 CORRECTIONS = (
     Correction("second_flash", "row", _runs_second_flash, _second_flash),
-    Correction("single_loads", "row", _loads_singly, _single_loads, coefficient=ACCESSES_PER_CLOCK),
-    Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY), coefficient=STEADY),
-    Correction(
-        "host_collectives",
-        "row",
-        _waits_for_collectives,
-        added_s=_host_collective_s,
-        coefficient=_COLLECTIVE_S,
-        band=HOST_COLLECTIVE,
-    ),
-    Correction("early_launch", "row", _launches_early, _early_launch, coefficient=_SAVED_S),
+    Correction("single_loads", "row", _loads_singly, _single_loads),
+    Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY)),
+    Correction("host_collectives", "row", _waits_for_collectives, added_s=_host_collective_s, band=HOST_COLLECTIVE),
+    Correction("early_launch", "row", _launches_early, _early_launch),
     Correction(
         "stragglers",
         "launch",
         _has_stragglers,
         lambda subject: np.array(slowest_of(subject.run.parallelism.devices)),
-        coefficient=_DEVICE_SPREAD,
     ),
-    Correction("allocator_segments", "host", _allocates, added_s=_segment_s, coefficient=SEGMENT_S),
-    Correction("allocator_freeing", "launch", _allocates, added_s=_freeing_s, coefficient=FULL_S),
+    Correction("allocator_segments", "host", _allocates, added_s=_segment_s),
+    Correction("allocator_freeing", "launch", _allocates, added_s=_freeing_s),
     Correction("engine_host", "step", _waits_for_engine, added_s=_engine_host_s, band=HOST_WAIT),
     Correction("input_copy", "step", _copies_input, added_s=_input_copy_s, band=INPUT_COPY),
 )
