@@ -34,12 +34,10 @@ NORMAL, LOW_LATENCY = (float(code) for code in range(len(MODES)))
 USUAL_SMS = 20.0
 # Clocks of an SM per token, per copy and per byte of the copies, of an H100's dispatch; and the SMs of an H100, in
 # relation to which `sms` are counted.
-_TOKEN_CLOCKS, _COPY_CLOCKS, _BYTE_CLOCKS, _ALL_SMS = (
-    _FITTED.number("exchange_token_clocks"),
-    _FITTED.number("exchange_copy_clocks"),
-    _FITTED.number("exchange_byte_clocks"),
-    132.0,
+_TOKEN_CLOCKS, _COPY_CLOCKS, _BYTE_CLOCKS = _FITTED.each(
+    "exchange_token_clocks", "exchange_copy_clocks", "exchange_byte_clocks"
 )
+_ALL_SMS = 132.0
 # Kernels of normal that wait for one another: counts first, then tokens.
 _LAUNCHES = _FITTED.number("exchange_launches")
 _SCALES = 4.0 / 128.0

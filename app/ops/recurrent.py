@@ -46,10 +46,8 @@ _OF_STEP, _OF_STEP_BACKWARD, _OF_PERSISTENT, _BESIDE, _BESIDE_BACKWARD = _FITTED
     "recurrent_launches_beside",
     "recurrent_launches_beside_backward",
 )
-_MOST_PERSISTENT, _PERSISTENT_DTYPES = (
-    _FITTED.number("recurrent_most_persistent"),
-    (DTYPE_CODE["fp16"], DTYPE_CODE["fp32"]),
-)
+_MOST_PERSISTENT = _FITTED.number("recurrent_most_persistent")
+_PERSISTENT_DTYPES = DTYPE_CODE["fp16"], DTYPE_CODE["fp32"]
 
 
 def launches(table: OpTable) -> Floats:

@@ -42,11 +42,8 @@ TILE_EDGE = _FITTED.number("tile_edge")
 # Part of a link's datasheet bandwidth that collectives get: of NVLink and the like; and of PCIe two devices. More lose
 # the square root of their number: half-way between the L40S's host, which they share, and the Arc B60's, which lets all
 # send at once.
-FAST_LINK_BYTES_PER_S, FAST_SHARE, SLOW_SHARE = (
-    1e11,
-    _FITTED.number("fast_link_share"),
-    _FITTED.number("slow_link_share"),
-)
+FAST_LINK_BYTES_PER_S = 1e11
+FAST_SHARE, SLOW_SHARE = _FITTED.each("fast_link_share", "slow_link_share")
 # Over NVLink, bytes that stay on their device, as part of one that is sent.
 KEPT_SHARE = _FITTED.number("kept_share")
 # A message that is cut into c chunks pays the wait of a chunk c times, yet overlaps them: at the best c seconds x of

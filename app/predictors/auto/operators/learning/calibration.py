@@ -48,7 +48,8 @@ _STEPS, _SHORTENINGS, _SHORTER = 4, 5, 0.4
 _ENOUGH = 1e-3
 # Targets are clipped to this many standard deviations from their leave-one-out prediction, at least to this log ratio;
 # and how often.
-_SURPRISE, _LEAST_SURPRISE, _CLIPPINGS = _FITTED.number("surprise"), _FITTED.number("least_surprise"), 2
+_SURPRISE, _LEAST_SURPRISE = _FITTED.each("surprise", "least_surprise")
+_CLIPPINGS = 2
 # The same where a library chooses among algorithms: many rows ran another than the quickest.
 _SURPRISE_OF_CHOICE, _LEAST_OF_CHOICE = _FITTED.each("surprise_of_choice", "least_surprise_of_choice")
 # Parts of the correction that may be served. The standard deviations are those between any two GPUs, so that the rows

@@ -18,12 +18,8 @@ from app.tables.arrays import Floats, Singles
 _FITTED = Coefficients("learning")
 
 # Random trees, their least rows per leaf, the part of features tried at each split, and their weight in the ensemble.
-RANDOM_TREES, LEAF_ROWS, RANDOM_FEATURES, SHARE = (
-    60,
-    2,
-    _FITTED.number("random_features"),
-    _FITTED.number("random_share"),
-)
+RANDOM_TREES, LEAF_ROWS = 60, 2
+RANDOM_FEATURES, SHARE = _FITTED.each("random_features", "random_share")
 # Logarithms of m, n and k among the features, and how often they are repeated for the random trees: they interpolate
 # between two sizes, where other features jump.
 SIZES, REPEATS = slice(2, 5), 4
