@@ -26,10 +26,7 @@ class RetrainRequest(BaseModel):
 
     predictor: str = Field(min_length=1, max_length=100, description="Name of the predictor")
     gpu: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=200,
-        description="Id of a GPU; in requests also any alias, or a whole specification",
+        default=None, min_length=1, max_length=200, description="Id or alias of a GPU; absent: pooled over all"
     )
 
 

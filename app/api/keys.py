@@ -65,7 +65,7 @@ class NewKey(KeyOut):
 class KeyList(BaseModel):
     """Every key, including revoked and expired ones."""
 
-    items: list[KeyOut] = Field(description="Entries of this page")
+    items: list[KeyOut] = Field(description="Every key, in the order of their ids")
 
 
 class KeyEvent(BaseModel):
@@ -74,13 +74,13 @@ class KeyEvent(BaseModel):
     key_id: int = Field(description="Identifier of the key")
     action: Literal["created", "rotated", "revoked"] = Field(description="created, rotated or revoked")
     actor: str = Field(description="the key that did it (key 1), the command line, the first start, or anyone")
-    created_at: datetime = Field(description="When it was stored")
+    created_at: datetime = Field(description="When it was done")
 
 
 class KeyEventList(BaseModel):
     """What was done to keys, newest first."""
 
-    items: list[KeyEvent] = Field(description="Entries of this page")
+    items: list[KeyEvent] = Field(description="The last events, newest first")
 
 
 @router.post("/keys", status_code=201, dependencies=[CHECKED_BODY])

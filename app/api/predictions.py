@@ -24,7 +24,7 @@ router = APIRouter(tags=["Prediction"])
 class SavedLine(BaseModel):
     """One saved prediction; `kind` is its route: predict, compare or plan."""
 
-    id: int = Field(description="Identifier; of a saved answer, for GET /predictions/{id}")
+    id: int = Field(description="Identifier of the saved answer, for GET /predictions/{id}")
     kind: str = Field(description="The route of the request: predict, compare or plan")
     workload: str = Field(description="kind of the workload")
     created_at: datetime = Field(description="When it was stored")

@@ -95,7 +95,7 @@ class ServingHostsOut(BaseModel):
 class PredictorList(BaseModel):
     """Every predictor, and the times of serving stacks' hosts, which are retrained like one."""
 
-    items: list[PredictorOut] = Field(description="Entries of this page")
+    items: list[PredictorOut] = Field(description="Every predictor")
     serving_hosts: ServingHostsOut = Field(description="times of serving stacks' hosts")
 
 

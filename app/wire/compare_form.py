@@ -30,7 +30,7 @@ from app.wire.prediction_form import (
     WarningCodes,
     Warnings,
 )
-from app.wire.serving_form import ServedFigures
+from app.wire.serving_form import MeanRequestIntervalMs, MeanRequestMs, ServedFigures
 
 # Figures that a comparison ranks GPUs by.
 RANKINGS = ("latency", "throughput", "cost", "energy")
@@ -86,7 +86,9 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
     workload: Annotated[
         dict[str, Any],
-        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+        about(
+            "What runs: a kernel, operators, a model, a graph or a served model", extra_json_schema={"anyOf": WORKLOADS}
+        ),
     ]
     gpus: RankedGpus = "all"
     rank_by: Annotated[RankBy, about("Figure to rank by")] = "latency"
@@ -168,12 +170,12 @@ class ServedSplit(Struct, frozen=True):
 
     tensor: Annotated[int, about("Devices that share each layer")]
     pipeline: Annotated[int, about("Stages of whole layers")]
-    expert: Annotated[int, about("Devices, out of data x tensor, that share the experts")]
+    expert: Annotated[int, about("Devices of an engine that share the experts")]
     attention_data: Annotated[
         int, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")
     ]
     replicas: Annotated[int, about("Engines")]
-    nodes: Annotated[int, about("Machines of the devices")]
+    nodes: Annotated[int, about("Machines of an engine")]
 
 
 ServedParallelism: TypeAlias = Annotated[ServedSplit, about("How an engine is split, and how many there are")]
@@ -204,8 +206,8 @@ class ComparedServing(Struct, frozen=True):
     gpu: GpuId
     devices: DeviceCount
     parallelism: ServedParallelism
-    latency_ms: Annotated[float | None, about("Predicted time, milliseconds")]
-    interval_ms: Annotated[Interval | None, about("Interval of the true time, milliseconds")]
+    latency_ms: MeanRequestMs
+    interval_ms: MeanRequestIntervalMs
     tokens_per_s: Annotated[float | None, about("Generated tokens per second, all devices together; null: saturated")]
     tokens_per_s_per_gpu: Annotated[float | None, about("Generated tokens per second over devices; null: saturated")]
     tokens_per_s_per_user: Annotated[
@@ -218,7 +220,7 @@ class ComparedServing(Struct, frozen=True):
     support: Support
     predictor: Answerer
     serving: Annotated[ServedFigures, about("What users of the served model see")]
-    pareto: Annotated[bool, about("Pareto-optimal in time, cost and energy among GPUs that fit")]
+    pareto: Annotated[bool, about("Pareto-optimal in tokens per second and user, and per second and GPU")]
     warnings: Warnings
     warning_codes: WarningCodes
 
@@ -226,7 +228,7 @@ class ComparedServing(Struct, frozen=True):
 class ServingCompareResponse(Struct, frozen=True):
     """GPU types in ranked order; those that are saturated, and after them those that do not fit, come last."""
 
-    rank_by: Annotated[RankBy, about("Figure to rank by")]
+    rank_by: Annotated[RankBy, about("Figure ranked by")]
     ranking: Annotated[list[ComparedServing], about("GPUs, best first")]
     skipped: SkippedGpus
     notes: Notes

@@ -44,7 +44,7 @@ class GraphTensor(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True,
     """A tensor that a node writes. Its `dtype` defaults to the graph's."""
 
     shape: Annotated[Shape, about("Dimensions: numbers, names, or products such as 12*batch")]
-    dtype: Annotated[TensorDtype | None, about("Number format of weights and activations")] = None
+    dtype: Annotated[TensorDtype | None, about("Number format of its elements; absent: the graph's")] = None
 
 
 class GraphInput(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class GraphInput(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, 
 
     name: Annotated[TensorName, about("Name by which nodes read it")]
     shape: Annotated[Shape, about("Dimensions: numbers, names, or products such as 12*batch")]
-    dtype: Annotated[TensorDtype | None, about("Number format of weights and activations")] = None
+    dtype: Annotated[TensorDtype | None, about("Number format of its elements; absent: the graph's")] = None
 
 
 class GraphNode(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
@@ -105,7 +105,7 @@ class GraphWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     ] = field(default_factory=dict)
     mode: Annotated[
         Literal["inference", "training"],
-        about("inference, training (forward, backward, update), prefill or decode (one new token per sequence)"),
+        about("inference, or training (forward, backward, update)"),
     ] = "inference"
     sequence: SequenceLength = None
     dtype: Annotated[Dtype | None, about("Number format, in place of the graph's own", title="Number format")] = None

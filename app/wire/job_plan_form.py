@@ -25,7 +25,6 @@ from app.wire.compare_form import (
     RankedGpus,
     ServedCost,
     ServedParallelism,
-    ServedSplit,
     Split,
     ThroughputInterval,
     TokenCost,
@@ -80,7 +79,9 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
     workload: Annotated[
         dict[str, Any],
-        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+        about(
+            "What runs: a kernel, operators, a model, a graph or a served model", extra_json_schema={"anyOf": WORKLOADS}
+        ),
     ]
     gpus: RankedGpus = "all"
     steps: Annotated[
@@ -227,7 +228,7 @@ class ServedChoice(Struct, frozen=True):
     parallelism: ServedParallelism
     settings: Annotated[ChosenSettings, about("Fields of the workload that the choice sets beside its parallelism")]
     meets: Meets
-    probability: Annotated[float, about("Probability that all goals are met")]
+    probability: Annotated[float, about("Probability that the least likely of the limits is kept")]
     cost: Annotated[ServedCost, about("Cost and energy of the deployment at this rate")]
     memory: Memory
     predictor: Answerer
@@ -241,8 +242,8 @@ class ParetoPoint(Struct, frozen=True):
     """A deployment and load of the Pareto set of tokens per second and user against tokens per second and GPU."""
 
     gpu: GpuId
-    devices: DeviceCount
-    parallelism: Annotated[ServedSplit, about("How the network is split over devices")]
+    devices: Annotated[int, about("Devices of one engine")]
+    parallelism: ServedParallelism
     dtype: Annotated[str | None, about("Number format of the weights; null: the model's own")]
     kv_dtype: Annotated[str | None, about("Number format of keys and values; null: that of attention")]
     concurrency: Annotated[int, about("Requests in flight on one engine")]
@@ -261,7 +262,10 @@ class ServingPlanResponse(Struct, frozen=True):
     percentile: Annotated[float, about("Percentage of requests that keep the limits")]
     best: BestGpu
     choices: Annotated[list[ServedChoice], about("Choices that meet the goals, cheapest first; then the closest")]
-    pareto: Annotated[list[ParetoPoint], about("Pareto-optimal in time, cost and energy among GPUs that fit")]
+    pareto: Annotated[
+        list[ParetoPoint],
+        about("Deployments and loads that are Pareto-optimal in tokens per second and user, and per second and GPU"),
+    ]
     skipped: SkippedGpus
     notes: Notes
     id: SavedId = UNSET

@@ -25,7 +25,7 @@ LaneOperations: TypeAlias = Annotated[Count, about("Loads, stores, atomics and l
 Threads: TypeAlias = Annotated[float, about("Threads of a block", ge=1, le=1e6, multiple_of=1)]
 Blocks: TypeAlias = Annotated[float, about("Blocks of the grid", ge=1, le=1e15, multiple_of=1)]
 Registers: TypeAlias = Annotated[
-    float, about("32-bit ones of a thread", ge=0, le=65_536, multiple_of=1, title="Registers in a thread")
+    float, about("32-bit registers of a thread", ge=0, le=65_536, multiple_of=1, title="Registers in a thread")
 ]
 Bytes: TypeAlias = Annotated[
     float, about("Bytes of shared memory of a block", ge=0, le=1e12, multiple_of=1, title="Shared bytes in a block")
@@ -42,8 +42,8 @@ class KernelSize(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, 
     """The problem's size in the kernel's own terms. What does not apply is left out or 0."""
 
     n: Annotated[Count | None, about("Elements, or columns of the result", title="Size n")] = None
-    rows: Annotated[Count | None, about("Rows")] = None
-    cols: Annotated[Count | None, about("Columns", title="Columns")] = None
+    rows: Annotated[Count | None, about("Rows of the result")] = None
+    cols: Annotated[Count | None, about("Columns of the result", title="Columns")] = None
     iterations: Annotated[Count | None, about("Repetitions inside the kernel")] = None
 
 
@@ -67,7 +67,7 @@ class MeasuredKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     shared_memory_per_block: Annotated[Bytes | None, about("Shared memory of a block, bytes")] = None
     working_set_bytes: Annotated[WorkingSet | None, about("Distinct bytes that the whole grid touches")] = None
     access_pattern: Annotated[AccessPattern | None, about("How neighbouring lanes of a warp access memory")] = None
-    dtype: Annotated[Dtype | None, about("Number format of weights and activations")] = None
+    dtype: Annotated[Dtype | None, about("Number format that the kernel computes in")] = None
     size: Size = None
     stride_bytes: Annotated[Stride | None, about("Distance between the accesses of neighbouring lanes, bytes")] = None
     atomic_operations: Annotated[Atomics | None, about("Atomic operations of the whole grid")] = None
@@ -94,7 +94,7 @@ class KernelWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
         WorkingSet, about("Distinct bytes that the whole grid touches", title="Distinct bytes")
     ]
     access_pattern: Annotated[AccessPattern, about("How neighbouring lanes of a warp access memory")]
-    dtype: Annotated[Dtype, about("Number format of weights and activations", title="Number format")]
+    dtype: Annotated[Dtype, about("Number format that the kernel computes in", title="Number format")]
     size: Size = None
     stride_bytes: Annotated[
         Stride | None, about("Distance between the accesses of neighbouring lanes, bytes", title="Stride, bytes")

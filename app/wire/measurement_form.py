@@ -66,13 +66,13 @@ class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside `latency_ms`.
     """
 
-    gpu: Annotated[GpuRef, about("Id of a GPU; in requests also any alias, or a whole specification")]
+    gpu: Annotated[GpuRef, about("Id, alias or whole specification of a GPU")]
     software: Annotated[
         Name, about("Software stack (pytorch-2.1, vllm-0.24 ...); decides whether the host launches each operator")
     ]
     workload: Annotated[
         dict[str, Any],
-        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": WORKLOADS}),
+        about("What ran: a kernel, operators, a model or a served model", extra_json_schema={"anyOf": WORKLOADS}),
     ]
     latency_ms: Milliseconds
     source: Annotated[Name, about("Who measured or published it")]
@@ -122,7 +122,7 @@ class MeasurementPlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, f
 
     workload: Annotated[
         dict[str, Any],
-        about("What runs: a kernel, operators, a model or a graph", extra_json_schema={"anyOf": _WORKLOADS}),
+        about("What runs: operators, a model or a graph", extra_json_schema={"anyOf": _WORKLOADS}),
     ]
     count: Annotated[Count, about("Rows to choose")] = 32
 
@@ -137,7 +137,7 @@ class Gain(Struct, frozen=True):
 class PlannedMeasurement(Struct, frozen=True):
     """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
 
-    workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[dict[str, Any], about("The operator to measure, as POST /measurements takes it")]
     expected_gain: Annotated[Gain, about("Expected error of the workload before and after this row and all above it")]
     estimated_ms: Annotated[float, about("Predicted time of this row, milliseconds")]
 

@@ -195,7 +195,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
 class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: Annotated[ModelWorkload, about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[ModelWorkload, about("A step of the network")]
 
 
 GPT2_LARGE: dict[str, Any] = {

@@ -158,19 +158,32 @@ FORM_BY_TYPE: Mapping[type, Form] = {ROW_FORMS[name]: form for name, form in FOR
 Operator: Any = Union[tuple(ROW_FORMS.values())]  # noqa: UP007  built from a tuple
 
 
-def _column_type(fields: list[Field]) -> Any:
-    """Return the type of a field in columns: one cell for all rows, or a list with null where a row has none."""
-    cell: Any = str if fields[0].number is not None else float
-    inner: Any = cell | _pair(float) if any(field.dim.pair for field in fields) else cell
-    return _described(cell | list[inner | None] | None, fields[0].help)
+def _column_type(fields: Mapping[str, Field]) -> Any:
+    """Return the type of a field in columns: one cell for all rows, or a list with null where a row has none.
+
+    `fields`: those of this name by operator.
+    """
+    cell: Any = str if any(field.number is not None for field in fields.values()) else float
+    inner: Any = cell | _pair(float) if any(field.dim.pair for field in fields.values()) else cell
+    return _described(cell | list[inner | None] | None, _column_meaning(fields))
+
+
+def _column_meaning(fields: Mapping[str, Field]) -> str:
+    """Return the meaning of a field; where operators differ in it, that of each."""
+    operators: dict[str, list[str]] = {}
+    for name, field in fields.items():
+        operators.setdefault(field.help, []).append(name)
+    if len(operators) == 1:
+        return next(iter(operators))
+    return "; ".join(f"of {', '.join(names)}: {meaning}" for meaning, names in operators.items())
 
 
 def _column_fields() -> list[tuple[str, Any, Any]]:
     """Return every field of every operator, as columns."""
-    same: dict[str, list[Field]] = {}
+    same: dict[str, dict[str, Field]] = {}
     for form in FORMS.values():
         for field in form.fields:
-            same.setdefault(field.name, []).append(field)
+            same.setdefault(field.name, {})[form.op.name] = field
     return [(name, _column_type(fields), None) for name, fields in same.items()]
 
 
@@ -201,7 +214,7 @@ class OperatorsWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen
 class OperatorsRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Operators on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: Annotated[OperatorsWorkload, about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[OperatorsWorkload, about("The operators")]
 
 
 _OPS = about("The operator's name", extra_json_schema={"enum": list(FORMS)})
@@ -233,7 +246,7 @@ OperatorBatch = defstruct(
 class OperatorTableRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Columns of one operator on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: Annotated[OperatorTableWorkload, about("What runs: a kernel, operators, a model or a graph")]  # type: ignore[valid-type]
+    workload: Annotated[OperatorTableWorkload, about("The operator, in columns")]  # type: ignore[valid-type]
 
 
 class TablePrediction(Struct, frozen=True):
@@ -267,8 +280,8 @@ class BatchResponse(Struct, frozen=True):
     bound: Bounds
     coverage: Coverage
     predictors: Annotated[dict[str, AnsweredBy], about("Per GPU, the predictor that answered")]
-    warnings: Annotated[dict[str, list[str]], about("Caveats of this answer")]
-    warning_codes: Annotated[dict[str, list[CodedWarning]], about("The warnings with their codes, which are stable")]
+    warnings: Annotated[dict[str, list[str]], about("Per GPU, caveats of its rows")]
+    warning_codes: Annotated[dict[str, list[CodedWarning]], about("Per GPU, the warnings with their codes")]
 
 
 OPERATORS_EXAMPLE: dict[str, Any] = {

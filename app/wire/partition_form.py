@@ -16,7 +16,6 @@ from app.wire.prediction_form import (
     GpuId,
     Interval,
     IntervalMs,
-    LatencyMs,
     Memory,
     RequestedCoverage,
     RequestedPredictor,
@@ -33,11 +32,9 @@ class PartitionRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
 
     gpus: Annotated[
         list[GpuRef],
-        about(
-            'Ids, aliases or specifications of GPUs; "all": the whole catalogue', min_length=2, max_length=MOST_STAGES
-        ),
+        about("Ids, aliases or specifications of GPUs, in pipeline order", min_length=2, max_length=MOST_STAGES),
     ]
-    workload: Annotated[dict[str, Any], about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[dict[str, Any], about("What runs: a model or a graph")]
     predictor: RequestedPredictor = "auto"
     coverage: RequestedCoverage = COVERAGE
     link_bandwidth_bytes_per_s: Annotated[
@@ -72,10 +69,8 @@ class Cut(Struct, frozen=True):
         float, about("Time of the slowest stage, the interval between consecutive requests, milliseconds")
     ]
     bottleneck_interval_ms: Annotated[Interval, about("Interval of the true time of the slowest stage, milliseconds")]
-    latency_ms: LatencyMs
-    throughput_per_s: Annotated[
-        float, about("Sequences or images per second, tokens in decode; of other workloads runs per second")
-    ]
+    latency_ms: Annotated[float, about("Time of a single request through all stages, milliseconds")]
+    throughput_per_s: Annotated[float, about("Sequences or images per second, tokens in decode")]
     fits: Fits
     units: Annotated[int, about("Layers and operators between which the network can be partitioned")]
     predictor: Answerer

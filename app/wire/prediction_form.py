@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_GPUS = 500
 
-GpuId: TypeAlias = Annotated[str, about("Id of a GPU; in requests also any alias, or a whole specification")]
+GpuId: TypeAlias = Annotated[str, about("Id of the GPU")]
 LatencyMs: TypeAlias = Annotated[float, about("Predicted time, milliseconds")]
 LimitMs: TypeAlias = Annotated[float, about("Hardware limit, a lower bound of all predictions, milliseconds")]
 Coverage: TypeAlias = Annotated[float, about("Probability with which the true figure lies in the interval")]
@@ -39,14 +39,16 @@ WarningCodes: TypeAlias = Annotated[
     list[CodedWarning], about("The warnings with their codes, which are stable where texts may change")
 ]
 Notes: TypeAlias = Annotated[list[str], about("Remarks on the whole answer")]
-SavedId: TypeAlias = Annotated[int | UnsetType, about("Identifier; of a saved answer, for GET /predictions/{id}")]
+SavedId: TypeAlias = Annotated[
+    int | UnsetType, about("Identifier of the saved answer, for GET /predictions/{id}; absent: not saved")
+]
 DeviceCount: TypeAlias = Annotated[int, about("Devices that take part")]
 
 
 class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    gpu: Annotated[GpuRef | None, about("Id of a GPU; in requests also any alias, or a whole specification")] = None
+    gpu: Annotated[GpuRef | None, about("Id, alias or whole specification of a GPU")] = None
     gpus: Annotated[
         Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None,
         about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
@@ -60,7 +62,7 @@ class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: Annotated[KernelWorkload, about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[KernelWorkload, about("The kernel")]
 
 
 # Parts of answers hold no cycles (`gc=False`): to look through 100,000 of them, the garbage collector stops everyone.
@@ -159,8 +161,8 @@ class RooflinePosition(Struct, frozen=True, gc=False):
 class TileUse(Struct, frozen=True, gc=False):
     """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is busy."""
 
-    rows: Annotated[int, about("Rows")]
-    columns: Annotated[int, about("Columns")]
+    rows: Annotated[int, about("Rows of the tile")]
+    columns: Annotated[int, about("Columns of the tile")]
     blocks: Annotated[float, about("Tiles of the result")]
     waves: Annotated[float, about("Blocks divided by concurrently running blocks")]
     wave_efficiency: Annotated[float, about("Busy share of the waves, 0 to 1")]

@@ -37,6 +37,12 @@ Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **_WHOLE)]
 WaitSteps: TypeAlias = Annotated[float, Meta(ge=0, le=10_000)]
 Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **_WHOLE)]
+MeanRequestMs: TypeAlias = Annotated[
+    float | None, about("Mean time of a request from arrival to its last token, milliseconds; null: saturated")
+]
+MeanRequestIntervalMs: TypeAlias = Annotated[
+    Interval | None, about("Interval of this mean, milliseconds; null: saturated")
+]
 
 
 class ServingParallelism(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -159,7 +165,7 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
 class ServingRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A served model on one GPU type (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    workload: Annotated[ServingWorkload, about("What runs: a kernel, operators, a model or a graph")]
+    workload: Annotated[ServingWorkload, about("The served model and its load")]
 
 
 class ServedTime(Struct, frozen=True):
@@ -246,8 +252,8 @@ class ServingPrediction(Struct, frozen=True):
     """
 
     gpu: GpuId
-    latency_ms: Annotated[float | None, about("Mean time of a request from arrival to its last token; null: saturated")]
-    interval_ms: Annotated[Interval | None, about("Interval of this mean; null: saturated")]
+    latency_ms: MeanRequestMs
+    interval_ms: MeanRequestIntervalMs
     bound: Bound
     predictor: Answerer
     support: Support

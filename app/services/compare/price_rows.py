@@ -30,7 +30,7 @@ _JSON, _CSV = "application/json", "text/csv"
 class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
 
-    gpu: Annotated[Name, about("Id of a GPU; in requests also any alias, or a whole specification")]
+    gpu: Annotated[Name, about("Id or alias of the GPU")]
     usd_per_hour: Annotated[float, about("US dollars per hour of one device", ge=0, le=MOST_USD)]
     source: Annotated[Name, about("Who measured or published it")]
     date: Annotated[datetime.date, about("Day of the price")]
