@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
@@ -18,19 +19,23 @@ from app.api.deps import (
     Limit,
     SettingsDep,
     Text,
+    as_json,
     current,
     saved_on_request,
 )
 from app.api.openapi import json_answer, json_body, ref
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
+from app.engine.snapshot_holder import SnapshotHolder
 from app.services.compare.answers import answer_compare, answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.compare.request import read_compare, read_plan
 from app.services.gpus import find
+from app.services.quotes.save import SavableRequest, Saved
 from app.store.prices import page
-from app.wire.compare_form import COMPARE_EXAMPLE, CompareResponse, ServingCompareResponse
-from app.wire.job_plan_form import PLAN_EXAMPLE, PlanResponse, ServingPlanResponse
+from app.store.session import Database
+from app.wire.compare_form import COMPARE_EXAMPLE
+from app.wire.job_plan_form import PLAN_EXAMPLE
 
 router = APIRouter(tags=["Deciding"])
 
@@ -52,14 +57,9 @@ def plan_job(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
 ) -> Response:
     """Plan a job."""
-    request, most = read_plan(body), settings.max_batch_rows
-
-    def answered(snapshot: Snapshot) -> PlanResponse | ServingPlanResponse:
-        answer = answer_plan(snapshot, request, max_rows=most, graphs=graphs)
-        return saved_on_request(database, snapshot, "plan", request, answer)
-
-    answer = current(holder, answered)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    request = read_plan(body)
+    answer = partial(answer_plan, request=request, max_rows=settings.max_batch_rows, graphs=graphs)
+    return _answered(database, holder, "plan", request, answer)
 
 
 _COMPARE = (
@@ -81,14 +81,18 @@ def compare_gpus(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
 ) -> Response:
     """Compare GPUs on a workload."""
-    request, most = read_compare(body), settings.max_batch_rows
+    request = read_compare(body)
+    answer = partial(answer_compare, request=request, max_rows=settings.max_batch_rows, graphs=graphs)
+    return _answered(database, holder, "compare", request, answer)
 
-    def answered(snapshot: Snapshot) -> CompareResponse | ServingCompareResponse:
-        answer = answer_compare(snapshot, request, max_rows=most, graphs=graphs)
-        return saved_on_request(database, snapshot, "compare", request, answer)
 
-    answer = current(holder, answered)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+def _answered(
+    database: Database, holder: SnapshotHolder, kind: str, request: SavableRequest, answer: Callable[[Snapshot], Saved]
+) -> Response:
+    """Return the answer of the current snapshot, which is saved if the request says so."""
+    return as_json(
+        current(holder, lambda snapshot: saved_on_request(database, snapshot, kind, request, answer(snapshot)))
+    )
 
 
 _CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
+import msgspec
 from fastapi import Depends, Path, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import Field
+from starlette.responses import Response
 
 from app.api.bodies import received
 from app.api.work_queues import use_database
@@ -59,6 +61,11 @@ def saved_on_request(
         return answer
     use_database()
     return save_answer(database, snapshot, kind, request, answer)
+
+
+def as_json(answer: object) -> Response:
+    """Return an answer in JSON as msgspec writes it."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 async def check_parameters(request: Request) -> None:

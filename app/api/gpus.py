@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Path, Query, Response
 
-from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, JsonBody, SettingsDep
+from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, JsonBody, SettingsDep, as_json
 from app.api.openapi import json_answer, json_body, ref
 from app.errors import BadInput, FieldError
 from app.services import gpus
@@ -18,7 +17,6 @@ from app.tables.complete import spec_to_dict
 from app.wire.measurement_form import (
     MEASUREMENT_PLAN_EXAMPLE,
     MOST_MEASUREMENTS,
-    MeasurementPlan,
     MeasurementPlanRequest,
 )
 
@@ -79,10 +77,6 @@ _Names = Annotated[list[str] | None, Query(max_length=40)]
 _Size = Annotated[int, Query(ge=1, le=2**24)]
 
 
-def _answered(plan: MeasurementPlan) -> Response:
-    return Response(msgspec.json.encode(plan), media_type="application/json")
-
-
 def _refuse_parameters(parameters: Mapping[str, object], why: str) -> None:
     """Raise BadInput that names the parameters that are set."""
     errors = [FieldError((name,), f"{name} {why}") for name, value in parameters.items() if value is not None]
@@ -110,14 +104,14 @@ def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (qu
     run_options = {"mode": mode, "batch": batch, "sequence": sequence, "image_size": image_size}
     if model is None:
         _refuse_parameters(run_options, "is only valid with model")
-        return _answered(plan_operators(holder.snapshot, database, name, op or (), dtype or (), count))
+        return as_json(plan_operators(holder.snapshot, database, name, op or (), dtype or (), count))
     _refuse_parameters({"op": op}, "cannot be combined with model")
     run_options |= {"dtype": dtype[-1] if dtype else None}
     workload: dict[str, Any] = {"kind": "model", "name": model} | {
         k: v for k, v in run_options.items() if v is not None
     }
     request = MeasurementPlanRequest(workload=workload, count=count)
-    return _answered(
+    return as_json(
         plan_measurements(holder.snapshot, database, name, request, max_rows=settings.max_batch_rows, graphs=graphs)
     )
 
@@ -139,6 +133,6 @@ def plan_for_workload(
 ) -> Response:
     """Plan what to measure next on a GPU for a workload."""
     request = read_plan_request(body)
-    return _answered(
+    return as_json(
         plan_measurements(holder.snapshot, database, name, request, max_rows=settings.max_batch_rows, graphs=graphs)
     )

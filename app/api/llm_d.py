@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, current
+from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, as_json, current
 from app.api.openapi import json_answer, json_body, ref
 from app.api.work_queues import use_database
 from app.config import Settings
@@ -46,7 +45,7 @@ def predict_next(
 ) -> Response:
     """Predict the next request of an engine."""
     state = read_state(body)
-    return _json(_saved(call, prediction_id, database, holder, settings).times(state))
+    return as_json(_saved(call, prediction_id, database, holder, settings).times(state))
 
 
 @router.post(
@@ -82,7 +81,7 @@ def predict_next_of_several(
         successful_predictions=len(times),
         processing_time_ms=1e3 * (time.perf_counter() - began),
     )
-    return _json(answer)
+    return as_json(answer)
 
 
 @router.get(
@@ -95,7 +94,7 @@ def get_status(
 ) -> Response:
     """State of the predictor, which the gateway asks for first."""
     _saved(call, prediction_id, database, holder, settings)
-    return _json(status())
+    return as_json(status())
 
 
 def _saved(
@@ -112,7 +111,3 @@ def _saved(
         kept.put(prediction_id, saved, len(row.request))
     most, (kind, request) = settings.max_batch_rows, saved
     return current(holder, lambda snapshot: next_requests(snapshot, kind, request, max_rows=most))
-
-
-def _json(answer: object) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")

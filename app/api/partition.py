@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.deps import BodyDep, GraphsDep, HolderDep, current
+from app.api.deps import BodyDep, GraphsDep, HolderDep, as_json, current
 from app.api.openapi import json_answer, json_body, ref
 from app.services.models.partition import partition_network, read_partition
 from app.wire.partition_form import PARTITION_EXAMPLE
@@ -29,5 +28,4 @@ _DESCRIPTION = (
 def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
     """Partition a network over GPUs."""
     request, predict_request = read_partition(body)
-    answer = current(holder, lambda snapshot: partition_network(snapshot, request, predict_request, graphs))
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return as_json(current(holder, lambda snapshot: partition_network(snapshot, request, predict_request, graphs)))

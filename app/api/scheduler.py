@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep, current
+from app.api.deps import BodyDep, GraphsDep, HolderDep, SettingsDep, as_json, current
 from app.api.openapi import json_answer, json_body, ref
 from app.config import Settings
 from app.engine.snapshot import Snapshot
@@ -36,7 +35,7 @@ _SCORES = {"type": "array", "items": ref("HostPriority")}
 def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
     question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
-    return _answer(current(holder, lambda snapshot: filter_pod_nodes(question, snapshot, compare_on)))
+    return as_json(current(holder, lambda snapshot: filter_pod_nodes(question, snapshot, compare_on)))
 
 
 @router.post(
@@ -48,7 +47,7 @@ def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: 
 def prioritize_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Return a score of each node's GPU for a pod's workload."""
     question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
-    return _answer(current(holder, lambda snapshot: score_nodes(question, snapshot, compare_on)))
+    return as_json(current(holder, lambda snapshot: score_nodes(question, snapshot, compare_on)))
 
 
 def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
@@ -56,7 +55,3 @@ def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
         return compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
 
     return run
-
-
-def _answer(answer: object) -> Response:
-    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -51,56 +53,56 @@ Goals: TypeAlias = Annotated[
 ]
 
 
+Request = TypeVar("Request", CompareRequest, PlanRequest)
+Answer = TypeVar("Answer")
+
 OPTIONS_OF_FIELDS["deadline_s"] = "--deadline SECONDS, --budget USD or --throughput PER_S"  # a plan needs one
 
 
 @with_options
 def compare(ranking: Ranking, workload: WorkloadOptions) -> None:
     """Rank GPUs (default: all) by the time, throughput, cost or energy of a workload."""
+    from app.dashboard.charts.answers import ranking_chart, served_ranking_chart
     from app.services.compare.answers import answer_compare
     from app.services.compare.request import read_compare
     from app.wire.compare_form import ServingCompareResponse
 
-    refuse_other(workload.plot)
-    request = workload.request(gpus=workload.gpus, **ranking)
-    parsed, settings = read_compare(msgspec.json.encode(request)), Settings.from_env()
-    with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
-        answer = answer_compare(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.dashboard.charts.answers import ranking_chart, served_ranking_chart, workload_title
-
-    title = workload_title(request["workload"])
+    answer, title = _answered(workload, ranking, read_compare, answer_compare)
     if isinstance(answer, ServingCompareResponse):
-        served = answer
-        chart = served_ranking_chart
-        workload.show(served, served.ranking, lambda: show_served_ranking(served), lambda: chart(served, title))
+        table, chart = partial(show_served_ranking, answer), partial(served_ranking_chart, answer, title)
     else:
-        ranked = answer
-        workload.show(ranked, ranked.ranking, lambda: _show_ranking(ranked), lambda: ranking_chart(ranked, title))
+        table, chart = partial(_show_ranking, answer), partial(ranking_chart, answer, title)
+    workload.show(answer, answer.ranking, table, chart)
 
 
 @with_options
 def plan(goals: Goals, workload: WorkloadOptions) -> None:
     """Find the cheapest GPUs (default: of all) that meet a deadline, a budget, a throughput, or limits of serving."""
+    from app.dashboard.charts.answers import plan_chart, served_plan_chart
     from app.services.compare.answers import answer_plan
     from app.services.compare.request import read_plan
     from app.wire.job_plan_form import ServingPlanResponse
 
-    refuse_other(workload.plot)
-    request = workload.request(gpus=workload.gpus, **goals)
-    parsed, settings = read_plan(msgspec.json.encode(request)), Settings.from_env()
-    with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
-        answer = answer_plan(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
-    from app.dashboard.charts.answers import plan_chart, served_plan_chart, workload_title
-
-    title = workload_title(request["workload"])
+    answer, title = _answered(workload, goals, read_plan, answer_plan)
     if isinstance(answer, ServingPlanResponse):
-        served = answer
-        workload.show(
-            served, served.choices, lambda: show_served_plan(served), lambda: served_plan_chart(served, title)
-        )
+        table, chart = partial(show_served_plan, answer), partial(served_plan_chart, answer, title)
     else:
-        planned = answer
-        workload.show(planned, planned.choices, lambda: _show_plan(planned), lambda: plan_chart(planned, title))
+        table, chart = partial(_show_plan, answer), partial(plan_chart, answer, title)
+    workload.show(answer, answer.choices, table, chart)
+
+
+def _answered(
+    workload: WorkloadOptions, fields: Fields, read: Callable[[bytes], Request], answer: Callable[..., Answer]
+) -> tuple[Answer, str]:
+    """Return the answer of this installation to the options' request, and its workload in one line."""
+    from app.dashboard.charts.answers import workload_title
+
+    refuse_other(workload.plot)
+    request = workload.request(gpus=workload.gpus, **fields)
+    parsed, settings = read(msgspec.json.encode(request)), Settings.from_env()
+    with snapshot_of(settings, parsed.predictor) as (snapshot, graphs):
+        answered = answer(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
+    return answered, workload_title(request["workload"])
 
 
 def _show_ranking(answer: CompareResponse) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.deps import GraphsDep, HolderDep, SettingsDep
+from app.api.deps import GraphsDep, HolderDep, SettingsDep, as_json
 from app.dashboard.address import compare_body
 from app.dashboard.charts.answers import ranking_chart, workload_title
 from app.dashboard.charts.page_curves import batch_curves
@@ -16,7 +16,6 @@ from app.dashboard.choices import controls
 from app.dashboard.ranking import RANK_LABELS, decimals_of, figures_of, groups_of, split_controls
 from app.dashboard.routes.shell import (
     AddressDep,
-    as_json,
     as_picture,
     command,
     page,

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request
 from msgspec import UnsetType
 from starlette.responses import Response
 
-from app.api.deps import GraphsDep, HolderDep, SettingsDep
+from app.api.deps import GraphsDep, HolderDep, SettingsDep, as_json
 from app.dashboard.choices import controls
-from app.dashboard.routes.shell import AddressDep, as_json, command, page, refused, wants_json
+from app.dashboard.routes.shell import AddressDep, command, page, refused, wants_json
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
 from app.services.dispatch import predict_workload

@@ -10,13 +10,12 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.deps import HolderDep, SettingsDep
+from app.api.deps import HolderDep, SettingsDep, as_json
 from app.dashboard.charts.answers import scaling_chart, workload_title
 from app.dashboard.charts.drawing import Drawing
 from app.dashboard.choices import controls
 from app.dashboard.routes.shell import (
     AddressDep,
-    as_json,
     as_picture,
     command,
     page,

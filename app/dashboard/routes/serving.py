@@ -11,14 +11,14 @@ from fastapi import APIRouter, Request
 from msgspec import Struct
 from starlette.responses import Response
 
-from app.api.deps import HolderDep, SettingsDep
+from app.api.deps import HolderDep, SettingsDep, as_json
 from app.dashboard.address import Address, compare_body
 from app.dashboard.charts.answers import served_curves_chart, served_ranking_chart, workload_title
 from app.dashboard.charts.drawing import Drawing
 from app.dashboard.charts.page_curves import first_token_chart, speed_chart
 from app.dashboard.choices import controls
 from app.dashboard.forms import LOADS, SERVING
-from app.dashboard.routes.shell import as_json, as_picture, command, page, refused, wants_answer, wants_json, wants_svg
+from app.dashboard.routes.shell import as_picture, command, page, refused, wants_answer, wants_json, wants_svg
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-import msgspec
 from fastapi import Depends, Request
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from starlette.middleware.gzip import GZipMiddleware
@@ -116,11 +115,6 @@ def refused(request: Request, template: str, address: Address, error: GpucastErr
 def missing(request: Request) -> HTMLResponse:
     """Return the page of an address that has none, status 404."""
     return page(request, "missing.html", status=404)
-
-
-def as_json(answer: Any) -> Response:
-    """Return the API's answer behind a page."""
-    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def command(request: Request, path: str, body: Mapping[str, Any]) -> str:
