@@ -20,6 +20,7 @@ from app.errors import BadInput
 from app.graphs.importers.hf import formats_of, lower, read
 from app.graphs.run import Parallelism, Run
 from app.graphs.run_choices import Mode
+from app.graphs.transformers.architecture import FeedForward
 from app.ops import OPS
 from app.ops.linear_attention import GDN, KDA, MAMBA2
 from app.stacks.release import release_of
@@ -154,6 +155,11 @@ def test_short_convolutions_keep_two_tokens_and_scans_a_state_whatever_the_conte
         run = Run(mode="decode", batch=2, sequence=1000, dtype="bf16", attention="flash")
         workload = lower(MODELS[name]["config"], run)
         assert float(workload.kv_bytes @ workload.repeats[workload.block]) == kept
+
+
+def test_jamba_with_one_expert_is_dense_however_many_process_a_token() -> None:
+    stack = read(MODELS["jamba-1.5-mini"]["config"] | {"num_experts": 1}).stacks[0]
+    assert all(isinstance(layer.feed_forward, FeedForward) for layer, _ in stack.layers)
 
 
 def test_short_convolutions_are_those_of_their_layer() -> None:

@@ -253,8 +253,9 @@ def jamba(fields: Fields) -> Architecture:
         bias=fields.flag("mamba_proj_bias", default=False), filter_bias=fields.flag("mamba_conv_bias", default=True),
     )  # fmt: skip
     mixer = replace(scan, normed=True)
-    routed, dense = experts_of(fields, traits), inner_of(fields, traits)
-    experts = routed if routed.count > 1 else dense
+    dense = inner_of(fields, traits)
+    one = fields.size("num_experts", default=0, most=MOST_EXPERTS) == 1
+    experts = dense if one else experts_of(fields, traits)
     attends = _every(fields, "attn_layer", layers, (8, 4))
     mixed = _every(fields, "expert_layer", layers, (2, 1))
     attention = attention_of(fields, traits)
