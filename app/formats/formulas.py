@@ -1,38 +1,26 @@
 """Formulas over columns of a table, as the meanings of columns in `seed_data/formats` hold them.
 
-A formula is a Python expression. A name is a column of numbers; `column == 'text'`, `starts(column, 'text')`, `ends`
-and `has` compare a column of text; `model.heads` is a size of what the column `model` names.
+A name is a column of numbers; `column == 'text'`, `starts(column, 'text')`, `ends` and `has` compare a column of text;
+`model.heads` is a size of what the column `model` names.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from app.errors import BadInput, FieldError
+from app.formulas import evaluated, parsed
 from app.tables.arrays import Bools, Floats
 from app.wire.batch_files import to_numbers, to_words
 from app.wire.operator_columns import Numbers, Words
 
 # Column of text -> its words -> their sizes.
 Sizes = Mapping[str, Mapping[str, Mapping[str, float]]]
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Eq: operator.eq,
-    ast.Lt: operator.lt,
-    ast.Gt: operator.gt,
-    ast.And: np.logical_and.reduce,
-    ast.Or: np.logical_or.reduce,
-}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil": np.ceil,
     "floor": np.floor,
@@ -49,7 +37,7 @@ _KNOWN = "known"
 
 
 class FileColumns:
-    """FileColumns of a file's rows, each converted once."""
+    """Columns of a file's rows, each converted once."""
 
     def __init__(self, file: str, table: pa.Table, sizes: Sizes) -> None:
         self.file, self.table, self._sizes = file, table, sizes
@@ -93,7 +81,7 @@ class FileColumns:
 
     def value(self, formula: str) -> Any:
         """Return the value of a formula: float64 or bool [n], or a single number."""
-        return self._value(_parsed(formula))
+        return evaluated(formula, self._meaning, _FUNCTIONS)
 
     def mask(self, formula: str) -> Bools:
         """Return the rows that a condition holds for, bool [n]."""
@@ -106,44 +94,26 @@ class FileColumns:
         values = np.broadcast_to(np.asarray(self.value(formula), dtype=np.float64), len(self))
         return Numbers(values, np.isnan(values), False)
 
-    def _value(self, node: ast.expr) -> Any:  # noqa: PLR0911  (a case per kind of node)
-        value = self._value
+    def _meaning(self, node: ast.expr) -> Any:
+        """Return the value of what reads columns; None for any other node."""
         match node:
-            case ast.Constant(value=constant):
-                return constant
             case ast.Name(id=name):
                 return self.numbers(name).values
             case ast.Attribute(value=ast.Name(id=name), attr=size):
                 return self.sizes(name, size)
-            case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
-                if isinstance(left, ast.Name) and isinstance(right, ast.Constant) and isinstance(right.value, str):
-                    return self.where(left.id, right.value.__eq__)
-                return _OPERATORS[type(kind)](value(left), value(right))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return ~value(operand)
-            case ast.BoolOp(op=kind, values=values):
-                return _OPERATORS[type(kind)]([value(one) for one in values])
-            case ast.IfExp(test=test, body=body, orelse=other):
-                return np.where(value(test), value(body), value(other))
-            case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name), *rest]) if function in _OF_TEXT:
-                (part,) = map(ast.literal_eval, rest)
-                return self.where(name, lambda word: _OF_TEXT[function](word, part))
-            case ast.Call(func=ast.Name(id="known"), args=[ast.Name(id=name)]):
+            case ast.Compare(left=ast.Name(id=name), ops=[ast.Eq()], comparators=[ast.Constant(value=str(word))]):
+                return self.where(name, word.__eq__)
+            case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name), part]) if function in _OF_TEXT:
+                return self.where(name, lambda word: _OF_TEXT[function](word, ast.literal_eval(part)))
+            case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name)]) if function == _KNOWN:
                 return self.where(name, self._sizes[name].__contains__)
-            case ast.Call(func=ast.Name(id=function), args=arguments):
-                return _FUNCTIONS[function](*map(value, arguments))
-        raise ValueError(f"no formula: {ast.unparse(node)}")
-
-
-@cache
-def _parsed(formula: str) -> ast.expr:
-    return ast.parse(formula, mode="eval").body
+        return None
 
 
 def names_in(formulas: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the columns of text, and of numbers, that formulas read, in order."""
     text, numbers = dict[str, None](), dict[str, None]()
-    for node in (node for formula in formulas for node in ast.walk(_parsed(formula))):
+    for node in (node for formula in formulas for node in ast.walk(parsed(formula))):
         match node:
             case ast.Attribute(value=ast.Name(id=name)):
                 text[name] = None

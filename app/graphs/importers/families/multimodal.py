@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from app.config import SEED_DATA
+from app.formulas import evaluated
 from app.graphs.importers.families.config_fields import Fields
 from app.graphs.transformers.architecture import Architecture
 
@@ -70,8 +69,6 @@ WRAPPERS = _wrappers(_TABLES["wrappers"])
 _FORMULAS = msgspec.convert(_TABLES["weights"], dict[str, Formula])
 # Fields of the whole model, which its text part takes where it has none of its own.
 _WHOLE = ("architectures", "tie_word_embeddings", "num_labels", "id2label", "quantization_config")
-_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
-_OPERATIONS |= {ast.FloorDiv: operator.floordiv}
 _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     # A linear layer with bias; an encoder's layer: four linear layers of attention, two after it, two norms.
     "linear": lambda inputs, outputs: inputs * outputs + outputs,
@@ -127,7 +124,7 @@ def weights_of(name: str, fields: Fields, text: int = 0) -> int:
     formula, values = _FORMULAS[name], {"text": text}
     for size, spec in formula.sizes.items():
         values[size] = _size(fields, spec, values)
-    return sum(_evaluated(_parsed(term), values) for term in formula.sum)
+    return sum(_evaluated(term, values) for term in formula.sum)
 
 
 def _size(fields: Fields, spec: tuple[Any, ...], values: Mapping[str, int]) -> int:
@@ -147,7 +144,7 @@ def _size(fields: Fields, spec: tuple[Any, ...], values: Mapping[str, int]) -> i
     if isinstance(usual, bool):
         kind = "flag"
     if isinstance(usual, str) and kind != "word":
-        usual = _evaluated(_parsed(usual), values)
+        usual = _evaluated(usual, values)
     given = fields.given(names[0])
     if kind == "square" and isinstance(given, list) and given:
         fields = Fields({names[0]: given[0]}, fields.model_type, fields.within)
@@ -167,19 +164,6 @@ def _size(fields: Fields, spec: tuple[Any, ...], values: Mapping[str, int]) -> i
     return value
 
 
-@cache
-def _parsed(term: str) -> ast.expr:
-    return ast.parse(term, mode="eval").body
-
-
-def _evaluated(term: ast.AST, values: Mapping[str, int]) -> int:
-    match term:
-        case ast.Constant(int(number)):
-            return number
-        case ast.Name(name):
-            return values[name]
-        case ast.BinOp(left, operation, right):
-            return int(_OPERATIONS[type(operation)](_evaluated(left, values), _evaluated(right, values)))
-        case ast.Call(ast.Name(function), [first, second]):
-            return _FUNCTIONS[function](_evaluated(first, values), _evaluated(second, values))
-    raise ValueError(f"not a term: {ast.dump(term)}")
+def _evaluated(term: str, values: Mapping[str, int]) -> int:
+    """Return the value of a term in sizes."""
+    return int(evaluated(term, lambda node: values[node.id] if isinstance(node, ast.Name) else None, _FUNCTIONS))
