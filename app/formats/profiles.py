@@ -57,7 +57,7 @@ class KernelLaunch(NamedTuple):
 
 @dataclass(slots=True)
 class LaunchTimes:
-    """LaunchTimes of equal launches, seconds each, and other figures of the export.
+    """Times of equal launches, seconds each, and other figures of the export.
 
     `counted` are fields of a kernel's workload; `workload` is all of it if the export identifies it. `runs` counts
     launches if `seconds` are not per launch; `untimed` counts launches without a time.

@@ -58,7 +58,7 @@ class FieldMap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ToolReader:
-    """ToolReader of a tool's results."""
+    """Reader of a tool's results: its map of fields, and in subclasses what is no field."""
 
     def __init__(self, tool: str, fields: FieldMap) -> None:
         self.tool, self.fields = tool, fields
@@ -96,9 +96,7 @@ class ToolReader:
             e2e_s=self.end_to_end_s(record, requests, ttft_s, tpot_s),
             requests=requests,
             output_tokens_per_s=self.tokens_per_s(record),
-            measured_at=moment(
-                next((at for name in fields.measured_at if (at := find(record, name))), None), fields.time_form
-            ),
+            measured_at=self.measured_at(record),
             model=self.model(record),
             engine=self.engine(record),
             version=text(record, fields.version),
