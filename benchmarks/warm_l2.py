@@ -20,7 +20,7 @@ from app.measure.device import Device, find
 from app.measure.output import Output
 from app.measure.point import Point, Prepared
 from app.measure.runner import Runner
-from app.measure.server_plan import saved
+from app.measure.server import saved
 from app.measure.timing import replayed
 
 LAUNCHES = 20

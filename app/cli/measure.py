@@ -160,7 +160,7 @@ def command(
         device = replace(device, in_graphs=machine.in_graphs)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
-            from app.measure.server_plan import planned, saved
+            from app.measure.server import planned, saved
 
             if machine.saved_plan is not None:
                 return [_planned(*saved(machine.saved_plan, device))]

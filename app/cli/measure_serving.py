@@ -18,7 +18,7 @@ from app.errors import BadInput
 
 if TYPE_CHECKING:
     from app.formats.base import Row
-    from app.measure.server import Connection
+    from app.measure.connection import Connection
     from app.measure.serving.endpoint import Endpoint
     from app.measure.serving.loads import Measured, Results
 
@@ -68,7 +68,7 @@ class ServingPlan:
 
 def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server_key: str | None) -> None:
     """Measure the loads that the file lacks, and upload all of it to the server, if there is one."""
-    from app.measure.server import Connection
+    from app.measure.connection import Connection
 
     if not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}.")
@@ -200,7 +200,7 @@ def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> None:
     """Have the server check a row of this deployment, before minutes are spent on the others."""
-    from app.measure.server import decoded
+    from app.measure.connection import decoded
     from app.measure.serving.loads import POINTS
 
     times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
@@ -216,7 +216,7 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
 def _send(server: Connection, results: Results) -> None:
     """Send the points of the file, and print the results."""
-    from app.measure.server import decoded
+    from app.measure.connection import decoded
 
     rows, left_out = _rows(results.document)
     if rows:

@@ -1,14 +1,13 @@
-"""A gpucast service as the measuring client uses it: uploads a measurement file, which registers an unknown device.
-
-Works without PyTorch.
-"""
+"""A gpucast service as the measuring client uses it: the plan that it has for a device, and the upload of a file."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,53 +16,12 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.errors import BadInput, Forbidden, GpucastError
+from app.errors import BadInput, Forbidden, Malformed
+from app.measure.connection import Connection, decoded, message_of
+from app.measure.device import Device
+from app.measure.operators_suite import is_measured, point_of
 from app.measure.output import PEAKS
-
-TIMEOUT_S = 300.0
-_UNAUTHORIZED, _FORBIDDEN, _BROKEN = 401, 403, 500
-
-
-class Connection:
-    """A gpucast service; `key` is its API key, if needed. Failures raise GpucastError with the server's message."""
-
-    def __init__(self, url: str, key: str | None = None) -> None:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S)
-
-    def ask(self, method: str, path: str, **content: Any) -> httpx.Response:
-        """Return the response; raises GpucastError on connection and server errors, Forbidden for missing rights."""
-        try:
-            answer = self._client.request(method, path, **content)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise GpucastError(f"{self._client.base_url} does not answer: {error}") from error
-        if answer.status_code == _FORBIDDEN:
-            raise Forbidden
-        if answer.status_code >= _BROKEN or answer.status_code == _UNAUTHORIZED:
-            raise GpucastError(f"{path}: {message_of(answer)}")
-        return answer
-
-    def greet(self) -> None:
-        """Check connection and key before measuring."""
-        self.ask("GET", "/predictors")
-
-
-def decoded(answer: httpx.Response) -> Any:
-    """Return the decoded body of a success; else raises GpucastError with the server's message."""
-    if not answer.is_success:
-        raise GpucastError(message_of(answer))
-    return answer.json()
-
-
-def message_of(answer: httpx.Response) -> str:
-    """Return the server's error message."""
-    try:
-        problem = answer.json()
-        errors = [f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in problem.get("errors", [])[:5]]
-        return " ".join([problem["detail"], *errors])
-    except (ValueError, KeyError, TypeError):
-        return f"status {answer.status_code}"
-
+from app.measure.point import Point
 
 # Rows per request; a refusal lists at most this many.
 CHUNK = 1000
@@ -90,7 +48,7 @@ class Sent:
 
 
 class Server(Connection):
-    """A gpucast service that takes the file of a device."""
+    """A gpucast service that takes the file of a device, which it adds to its GPUs where it is unknown."""
 
     def send(self, path: Path) -> Sent:
         """Send all rows of the file; refused rows are counted, and the others sent."""
@@ -156,3 +114,45 @@ class Server(Connection):
 
 def _path(gpu: str) -> str:
     return f"/gpus/{quote(gpu, safe='')}"
+
+
+def planned(server: Server, device: Device, workload: Path | None) -> tuple[list[Point], list[str]]:
+    """Return the points of GET /gpus/{name}/plan, best first, for the workload in a JSON file if given.
+
+    Also returns operator and format of planned rows that a single process cannot measure on this device.
+    """
+    path = f"{_path(device.name)}/plan"
+    if workload is None:
+        plan = decoded(server.ask("GET", path))
+    else:
+        plan = decoded(server.ask("POST", path, json={"workload": _read(workload)}))
+    return _points(plan, device)
+
+
+def saved(path: Path, device: Device) -> tuple[list[Point], list[str]]:
+    """Return the same of a plan's JSON answer in a file, for a machine that reaches no server."""
+    try:
+        return _points(_read(path), device)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Malformed(f"{path} is not an answer of GET /gpus/{{name}}/plan.") from error
+
+
+def _points(plan: Any, device: Device) -> tuple[list[Point], list[str]]:
+    """Return a plan's points, and the planned rows that are not measured here."""
+    rows = [_whole(item["workload"]) for item in plan["measurements"]]
+    mine = [row["dtype"] in device.dtypes and is_measured(row) for row in rows]
+    points = [point_of(device, {"kind": "operator", **row}) for row in compress(rows, mine)]
+    return points, [f"{row['op']} {row['dtype']}" for row, is_mine in zip(rows, mine, strict=True) if not is_mine]
+
+
+def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with integer sizes and this machine's stack."""
+    whole = {name: int(cell) if isinstance(cell, float) and cell.is_integer() else cell for name, cell in row.items()}
+    return {name: cell for name, cell in whole.items() if name != "software"}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise Malformed(f"{path} is not a readable JSON file: {error}") from error

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 import pyarrow.parquet as pq
 
 from app.measure.device import find
-from app.measure.server_plan import saved
+from app.measure.server import saved
 
 PLAN = {"measurements": [{"workload": {"op": "linear", "m": 8, "n": 16, "k": 32.0, "dtype": "fp32"}}]}
 
