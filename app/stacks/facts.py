@@ -42,24 +42,25 @@ class Scheduler(NamedTuple):
     """How a serving stack schedules where the request gives nothing else.
 
     budget_tokens   most tokens of a step, on GPUs with less and with at least `large_bytes` of memory
-    raises_budget   the budget is at least a whole prompt and a token of every other request
     sequences       most sequences at once, on the same GPUs
     mixes           prompts are computed beside decoding sequences, not in steps of their own that come first
     splits          prompts are computed in chunks that fill the budget, not whole
     memory_share    share of a GPU's memory for weights, activations, keys and values
     reserved        share of an output's keys and values that a sequence has on average or from its admission on
+    large_bytes     0: all GPUs are alike
+    raises_budget   the budget is at least a whole prompt and a token of every other request
     patience        steps that prompts wait, where attention has replicas, until each replica has one; 0: none
     """
 
     budget_tokens: tuple[int, int]
-    large_bytes: float
-    raises_budget: bool
     sequences: tuple[int, int]
     mixes: bool
     splits: bool
     memory_share: float
     reserved: float
-    patience: float
+    large_bytes: float = 0.0
+    raises_budget: bool = False
+    patience: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
 KERNEL_FACTS: Mapping[str, Any] = {"masked_decode": bool, "fp8_block_products_of": str}
 HOST_FACTS: Mapping[str, Any] = {"host_times": HostTimes, "latent_host_times": HostTimes}
 RULE_FACTS = frozenset(LayerRules.__dataclass_fields__)
+SCHEDULER_FACTS = frozenset(Scheduler._fields)
 FACT_TYPES: Mapping[str, Any] = {
     **get_type_hints(LayerRules),
     **get_type_hints(Scheduler),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from app.stacks.facts import (
     NO_WAIT,
     RELEASE_FACTS,
     RULE_FACTS,
+    SCHEDULER_FACTS,
     HostTimes,
     HostWait,
     LayerRules,
@@ -142,15 +143,16 @@ def release_of(software: str, mode: str = "inference") -> Release:
         assumption=_assumption(software, own, version) if serves else None,
         kernels=stack.name if lowers else None,
         code=kernel_code(stack) if lowers else None,
-        rules=_rules(values) if mode in _RULED_MODES.get(stack.kind, ()) else NO_RULES,
-        scheduler=Scheduler(**{name: values[name] for name in Scheduler._fields}) if serves else None,
+        rules=LayerRules(**_among(RULE_FACTS, values)) if mode in _RULED_MODES.get(stack.kind, ()) else NO_RULES,
+        scheduler=Scheduler(**_among(SCHEDULER_FACTS, values)) if serves else None,
         host=stack.name if "host_times" in values else stack.kernels_of or "",
-        **{name: value for name, value in values.items() if name in RELEASE_FACTS},
+        **_among(RELEASE_FACTS, values),
     )
 
 
-def _rules(values: Mapping[str, Any]) -> LayerRules:
-    return LayerRules(**{name: value for name, value in values.items() if name in RULE_FACTS})
+def _among(names: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the facts with these names."""
+    return {name: value for name, value in values.items() if name in names}
 
 
 @lru_cache(_NAMES_CACHED)
@@ -163,8 +165,7 @@ def software_columns(software: str) -> tuple[float, float]:
 
 def is_eager(software: str) -> bool:
     """Return whether the host launches each operator of this software; a graph does where it is not known."""
-    match = match_name(software)
-    return match is not None and match[2]
+    return bool(software_columns(software)[0])
 
 
 def stack_name(software: str) -> str:
