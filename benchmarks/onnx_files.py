@@ -28,11 +28,11 @@ from onnx import inliner, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_shapes
 
-from app.graphs.importers.json_graph import lower
-from app.graphs.importers.onnx.stripped_file import stripped
-from app.graphs.importers.onnx.walk import Walk
-from app.graphs.importers.tensors import free_dims
-from app.graphs.run import Run
+from app.networks.importers.json_graph import lower
+from app.networks.importers.onnx.stripped_file import stripped
+from app.networks.importers.onnx.walk import Walk
+from app.networks.importers.tensors import free_dims
+from app.networks.run import Run
 from app.wire.graph_form import check_graph
 
 Shapes = dict[str, list[int]]

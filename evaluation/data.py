@@ -25,7 +25,7 @@ from app.formats import own as own_files
 from app.formats.base import Part
 from app.formats.operator_tables import read_table
 from app.formats.own import read_measurements
-from app.graphs.convnets import FAMILIES
+from app.networks.convnets import FAMILIES
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.services.measurements.check_operators import check_operators

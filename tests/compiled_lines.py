@@ -40,7 +40,7 @@ TESTS = (
     "conformance/test_ops.py",
     "conformance/test_predictors.py",
     "unit/steps/test_schedule.py",
-    "unit/graphs/test_serving.py",
+    "unit/networks/test_serving.py",
     "unit/steps/test_stages.py",
     "unit/ops",
     "unit/predictors/test_auto.py",

@@ -15,7 +15,7 @@ import typer
 from app.errors import BadInput
 
 if TYPE_CHECKING:
-    from app.graphs.importers.aten import Record
+    from app.networks.importers.aten import Record
 
 _NO_TORCH = "gpucast trace needs PyTorch: install the extra `torch` (pip install 'gpucast[torch]')."
 
@@ -33,7 +33,7 @@ def command(
     """Write the JSON graph of a PyTorch model, for POST /graphs or `gpucast predict`."""
     import msgspec
 
-    from app.graphs.importers.aten import graph
+    from app.networks.importers.aten import graph
     from app.services.graphs.graph_bodies import read_graph
 
     module, _, function = factory.partition(":")
@@ -72,7 +72,7 @@ def _made(module: str, function: str) -> tuple[Any, tuple[Any, ...]]:
 
 def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
     """By torch.export; where it refuses, by tracing one run with torch.fx."""
-    from app.graphs.importers.aten import BUFFER, INPUT, PARAMETER
+    from app.networks.importers.aten import BUFFER, INPUT, PARAMETER
 
     try:
         program = torch.export.export(model, inputs)
@@ -91,7 +91,7 @@ def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
 
 def _traced(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
     """ATen calls of one run, with parameters as inputs."""
-    from app.graphs.importers.aten import BUFFER, INPUT, PARAMETER
+    from app.networks.importers.aten import BUFFER, INPUT, PARAMETER
 
     weights = dict(model.named_parameters()) | dict(model.named_buffers())
     learned = {name for name, _ in model.named_parameters()}
@@ -112,7 +112,7 @@ def _traced(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
 
 def _record(node: Any, kind: str) -> Record:
     """One node of PyTorch's graph in plain values; `kind` is what it is where it comes from outside."""
-    from app.graphs.importers.aten import GETITEM, Record
+    from app.networks.importers.aten import GETITEM, Record
 
     value = node.meta.get("val")
     tensors = value if isinstance(value, list | tuple) else [value]
@@ -127,7 +127,7 @@ def _record(node: Any, kind: str) -> Record:
 
 def _plain(argument: Any) -> Any:
     """Numbers, words, names of nodes, and lists of these."""
-    from app.graphs.importers.aten import Ref
+    from app.networks.importers.aten import Ref
 
     if isinstance(argument, list | tuple):
         return [_plain(item) for item in argument]

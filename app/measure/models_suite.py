@@ -22,17 +22,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import BadInput
-from app.graphs.builtin import find_config
-from app.graphs.convmeter_figures import figures
-from app.graphs.convnets import is_convnet
-from app.graphs.convnets import lower as lower_convnet
-from app.graphs.importers import hf
-from app.graphs.run import Run
-from app.graphs.run_choices import Mode
 from app.measure.device import Device, torch_dtypes
 from app.measure.point import Phases, Point, Prepared
 from app.measure.torch_convnets import convnet
 from app.measure.torch_transformers import transformer
+from app.networks.builtin import find_config
+from app.networks.convmeter_figures import figures
+from app.networks.convnets import is_convnet
+from app.networks.convnets import lower as lower_convnet
+from app.networks.importers import hf
+from app.networks.run import Run
+from app.networks.run_choices import Mode
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),

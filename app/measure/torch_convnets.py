@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from app.graphs.convnets import build
-from app.graphs.convnets.layers import Net, Tensor
+from app.networks.convnets import build
+from app.networks.convnets.layers import Net, Tensor
 
 
 class Layer(NamedTuple):

@@ -14,8 +14,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from app.graphs.importers.hf import read
-from app.graphs.transformers.architecture import Architecture, Attention, Embedding, FeedForward, Head, Layer, NormKind
+from app.networks.importers.hf import read
+from app.networks.transformers.architecture import (
+    Architecture,
+    Attention,
+    Embedding,
+    FeedForward,
+    Head,
+    Layer,
+    NormKind,
+)
 
 _ROTARY_BASE = 10_000.0
 _EPSILON = 1e-5

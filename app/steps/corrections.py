@@ -16,8 +16,8 @@ import numpy as np
 from app.bands.band import Band
 from app.bands.widths import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY
 from app.coefficients import Coefficients
-from app.graphs.batched import by_row
-from app.graphs.run import Run
+from app.networks.batched import by_row
+from app.networks.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.alignment import ACCESSES_PER_CLOCK
 from app.ops.network import NETWORK

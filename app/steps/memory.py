@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.graphs.data_parallel import gradient_bytes
-from app.graphs.operands import fed_by
-from app.graphs.roles import learning, of_experts, of_scores
-from app.graphs.run import Run
-from app.graphs.training_pass import recomputed
+from app.networks.data_parallel import gradient_bytes
+from app.networks.operands import fed_by
+from app.networks.roles import learning, of_experts, of_scores
+from app.networks.run import Run
+from app.networks.training_pass import recomputed
 from app.steps.stages import stage_repeats
 from app.tables.arrays import Floats, Ints
 from app.tables.workload import FORWARD, Workload

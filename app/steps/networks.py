@@ -10,14 +10,14 @@ import numpy as np
 
 from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
-from app.graphs.batched import by_row, per_configuration, unique_rows
-from app.graphs.context_parallel import with_key_exchange
-from app.graphs.convolution_bias import with_bias_kernels
-from app.graphs.data_parallel import with_gradient_exchange
-from app.graphs.fuse_pass import fused
-from app.graphs.memory_format import in_memory_format
-from app.graphs.run import Run
-from app.graphs.training_pass import training
+from app.networks.batched import by_row, per_configuration, unique_rows
+from app.networks.context_parallel import with_key_exchange
+from app.networks.convolution_bias import with_bias_kernels
+from app.networks.data_parallel import with_gradient_exchange
+from app.networks.fuse_pass import fused
+from app.networks.memory_format import in_memory_format
+from app.networks.run import Run
+from app.networks.training_pass import training
 from app.ops import OPS
 from app.ops.figures import Work
 from app.ops.kinds import kinds_of, work_of
@@ -161,7 +161,7 @@ def with_memory(rows: StepRows, memory: Memory, fixed_bytes: float) -> Prepared:
 def _distinct_rows(ops: OpTable) -> Distinct:
     """Rows of a network, equal ones once, in the order in which they stand.
 
-    Of c configurations (app/graphs/batched.py), in whatever order; `row` and `repeats` are those of row k from k c on.
+    Of c configurations (app/networks/batched.py), in any order; `row` and `repeats` are those of row k from k c on.
     """
     every = unique_rows(ops)
     distinct = deduplicate(every.table)

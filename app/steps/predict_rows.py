@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.engine import Engine
-from app.graphs.run import Parallelism
+from app.networks.run import Parallelism
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.figures import Pattern

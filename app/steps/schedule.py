@@ -38,8 +38,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.graphs.batched import by_row
-from app.graphs.run import Run
+from app.networks.batched import by_row
+from app.networks.run import Run
 from app.ops import OP_CODE
 from app.predictors.priors import SENDS
 from app.steps.stages import stage_repeats

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.graphs.batched import per_configuration, unique_rows, work_of_rows
-from app.graphs.build import Builder
-from app.graphs.run import Run
+from app.networks.batched import per_configuration, unique_rows, work_of_rows
+from app.networks.build import Builder
+from app.networks.run import Run
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats
 from app.tables.ops import OpTable

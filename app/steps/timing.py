@@ -17,8 +17,8 @@ from app.bands.coverage import COVERAGE
 from app.bands.of_rows import band_of_rows
 from app.bands.widths import CONVNET_PART, EAGER_HOST, EAGER_HOST_OF_VERSION, TRAINING_PART
 from app.engine.engine import Engine
-from app.graphs.batched import expanded
-from app.graphs.run import Run
+from app.networks.batched import expanded
+from app.networks.run import Run
 from app.ops import OP_CODE
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject

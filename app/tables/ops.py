@@ -46,7 +46,7 @@ class OpTable:
     label  int [n], joins rows of one kernel (same name, same label); never a feature
     dims   float64 [fields, n], C-contiguous (compiled code is compiled once per memory layout), one row per name
            of `fields`; absent figures are NaN
-    place  None, or in a network of c batched configurations (app/graphs/batched.py) int [fields, n], the row of `dims`
+    place  None, or of c batched configurations (app/networks/batched.py) int [fields, n], the row of `dims`
            that holds each figure: there `dims` is [figures, c], and a column [c, n]
     """
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.graphs.importers.tensors import TENSOR_DTYPES
+from app.networks.importers.tensors import TENSOR_DTYPES
 from app.runtime.cancellation import check_cancelled
 from app.runtime.release import release
 from app.wire.decoding import field_errors, summary

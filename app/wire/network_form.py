@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from app.graphs.run_choices import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
+from app.networks.run_choices import (
+    Attention,
+    DiffusionPart,
+    InputCopy,
+    MemoryFormat,
+    Mode,
+    Optimizer,
+    PipelineSchedule,
+)
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.prediction_form import BaseRequest

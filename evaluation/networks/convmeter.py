@@ -26,8 +26,8 @@ from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
 from app.errors import BadInput, NotTrained
-from app.graphs.convnets import lower
-from app.graphs.run import Run
+from app.networks.convnets import lower
+from app.networks.run import Run
 from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
 from app.steps.networks import Network, prepare
 from app.steps.timing import StepQuery, time_step

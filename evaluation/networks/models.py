@@ -19,7 +19,7 @@ from app import __version__
 from app.bands.conformal import Intervals
 from app.bands.coverage import COVERAGE
 from app.engine.engine import POOLED, Engine, Served
-from app.graphs.importers import hf
+from app.networks.importers import hf
 from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
 from app.steps.networks import Network, prepare

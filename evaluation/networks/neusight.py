@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.errors import NotFound
-from app.graphs.run import Parallelism, Run
+from app.networks.run import Parallelism, Run
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from evaluation.data import NEUSIGHT, NO_SPLIT, Cell, read_cells

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from app.graphs.builtin import find_config
+from app.networks.builtin import find_config
 from app.wire.serving_form import RequestTrace, ServingLoad, ServingParallelism, ServingWorkload
 from evaluation.serving.points import Point, read_points
 from evaluation.sources import ml_energy

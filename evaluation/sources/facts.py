@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from app.config import SEED_DATA
-from app.graphs.builtin import find_config
+from app.networks.builtin import find_config
 from evaluation.study import Case, Goal, Row, Study
 
 FOLDER = SEED_DATA / "scorecard"

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.graphs.convmeter_figures import figures
-from app.graphs.convnets import lower
-from app.graphs.run import Run
+from app.networks.convmeter_figures import figures
+from app.networks.convnets import lower
+from app.networks.run import Run
 from app.ops import OP_CODE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

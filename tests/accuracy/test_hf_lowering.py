@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.graphs.importers.hf import lower
-from app.graphs.run import Parallelism, Run
+from app.networks.importers.hf import lower
+from app.networks.run import Parallelism, Run
 from app.ops import OPS
 from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import Workload

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from app.api.bodies import received
 from app.config import Settings
 from app.errors import BadInput, NotFound
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.services.graphs.graph_bodies import MEDIA_JSON, read_graph
 from app.services.graphs.graph_store import Graphs
 from app.store.session import Database

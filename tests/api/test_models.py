@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT
-from app.graphs.convnets import CONVNETS
+from app.networks.convnets import CONVNETS
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.models.resolve_networks import network_names
 from app.services.models.whole_networks import predicts_networks_only

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.graphs.importers.hf import read
-from tests.unit.graphs.test_served_models import MODELS, tokens
+from app.networks.importers.hf import read
+from tests.unit.networks.test_served_models import MODELS, tokens
 
 Body = dict[str, Any]
 # One model of each type: the first by name.

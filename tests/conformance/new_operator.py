@@ -17,12 +17,12 @@ from app.engine.engine import Engine, Served, untrained
 from app.engine.operator_rows import read_operators
 from app.engine.shipped import shipped_version
 from app.engine.snapshot import Snapshot
-from app.graphs.fuse_pass import fused as fuse
-from app.graphs.importers.json_graph import lower
-from app.graphs.run import Run
 from app.main import create_app
 from app.measure.device import Device
 from app.measure.operators_suite import Tensors, rows
+from app.networks.fuse_pass import fused as fuse
+from app.networks.importers.json_graph import lower
+from app.networks.run import Run
 from app.ops import OPS
 from app.ops.reference import fields_table
 from app.predictors.auto.operators.models.features import own_dims

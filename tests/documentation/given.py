@@ -33,8 +33,8 @@ NOT_RUN = {
     "ncu --csv": "needs a GPU; tests/unit/formats/test_profilers.py has its exports",
     "curl -s 'localhost:9003": "needs OpenCost; tests/unit/services/test_opencost_prices.py has its answers",
     # rows of tables, not requests
-    '{"block": "Stem"': "tests/unit/graphs/test_convnets.py reads such blocks",
-    '"stablelm": {': "tests/unit/graphs/test_hf_lower.py reads such rows",
+    '{"block": "Stem"': "tests/unit/networks/test_convnets.py reads such blocks",
+    '"stablelm": {': "tests/unit/networks/test_hf_lower.py reads such rows",
     # data sets of others
     "gpucast import cuda-kernels": "needs the data set; tests/unit/formats/test_cuda_kernels.py has a part",
     "gpucast import neusight": "needs the data set; tests/unit/formats/test_operator_tables.py has a part",

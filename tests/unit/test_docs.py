@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from app.config import CHECKOUT
-from app.graphs.importers.hf import KNOWN_MODEL_TYPES
+from app.networks.importers.hf import KNOWN_MODEL_TYPES
 from app.ops import MIXED_FIELDS, OPS
 from app.ops.kernel import FIELDS as KERNEL_FIELDS
 from app.ops.reference import fields_table

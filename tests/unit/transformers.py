@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.graphs.builtin import find_config
+from app.networks.builtin import find_config
 
 
 def config(name: str, **changed: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from app.bands.coverage import COVERAGE
 from app.engine.power import Power, board_power, stated_power
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
-from app.graphs.transformers.architecture import Experts
+from app.networks.transformers.architecture import Experts
 from app.services.compare.device_load import device_load
 from app.services.compare.request import Candidate
 from app.services.models.scaling import DEVICES_PER_NODE

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge
-from app.graphs.importers.aten import graph
+from app.networks.importers.aten import graph
 from app.services.graphs.export_program import decode_program, to_records
 from app.wire.graph_form import check_graph
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from app.errors import BadInput, FieldError, Malformed, TooLarge
-from app.graphs.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref
+from app.networks.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref
 from app.ops.base import MOST_BYTES
 from app.wire.graph_form import MAX_NODES, MAX_RANK, MAX_TENSORS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.errors import BadInput, FieldError, UnsupportedMedia
-from app.graphs.importers.onnx.stripped_file import stripped
+from app.networks.importers.onnx.stripped_file import stripped
 from app.services.graphs.export_archive import read_archive
 from app.services.graphs.source import JSON, ONNX, Source
 from app.wire.decoding import decode_plain

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from app.errors import BadInput, FieldError
-from app.graphs.importers.json_graph import GRAPH_LOC, lower, refusal
-from app.graphs.importers.tensors import binding
-from app.graphs.run import Run
+from app.networks.importers.json_graph import GRAPH_LOC, lower, refusal
+from app.networks.importers.tensors import binding
+from app.networks.run import Run
 from app.ops.kinds import kinds_of, work_of
 from app.runtime.sized_cache import SizedCache
 from app.services.graphs.source import JSON, ONNX, Source, from_database

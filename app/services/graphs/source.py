@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from app.graphs.importers.json_graph import DEFAULT_DTYPE
-from app.graphs.importers.onnx.walk import graph as onnx_graph
-from app.graphs.importers.tensors import free_dims
+from app.networks.importers.json_graph import DEFAULT_DTYPE
+from app.networks.importers.onnx.walk import graph as onnx_graph
+from app.networks.importers.tensors import free_dims
 from app.wire.graph_form import canonical_json
 from app.wire.json_text import decode_in_parts
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own_tables import FIGURES, WORDS
-from app.graphs.formats import has_formats
+from app.networks.formats import has_formats
 from app.runtime.release import release
 from app.services.measurements.check_operators import PLAUSIBLE, is_plausible
 from app.services.measurements.upload_gpus import UploadGpus

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from app.errors import BadInput
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.runtime.cancellation import check_cancelled
 from app.steps.memory import Memory, memory
 from app.steps.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.bands.coverage import COVERAGE
 from app.engine.gpu_rows import GpuRows
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.ops import OPS
 from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_field
 
 from app.engine.exact_hits import MeasuredModels
 from app.errors import BadInput
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.predictors.roofline import hardware_limit
 from app.services.models.resolve_networks import is_network_name, resolve_network
 from app.stacks.release import is_eager, plain_release

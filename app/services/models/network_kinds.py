@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from app.graphs import builtin
-from app.graphs.convnets import CONVNETS, is_convnet
-from app.graphs.convnets import MODES as CONVNET_MODES
-from app.graphs.importers import hf
-from app.graphs.importers.diffusers import is_diffusion
-from app.graphs.run_choices import MODES
+from app.networks import builtin
+from app.networks.convnets import CONVNETS, is_convnet
+from app.networks.convnets import MODES as CONVNET_MODES
+from app.networks.importers import hf
+from app.networks.importers.diffusers import is_diffusion
+from app.networks.run_choices import MODES
 
 
 @dataclass(frozen=True, slots=True)

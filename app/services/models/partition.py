@@ -14,7 +14,7 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.graphs.partition import Partition, Units, partition, units_of
+from app.networks.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask

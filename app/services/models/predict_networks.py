@@ -17,8 +17,8 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.graphs.formats import has_formats
-from app.graphs.run import Run
+from app.networks.formats import has_formats
+from app.networks.run import Run
 from app.ops import OPS
 from app.predictors import capabilities
 from app.services.graphs.graph_store import Graphs

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from app.errors import BadInput, FieldError
-from app.graphs import builtin as builtin_models
-from app.graphs.convnets import CONVNETS, is_convnet
-from app.graphs.convnets import lower as lower_convnet
-from app.graphs.formats import Formats, has_formats
-from app.graphs.importers import diffusers, hf
-from app.graphs.run import Run
+from app.networks import builtin as builtin_models
+from app.networks.convnets import CONVNETS, is_convnet
+from app.networks.convnets import lower as lower_convnet
+from app.networks.formats import Formats, has_formats
+from app.networks.importers import diffusers, hf
+from app.networks.run import Run
 from app.services.graphs.graph_store import Graphs, lower_source
 from app.services.graphs.source import JSON, Source
 from app.services.models.run_options import attention_kernels, to_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.errors import BadInput, FieldError
-from app.graphs.run import Parallelism, Run
+from app.networks.run import Parallelism, Run
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.wire.decoding import summary
 from app.wire.graph_form import NetworkWorkload

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
-from app.graphs.run_choices import Mode
-from app.graphs.serving import DEFINITIONS, decode_contexts, serving
+from app.networks.run_choices import Mode
+from app.networks.serving import DEFINITIONS, decode_contexts, serving
 from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import ServingFigures

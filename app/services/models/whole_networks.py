@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from app.errors import BadInput, FieldError
-from app.graphs.build import Builder
-from app.graphs.convmeter_figures import Figures, figures
-from app.graphs.run import Run
+from app.networks.build import Builder
+from app.networks.convmeter_figures import Figures, figures
+from app.networks.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
 from app.predictors import capabilities

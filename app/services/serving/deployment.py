@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
-from app.graphs.builtin import find_config
-from app.graphs.formats import has_formats
-from app.graphs.importers import hf
-from app.graphs.run import Run
-from app.graphs.run_choices import Mode
-from app.graphs.transformers.architecture import Architecture
+from app.networks.builtin import find_config
+from app.networks.formats import has_formats
+from app.networks.importers import hf
+from app.networks.run import Run
+from app.networks.run_choices import Mode
+from app.networks.transformers.architecture import Architecture
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths
 from app.stacks.facts import Scheduler

@@ -15,7 +15,7 @@ from app.bands.widths import MEASURED_LOAD, OTHER, Served
 from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
-from app.graphs.builtin import canonical_name
+from app.networks.builtin import canonical_name
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on

@@ -9,8 +9,8 @@ from weakref import ref
 import numpy as np
 
 from app.engine.engine import Engine
-from app.graphs.batched import by_row, lower_groups, per_configuration
-from app.graphs.run_choices import Mode
+from app.networks.batched import by_row, lower_groups, per_configuration
+from app.networks.run_choices import Mode
 from app.ops import OPS
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import Deployment, run_of

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.errors import BadInput, FieldError
-from app.graphs.builtin import find_config
+from app.networks.builtin import find_config
 from app.tables.arrays import Ints
 from app.wire.decoding import convert
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload, ParallelismIn

@@ -9,15 +9,15 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from app.graphs.builtin import find_config
-from app.graphs.convnets import is_convnet
-from app.graphs.convnets import lower as lower_convnet
-from app.graphs.formats import has_formats
-from app.graphs.importers import hf
-from app.graphs.run import Run
-from app.graphs.transformers.architecture import Architecture
-from app.graphs.transformers.batched import split_sizes, with_sizes
-from app.graphs.transformers.lowering import check, write
+from app.networks.builtin import find_config
+from app.networks.convnets import is_convnet
+from app.networks.convnets import lower as lower_convnet
+from app.networks.formats import has_formats
+from app.networks.importers import hf
+from app.networks.run import Run
+from app.networks.transformers.architecture import Architecture
+from app.networks.transformers.batched import split_sizes, with_sizes
+from app.networks.transformers.lowering import check, write
 from app.services.models.resolve_networks import IMAGE_SIZE, default_image_size
 from app.services.sweep.model_columns import to_workload
 from app.steps.networks import Network

@@ -14,8 +14,8 @@ import pyarrow as pa
 from msgspec import structs
 
 from app.errors import BadInput
-from app.graphs.batched import LoweredGroup, lower_groups, per_configuration
-from app.graphs.run import Run
+from app.networks.batched import LoweredGroup, lower_groups, per_configuration
+from app.networks.run import Run
 from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
 from app.services.models.run_options import to_run
 from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput, GpucastError, Malformed, TooLarge
-from app.graphs.importers.aten import GETITEM, INPUT, PARAMETER, Record, Ref, graph
-from app.graphs.importers.json_graph import lower
-from app.graphs.run import Run
+from app.networks.importers.aten import GETITEM, INPUT, PARAMETER, Record, Ref, graph
+from app.networks.importers.json_graph import lower
+from app.networks.run import Run
 from app.services.graphs import export_archive, export_program
 from app.services.graphs.export_archive import read_archive
 from tests.export_bytes import archive, perceptron, tensor, weighty

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
-from app.graphs.build import Builder
-from app.graphs.run import Run
-from app.graphs.training_pass import training
+from app.networks.build import Builder
+from app.networks.run import Run
+from app.networks.training_pass import training
 from app.steps.corrections import FULL_S, HIP_SEGMENT_S, SEGMENT_S
 from app.steps.schedule import schedule
 from app.steps.timing import corrected_launches
@@ -16,7 +16,7 @@ from app.tables.arrays import Floats
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, FORWARD, Workload
-from tests.unit.networks import gpt2, roofline
+from tests.unit.network_samples import gpt2, roofline
 
 CATALOG = Catalog(load_seed_specs())
 GPUS = GpuTable.from_specs([CATALOG.resolve(name) for name in ("a100-pcie-80gb", "amd-instinct-mi210", "tesla-p4")])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.stacks.release import plain_release, release_of
 from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.graphs.build import Builder
-from app.graphs.run import Parallelism, Run
-from app.graphs.training_pass import training
+from app.networks.build import Builder
+from app.networks.run import Parallelism, Run
+from app.networks.training_pass import training
 from app.steps.memory import RESERVE_BYTES, memory
-from tests.unit.networks import gpt2
+from tests.unit.network_samples import gpt2
 
 TRAINING = Run(mode="training", optimizer="adam")
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.bands.of_rows import band_of_rows
-from app.graphs.build import Builder
-from app.graphs.data_parallel import with_gradient_exchange
-from app.graphs.inserted_rows import with_column
-from app.graphs.run import Parallelism, Run
-from app.graphs.training_pass import training
+from app.networks.build import Builder
+from app.networks.data_parallel import with_gradient_exchange
+from app.networks.inserted_rows import with_column
+from app.networks.run import Parallelism, Run
+from app.networks.training_pass import training
 from app.ops import OP_CODE
 from app.steps.schedule import Launches, pace_of, schedule, start
 from app.tables.predictions import Predictions
-from tests.unit.networks import gpt2, roofline
+from tests.unit.network_samples import gpt2, roofline
 
 TRAINING = Run(mode="training", optimizer="adam")
 GPU = (19.5e12, 1.5e12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
-from app.graphs.run import Run
+from app.networks.run import Run
 from app.stacks.release import release_of
 from app.steps.corrections import CORRECTIONS
 from app.steps.timing import corrected_rows

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.graphs.build import Builder
-from app.graphs.run import Parallelism, Run
+from app.networks.build import Builder
+from app.networks.run import Parallelism, Run
 from app.steps.schedule import schedule
 from app.steps.stages import stage_repeats
-from tests.unit.networks import gpt2, roofline
+from tests.unit.network_samples import gpt2, roofline
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,0 +1,296 @@
+"""Encoders of text (BERT and what follows it), of images (ViT), and of both (CLIP)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from app.networks.importers.families.config_fields import Fields, head_kind, labels
+from app.networks.importers.families.decoders import WINDOWED, grouped, heads_of
+from app.networks.transformers.architecture import (
+    Architecture,
+    Attention,
+    Embedding,
+    FeedForward,
+    Head,
+    Layer,
+    NormKind,
+    Patches,
+    Stack,
+)
+from app.networks.transformers.row_writer import ACTIVATIONS
+
+Layers = tuple[tuple[Layer, int], ...]
+
+_BERT_HEADS = {
+    "ForMaskedLM": "words",
+    "LMHeadModel": "words",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "sequence labels",
+    "ForTokenClassification": "token labels",
+    "ForQuestionAnswering": "token labels",
+    "Model": "pooled",
+}
+_MODERNBERT_HEADS = {
+    "ForMaskedLM": "words",
+    "ForSequenceClassification": "sequence labels",
+    "ForMultipleChoice": "sequence labels",
+    "ForTokenClassification": "token labels",
+    "ForQuestionAnswering": "token labels",
+    "Model": "none",
+}
+_VIT_HEADS = {"ForImageClassification": "labels", "Model": "pooled"}
+# Unused first rows of RoBERTa's position table (padding, as in fairseq).
+_ROBERTA_OFFSET = 2
+_DISTILLED = {
+    "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+    "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}  # fmt: skip
+_NOMIC = {
+    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
+}  # fmt: skip
+_CLIP_TEXT = {
+    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
+    "vocab_size": 49408,
+}  # fmt: skip
+_CLIP_IMAGE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def bert(
+    fields: Fields,
+    offset: int = 0,
+    *,
+    pooled: bool = True,
+    embedded: int = 0,
+    learned: bool = True,
+    relative: int = 0,
+    towers: int = 0,
+    **attention: Any,
+) -> Architecture:
+    """BERT (Devlin et al. 2019): norms after each residual sum; by default the encoder and, where `pooled`, its pooler.
+
+    offset    unused rows of the position table, which is `learned`
+    embedded  width of the embeddings, if not that of the layers
+    relative, towers, attention  of Stack, of Architecture, and of Attention
+    """
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
+    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
+    heads_of_all = Attention(
+        heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
+        out_bias=True, scale="divided", copied="batched", **attention,
+    )  # fmt: skip
+    layer = Layer(heads_of_all, FeedForward(fields.size("intermediate_size"), activation, bias=True), "post")
+    segments = fields.size("type_vocab_size", default=2, least=0)
+    embedding = Embedding(
+        embedded or width, vocabulary, positions if learned else 0, positions - offset, segments, norm=True, drops=True
+    )
+    layers = ((layer, fields.layers("num_hidden_layers")),)
+    return Architecture(
+        (Stack(width, embedding, layers, "layer_norm", final_norm=False, relative=relative),),
+        _bert_head(fields, vocabulary, activation, pooled=pooled),
+        generates=False,
+        drops=fields.share("hidden_dropout_prob", default=0.1) > 0.0,
+        drops_attention=fields.share("attention_probs_dropout_prob", default=0.1) > 0.0,
+        towers=towers,
+    )
+
+
+def _bert_head(fields: Fields, vocabulary: int, activation: str, *, pooled: bool) -> Head:
+    words = Head(vocabulary=vocabulary, tied=True, bias=True, transform=activation)
+    match head_kind(fields, _BERT_HEADS, "pooled"):
+        case "words":
+            return words
+        case "pretraining":
+            return replace(words, pooled=True, labels=2)
+        case "sequence labels":
+            return Head(pooled=True, labels=labels(fields))
+        case "token labels":
+            return Head(labels=labels(fields), of="token")
+        case _:
+            return Head(pooled=pooled)
+
+
+def roberta(fields: Fields) -> Architecture:
+    """RoBERTa and XLM-RoBERTa (Liu et al. 2019): BERT's layers."""
+    return bert(fields, offset=_ROBERTA_OFFSET)
+
+
+def distilbert(fields: Fields) -> Architecture:
+    """DistilBERT (Sanh et al. 2019): BERT's layers without segments, by default without a pooler."""
+    return bert(fields.named(_DISTILLED).having(type_vocab_size=0), pooled=False)
+
+
+def electra(fields: Fields) -> Architecture:
+    """ELECTRA (Clark et al. 2020): BERT's layers over narrower embeddings, by default without a pooler."""
+    return bert(fields, pooled=False, embedded=fields.size("embedding_size", default=128))
+
+
+def mpnet(fields: Fields) -> Architecture:
+    """MPNet (Song et al. 2020): RoBERTa's layers without segments, scores with a learned bias by distance."""
+    buckets = fields.size("relative_attention_num_buckets", default=32)
+    return bert(fields.having(type_vocab_size=0), offset=_ROBERTA_OFFSET, relative=buckets, biased="heads_first")
+
+
+def deberta_v2(fields: Fields) -> Architecture:
+    """DeBERTa V2 and V3 (He et al. 2021): scores of contents and of distances, by default without a pooler."""
+    if fields.size("conv_kernel_size", default=0, least=0):
+        fields.refuse("conv_kernel_size", "must be 0 (its convolution is not known): send a graph or an ONNX file")
+    width, positions = fields.size("hidden_size"), fields.size("max_position_embeddings", default=512)
+    rows = 0
+    if fields.flag("relative_attention", default=False):
+        buckets = fields.size("position_buckets", default=-1, least=-1)
+        rows = 2 * (buckets if buckets > 0 else positions)
+    learned = fields.flag("position_biased_input", default=True)
+    held = rows * width + 2 * width if rows else 0
+    own = fields.having(type_vocab_size=0, max_position_embeddings=512)
+    return bert(own, pooled=False, learned=learned, towers=held, relative_rows=rows)
+
+
+def nomic_bert(fields: Fields) -> Architecture:
+    """Nomic's embedding models (2024): rotary positions, gated parts, by default no pooler."""
+    own = fields.named(_NOMIC)
+    width, heads = own.size("hidden_size"), own.size("num_attention_heads")
+    size = own.whole("num_attention_heads", width, heads, "hidden_size")
+    bias = own.flag("qkv_proj_bias", default=False)
+    attention = Attention(
+        heads, heads, size, causal=False, one_linear=True, bias=bias, out_bias=bias, rotary=size, scale="divided",
+        copied="batched",
+    )  # fmt: skip
+    inner = FeedForward(own.size("intermediate_size"), "silu", gated=True, bias=own.flag("mlp_fc1_bias", default=False))
+    segments, vocabulary = own.size("type_vocab_size", default=2, least=0), own.size("vocab_size")
+    embedding = Embedding(width, vocabulary, segments=segments, norm=True)
+    layers = ((Layer(attention, inner, "post"), own.layers("num_hidden_layers")),)
+    stack = Stack(width, embedding, layers, "layer_norm", final_norm=False)
+    return Architecture((stack,), _bert_head(own, vocabulary, "gelu", pooled=False), generates=False)
+
+
+def modernbert(fields: Fields) -> Architecture:
+    """ModernBERT (Warner et al. 2024): rotary positions, a window in two of three layers, by default the encoder alone.
+
+    Embeddings are normalised and the first layer's input is not again: one norm, counted with the layer.
+    """
+    width, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
+    layers, every = fields.layers("num_hidden_layers"), fields.size("global_attn_every_n_layers", default=3)
+    local = fields.kinds("layer_types", WINDOWED, layers) or [k % every != 0 for k in range(layers)]
+    bias = fields.flag("attention_bias", default=False)
+    heads = replace(heads_of(fields), causal=False, one_linear=True, bias=bias, out_bias=bias)
+    window = replace(heads, window=2 * (fields.size("local_attention", default=128, least=2) // 2) + 1)
+    activation = fields.word("hidden_activation", choices=ACTIVATIONS, default="gelu")
+    bias = fields.flag("mlp_bias", default=False)
+    inner = FeedForward(fields.size("intermediate_size"), activation, gated=True, bias=bias, one_linear=True)
+    normed: NormKind = "layer_norm" if fields.flag("norm_bias", default=False) else "unbiased_layer_norm"
+    drops = [fields.share(name, default=0.0) > 0.0 for name in ("embedding_dropout", "mlp_dropout")]
+    embedding = Embedding(width, vocabulary, drops=drops[0])
+    parts = grouped(Layer(window if near else heads, inner) for near in local)
+    return Architecture(
+        (Stack(width, embedding, parts, normed),),
+        _modernbert_head(fields, vocabulary),
+        generates=False,
+        drops=any(drops),
+        drops_attention=fields.share("attention_dropout", default=0.0) > 0.0,
+    )
+
+
+def _modernbert_head(fields: Fields, vocabulary: int) -> Head:
+    kind = head_kind(fields, _MODERNBERT_HEADS, "none")
+    if kind == "none":
+        return Head()
+    activation = fields.word("classifier_activation", choices=ACTIVATIONS, default="gelu")
+    transform = Head(transform=activation, transform_bias=fields.flag("classifier_bias", default=False))
+    if kind == "words":
+        tied, bias = fields.flag("tie_word_embeddings", default=True), fields.flag("decoder_bias", default=True)
+        return replace(transform, vocabulary=vocabulary, tied=tied, bias=bias)
+    return replace(transform, labels=labels(fields), of="sequence" if kind == "sequence labels" else "token")
+
+
+def vit(fields: Fields) -> Architecture:
+    """ViT (Dosovitskiy et al. 2021) for the configuration's image size, by default the encoder and its pooler."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    bias = fields.flag("qkv_bias", default=True)
+    attention = Attention(
+        heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=bias,
+        out_bias=True, scale="divided", mask="none", copied="batched",
+    )  # fmt: skip
+    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
+    layer = Layer(attention, FeedForward(fields.size("intermediate_size"), activation, bias=True))
+    embedding = Embedding(width, patches=_patches(fields, 16, marked=True), drops=True)
+    stack = Stack(width, embedding, ((layer, fields.layers("num_hidden_layers")),), "layer_norm")
+    classifies = head_kind(fields, _VIT_HEADS, "pooled") == "labels"
+    return Architecture(
+        (stack,),
+        Head(labels=labels(fields)) if classifies else Head(pooled=True),
+        generates=False,
+        drops=fields.share("hidden_dropout_prob", default=0.0) > 0.0,
+        drops_attention=fields.share("attention_probs_dropout_prob", default=0.0) > 0.0,
+    )
+
+
+def _patches(fields: Fields, usual: int, *, marked: bool) -> Patches:
+    """Return the patches of an image, `usual` pixels a side where the configuration does not say."""
+    image, patch = fields.size("image_size", default=224), fields.size("patch_size", default=usual)
+    if patch > image:
+        fields.refuse("patch_size", "exceeds image_size")
+    return Patches(image, patch, fields.size("num_channels", default=3), marked)
+
+
+def dinov2(fields: Fields) -> Architecture:
+    """DINOv2 (Oquab et al. 2023): ViT's layers with two scales each, by default without a head."""
+    width, ratio = fields.size("hidden_size"), fields.size("mlp_ratio", default=4)
+    if fields.flag("use_swiglu_ffn", default=False):
+        fields.refuse("use_swiglu_ffn", "must be false: send the network as a graph or an ONNX file (POST /graphs)")
+    model = vit(fields.having(intermediate_size=ratio * width, patch_size=14))
+    scales = 2 * fields.layers("num_hidden_layers") * width + width  # and the token that replaces masked patches
+    return replace(model, head=Head() if model.head.pooled else model.head, towers=scales)
+
+
+def clip(fields: Fields) -> Architecture:
+    """CLIP (Radford et al. 2021): a batch is as many images as texts; sizes left out are those of CLIP ViT-B/32."""
+    text = fields.inside("text_config").having(**_CLIP_TEXT)
+    image = fields.inside("vision_config").having(**_CLIP_IMAGE)
+    out = fields.size("projection_dim", default=512)
+    seen_by, read_by = _clip_layers(image, "quick_gelu"), _clip_layers(text, "quick_gelu", causal=True)
+    images = replace(_clip_images(image, seen_by, patch=32, marked=True), projected=out)
+    return Architecture((images, _clip_texts(text, read_by, positions=77, out=out)), Head(), generates=False)
+
+
+def siglip(fields: Fields) -> Architecture:
+    """SigLIP (Zhai et al. 2023): no token before the patches.
+
+    Weights of the attention that pools them are counted, and take no time.
+    """
+    text = fields.inside("text_config").having(**_CLIP_TEXT | _CLIP_IMAGE | {"vocab_size": 32000})
+    image = fields.inside("vision_config").having(**_CLIP_IMAGE)
+    width, inner = image.size("hidden_size"), image.size("intermediate_size")
+    pool = width + 4 * width * (width + 1) + 2 * width * inner + inner + width + 2 * width
+    activation = "gelu_pytorch_tanh"
+    out = text.size("projection_size", default=text.size("hidden_size"))
+    stacks = (
+        _clip_images(image, _clip_layers(image, activation), patch=16, marked=False),
+        _clip_texts(text, _clip_layers(text, activation), positions=64, out=out),
+    )
+    return Architecture(stacks, Head(), generates=False, towers=pool)
+
+
+def _clip_images(image: Fields, layers: Layers, *, patch: int, marked: bool) -> Stack:
+    width, patches = image.size("hidden_size"), _patches(image, patch, marked=marked)
+    return Stack(width, Embedding(width, norm=marked, patches=patches), layers, "layer_norm")
+
+
+def _clip_texts(text: Fields, layers: Layers, *, positions: int, out: int) -> Stack:
+    width, rows = text.size("hidden_size"), text.size("max_position_embeddings", default=positions)
+    return Stack(width, Embedding(width, text.size("vocab_size"), rows, rows), layers, "layer_norm", projected=out)
+
+
+def _clip_layers(part: Fields, activation: str, *, causal: bool = False) -> Layers:
+    width, heads = part.size("hidden_size"), part.size("num_attention_heads")
+    size = part.whole("num_attention_heads", width, heads, "hidden_size")
+    attention = Attention(
+        heads, heads, size, causal=causal, bias=True, out_bias=True, mask="added" if causal else "none",
+        copied="batched",
+    )  # fmt: skip
+    activation = part.word("hidden_act", choices=ACTIVATIONS, default=activation)
+    inner = FeedForward(part.size("intermediate_size"), activation, bias=True)
+    return ((Layer(attention, inner), part.layers("num_hidden_layers")),)

@@ -1,0 +1,259 @@
+"""Formats of a published model: `quantization_config` of its config.json, or the content of hf_quant_config.json.
+
+Methods: `fp8` (DeepSeek, Qwen; by blocks with weight_block_size), `mxfp4` (gpt-oss), AWQ and GPTQ, bitsandbytes,
+ModelOpt (NVIDIA) and compressed-tensors (vLLM). What is left in 16 bits is named by lists of modules, layer by layer or
+by patterns; a kind of part is in 16 bits if at least half of its layers are named.
+
+Formats without kernels of their own in the tables are read as the nearest: MXFP8 as `fp8_block` (8 bits, a scale per
+32 elements for one per 128), NVFP4 and NF4 weights under 16-bit activations as `int4_wo` (4 bits, a scale per group).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from app.networks.formats import Formats
+from app.networks.importers.families.config_fields import Fields
+from app.networks.transformers.architecture import Architecture, Experts, FeedForward, Recurrence
+
+_INSTEAD = "; send dtype, which is used in its place"
+# Formats by the names that ModelOpt gives them.
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8_block",
+    "NVFP4": "nvfp4",
+    "MXFP8": "fp8_block",
+    "MXFP4": "w4a16_mxfp4",
+    "W4A8_MXFP4_FP8": "w4a8_mxfp4",
+    "W4A16_NVFP4": "int4_wo",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A16_AWQ": "int4_wo",
+    "INT8_SQ": "int8",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+}
+_CACHES = {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8"}
+_INT4, _MIXED = 4, "MIXED_PRECISION"
+# Fields that list modules which stay in 16 bits.
+_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
+# Modules by kind of part, as checkpoints name them, without what stands before "layers".
+_MODULES = {
+    "attention": ("layers.0.self_attn.q_proj", "layers.0.mixer.q_proj", "layers.0.self_attn.q_b_proj"),
+    "recurrence": ("layers.0.linear_attn.in_proj_qkv", "layers.0.mixer.in_proj", "layers.0.self_attn.q_proj"),
+    "linear": ("layers.0.mlp.up_proj", "layers.0.mixer.up_proj"),
+    "shared": tuple(
+        f"layers.0.{part}.up_proj"
+        for part in (
+            "mlp.shared_experts", "mlp.shared_expert", "block_sparse_moe.shared_experts", "mixer.shared_experts"
+        )
+    ),
+    "experts": (
+        "layers.0.ffn.experts", "layers.0.mlp.experts", "layers.0.mlp.experts.0.up_proj",
+        "layers.0.block_sparse_moe.experts.0.w1", "layers.0.mixer.experts.0.up_proj",
+    ),
+    "head": ("lm_head",),
+}  # fmt: skip
+# Gemma 4's dense part runs beside its experts, as a shared expert would.
+_OWN_MODULES = {"gemma4": {"experts": ("layers.0.experts",), "shared": ("layers.0.mlp.up_proj",)}}
+_LAYER = re.compile(r"^.*?layers\.\d+\b")
+_LONGEST_PATTERN = 200
+
+
+def read_formats(config: Mapping[str, Any], architecture: Architecture) -> Formats | None:
+    """Return the formats of a configuration, or None if it is not quantised. Raises BadInput for unknown ones."""
+    fields = Fields(config, str(config.get("model_type")))
+    given, text = _given(fields), fields.config.get("text_config")
+    if given is None and isinstance(text, Mapping):
+        given = _given(Fields(text, fields.model_type, ("text_config",)))
+    if given is None:
+        return None
+    parts = _Parts(_layers(architecture), _MODULES | _OWN_MODULES.get(fields.model_type, {}))
+    listed = _listed(given, parts)
+    if given.config.get("quant_method") == "fp8" and config.get("expert_dtype") == "fp4":  # DeepSeek-V4
+        listed.setdefault("experts", "w4a8_mxfp4")
+    mixed = given.config.get("quant_algo") == _MIXED and given.config.get("quant_method") != "fp8"
+    formats = ({} if mixed else _usual_of_parts(given, parts)) | listed
+    return Formats(**formats, kv_cache=_cache(given))
+
+
+class _Parts(NamedTuple):
+    """By kind of part: the layers that have one, and the names of its modules."""
+
+    layers: Counter[str]
+    modules: Mapping[str, tuple[str, ...]]
+
+
+def _given(fields: Fields) -> Fields | None:
+    for name in ("quantization_config", "quantization"):
+        if fields.config.get(name) is not None:
+            return fields.inside(name)
+    return None
+
+
+def _layers(architecture: Architecture) -> Counter[str]:
+    """Return the layers that have each kind of part."""
+    counts: Counter[str] = Counter(head=1)
+    for layer, repeats in architecture.stacks[-1].layers:
+        if layer.attention is not None:
+            counts["recurrence" if isinstance(layer.attention, Recurrence) else "attention"] += repeats
+        if layer.beside is not None:
+            counts["recurrence"] += repeats
+        if isinstance(layer.feed_forward, FeedForward):
+            counts["linear"] += repeats
+        if isinstance(layer.feed_forward, Experts):
+            counts["experts"] += repeats
+            counts["shared"] += repeats
+    return counts
+
+
+def _usual_of_parts(given: Fields, parts: _Parts) -> dict[str, str]:
+    """Return the format of each kind of part that is quantised as the method says."""
+    usual = _usual(given)
+    if given.config.get("quant_method") == "mxfp4":  # gpt-oss: experts alone
+        return {"experts": usual}
+    # Lists of an NVFP4 export name what it left as the method before it made it (DeepSeek-V4).
+    names = ("modules_to_not_convert",) if given.config.get("quantized_layers") else _LISTS
+    left = _modules(given, names)
+    # Methods of 4 and 8 bits leave the head as it is, named or not.
+    return {
+        kind: usual
+        for kind, modules in parts.modules.items()
+        if kind != "head" and _named(left, modules) * 2 < max(parts.layers[kind], 1)
+    }
+
+
+def _usual(given: Fields) -> str:
+    """Return the format of what is quantised."""
+    method = given.config.get("quant_method") or ("modelopt" if given.config.get("quant_algo") else None)
+    match method:
+        case "fp8" | "fbgemm_fp8":
+            return "fp8_block" if given.config.get("weight_block_size") is not None else "fp8"
+        case "mxfp4":
+            return "w4a16_mxfp4"
+        case "awq" | "gptq" | "auto-round" | "intel/auto-round":
+            if given.size("bits", "w_bit", default=_INT4) != _INT4:
+                given.refuse("bits", f"must be {_INT4}{_INSTEAD}")
+            return "int4_wo"
+        case "bitsandbytes":
+            return "int4_wo" if given.flag("load_in_4bit", default=False) else "int8"
+        case "modelopt" | "modelopt_fp4" | "modelopt_mixed":
+            return _algorithm(given, given.config.get("quant_algo"))
+        case "compressed-tensors":
+            return _group(given)
+    given.refuse("quant_method", f"is missing or not known{_INSTEAD}")
+
+
+def _algorithm(given: Fields, name: object) -> str:
+    if not isinstance(name, str) or name not in _ALGORITHMS:
+        known = ", ".join(_ALGORITHMS)
+        given.refuse("quant_algo", f"must be one of {known}{_INSTEAD}")
+    return _ALGORITHMS[name]
+
+
+def _group(given: Fields) -> str:
+    """Return the format of the first of `config_groups`, by the bits of weights and activations."""
+    groups = given.inside("config_groups")
+    if not groups.config:
+        given.refuse("config_groups", f"is missing{_INSTEAD}")
+    group = groups.inside(next(iter(groups.config)))
+    weights, inputs = group.inside("weights"), group.inside("input_activations")
+    scheme = (weights.size("num_bits"), weights.config.get("type"), inputs.size("num_bits", default=16))
+    blocks = weights.config.get("strategy") == "block"
+    fine = weights.config.get("group_size") == 32
+    match scheme:
+        case (4, "int", 16):
+            return "int4_wo"
+        case (4, "float", 16):
+            return "w4a16_mxfp4" if fine else "int4_wo"
+        case (4, "float", 8):
+            return "w4a8_mxfp4"
+        case (4, "float", 4):
+            return "nvfp4"
+        case (8, "float", _):
+            return "fp8_block" if blocks or fine else "fp8"
+        case (8, "int", 8):
+            return "int8"
+    group.refuse("weights", f"are of {scheme[0]} bits under activations of {scheme[2]}, which is not known{_INSTEAD}")
+
+
+def _listed(given: Fields, parts: _Parts) -> dict[str, str]:
+    """Return the formats of `quantized_layers`: of each kind of part, the one that most of its layers are listed with.
+
+    A kind of which fewer than half of the layers are listed has none.
+    """
+    layers = given.inside("quantized_layers").config
+    tallies: dict[str, Counter[str]] = {kind: Counter() for kind in parts.modules}
+    for module, entry in layers.items():
+        name = re.sub(r"experts\.\d+", "experts.0", _LAYER.sub("layers.0", module).removeprefix("language_model."))
+        for kind, modules in parts.modules.items():
+            if name in modules and isinstance(entry, Mapping):
+                tallies[kind][str(entry.get("quant_algo"))] += 1
+    common = {kind: tally.most_common(1)[0] for kind, tally in tallies.items() if tally}
+    usual = {kind: name for kind, (name, times) in common.items() if times * 2 >= max(parts.layers[kind], 1)}
+    return {kind: _algorithm(given, name) for kind, name in usual.items()}
+
+
+def _cache(given: Fields) -> str:
+    """Return the format of the KV cache."""
+    named = given.config.get("kv_cache_quant_algo")
+    if named is not None:
+        if not isinstance(named, str) or named not in _CACHES:
+            given.refuse("kv_cache_quant_algo", f"must be one of {', '.join(_CACHES)}{_INSTEAD}")
+        return _CACHES[named]
+    if isinstance(given.config.get("kv_cache_scheme"), str):
+        return _cache(Fields({"kv_cache_quant_algo": given.config["kv_cache_scheme"]}, given.model_type, given.within))
+    scheme = given.inside("kv_cache_scheme")
+    if not scheme.config:
+        return ""
+    return "fp8" if scheme.size("num_bits", least=4, most=8) == 8 else "nvfp4"
+
+
+def _modules(given: Fields, names: Iterable[str]) -> list[str]:
+    """Return the patterns of lists of modules; absent lists are empty."""
+    patterns: list[str] = []
+    for name in names:
+        value = given.config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            given.refuse(name, "must be a list of module names or patterns")
+        patterns += value
+    return patterns
+
+
+def _named(patterns: Iterable[str], modules: tuple[str, ...]) -> int:
+    """Return how many layers of a kind of part the patterns name; all, a large number, where one names no layer."""
+    named = 0
+    for pattern in patterns:
+        of_layer = _LAYER.search(pattern)
+        if _names(_LAYER.sub("layers.0", pattern), modules):
+            named += 1 if of_layer else 2**30
+    return named
+
+
+def _names(pattern: str, modules: tuple[str, ...]) -> bool:
+    """Return whether a pattern names one of the modules, as its whole path or as part of it."""
+    if len(pattern) > _LONGEST_PATTERN:
+        return False
+    if pattern.startswith("re:"):
+        # Patterns of compressed-tensors are read without running them: words between wildcards, with alternatives.
+        pattern = re.sub(r"\.\*", "*", pattern.removeprefix("re:")).replace("\\", "").strip("^$")
+        return any(_matches(name, option) for name in modules for option in _alternatives(pattern))
+    pattern = re.sub(r"^(model\.|language_model\.|backbone\.)+", "", pattern)
+    return any(_matches(name, pattern) for name in modules)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return the patterns that one group of alternatives, "(a|b)", stands for."""
+    group = re.search(r"\(([^()]*)\)", pattern)
+    if group is None:
+        return [pattern]
+    return [pattern[: group.start()] + option + pattern[group.end() :] for option in group[1].split("|")]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return any(fnmatchcase(name, form) for form in (pattern, f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"))

@@ -1,0 +1,135 @@
+"""Settings of a run: mode, batch, sequence, number format, parallelism, optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from app.networks.formats import Formats
+from app.networks.run_choices import (
+    Attention,
+    DiffusionPart,
+    InputCopy,
+    MemoryFormat,
+    Mode,
+    Optimizer,
+    PipelineSchedule,
+)
+from app.stacks.facts import NO_RULES, LayerRules
+from app.stacks.release import Release, plain_release, release_of
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Degrees of parallelism; devices = data x tensor x pipeline x context (experts are spread over data x tensor).
+
+    context              devices that share each sequence, and exchange its keys and values
+    virtual_pipeline     chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)
+    tensor_overlap       gathers and scatters of sequence-split tensors run beside their products, a shard at a time
+    microbatches         microbatches of a step per data-parallel replica
+    zero                 ZeRO stage (0: none)
+    network_bytes_per_s  bandwidth of a device to other nodes, one way (default: 200 Gb/s, a NIC per device)
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    virtual_pipeline: int = 1
+    expert: int = 1
+    microbatches: int = 1
+    nodes: int = 1
+    sequence: bool = False
+    tensor_overlap: bool = False
+    zero: int = 0
+    schedule: PipelineSchedule = "1f1b"
+    network_bytes_per_s: float = 25e9
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def expert_copies(self) -> int:
+        """Devices with the same experts, which exchange their gradients."""
+        return self.data * self.context // min(self.expert, self.data)
+
+    @property
+    def replicas(self) -> int:
+        """Devices with the same weights, which exchange gradients: data-parallel ones, and those of a sequence."""
+        return self.data * self.context
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One step of a network.
+
+    batch         sequences or images per step, over all data-parallel devices
+    sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
+    cached        the part of `sequence` whose keys and values are there already: a prefix, or earlier chunks of a
+                  prompt; prefill computes the rest
+    of_images     True for networks that take images, not tokens
+    image_size    pixels per side, for networks that take images
+    image_width, frames  of diffusion transformers: pixels of a row, if other than `image_size`, and frames of a video
+    part          of a diffusion model's pipeline, the one that runs; None: another network
+    memory_format layout of images (app.networks.memory_format)
+    input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
+    accumulation  steps whose gradients are accumulated before an update
+    release       what the release of its software does in this mode
+    kv_dtype      number format of the KV cache; None: that of attention
+    formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
+    adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    loss          True if training includes the loss over the vocabulary
+    microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
+    emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
+    recompute     True if backward recomputes each block's activations instead of saving them
+    recompute_scores  True if it recomputes those between attention's two products only (Korthikanti et al. 2022)
+    """
+
+    mode: Mode = "inference"
+    batch: int = 1
+    sequence: int = 1
+    cached: int = 0
+    of_images: bool = False
+    image_size: int = 224
+    image_width: int = 0
+    frames: int = 1
+    part: DiffusionPart | None = None
+    memory_format: MemoryFormat = "channels_first"
+    input_copy: InputCopy = "none"
+    dtype: str = "fp32"
+    attention: Attention = "eager"
+    fused: bool = False
+    optimizer: Optimizer = "adam"
+    accumulation: int = 1
+    emptied: bool = False
+    recompute: bool = False
+    recompute_scores: bool = False
+    release: Release = field(default_factory=plain_release)
+    kv_dtype: str | None = None
+    formats: Formats | None = None
+    microscaled: bool = False
+    adapter_rank: int = 0
+    loss: bool = False
+    parallelism: Parallelism = field(default_factory=Parallelism)
+
+    @property
+    def rules(self) -> LayerRules:
+        """How the software lowers layers; as PyTorch where attention is eager."""
+        return NO_RULES if self.attention == "eager" else self.release.rules
+
+    def in_mode(self, mode: Mode) -> Run:
+        """Return the run in another mode, with what its software does there."""
+        return replace(self, mode=mode, release=release_of(self.release.software, mode))
+
+    @property
+    def device_batch(self) -> int:
+        """Sequences or images that one device processes at a time (one microbatch of its replica)."""
+        return max(self.batch // (self.parallelism.data * self.parallelism.microbatches * self.accumulation), 1)
+
+
+def spanned(devices: int, stride: int, run: Run) -> int:
+    """Return the number of nodes over which a group of `devices` spreads, every `stride`-th device of the run."""
+    per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
+    least = min(-(-devices * stride // per_node), devices)
+    return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)

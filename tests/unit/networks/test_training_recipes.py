@@ -1,0 +1,171 @@
+"""Training at scale: adapters, experts, the loss, quantisation, and collectives beside products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.engine.catalogue import load_seed_specs
+from app.networks.data_parallel import with_gradient_exchange
+from app.networks.importers.hf import lower
+from app.networks.narrow_products import with_quantised_operands
+from app.networks.roles import ADAPTER, EXPERTS, learning, of_experts
+from app.networks.run import Parallelism, Run
+from app.networks.training_pass import training
+from app.ops import OP_CODE
+from app.ops.kinds import kinds_of, work_of
+from app.stacks.release import plain_release, release_of
+from app.steps.corrections import slowest_of
+from app.steps.memory import memory
+from app.steps.timing import corrected_launches
+from app.tables.gpus import GpuTable
+from app.tables.workload import BACKWARD, UPDATE, Workload
+from tests.unit.transformers import config
+
+MEGATRON = release_of("megatron", "training")
+RUN = Run(mode="training", batch=4, sequence=1024, dtype="bf16", attention="flash")
+_SCORES = ("attention.scores", "attention.scale", "attention.mask", "attention.softmax")
+LLAMA, MIXTURE = config("llama-3-8b"), config("qwen3-30b-a3b")
+
+
+def flops(w: Workload, phase: int) -> float:
+    return float((work_of(w.ops, kinds_of(w.ops)).flops * w.runs)[w.phase == phase].sum())
+
+
+def test_frozen_weights_have_neither_gradients_nor_states_nor_an_update() -> None:
+    run = replace(RUN, adapter_rank=16)
+    whole, frozen = training(lower(LLAMA, RUN), RUN), training(lower(LLAMA, run), run)
+    adapters = lower(LLAMA, run)
+    held = float(((adapters.parameters * learning(adapters, run)) * adapters.repeats[adapters.block]).sum())
+    # 32 layers: queries and outputs of 4,096 features, keys and values of 1,024.
+    assert held == 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024))
+    assert flops(frozen, BACKWARD) == pytest.approx(0.5 * flops(whole, BACKWARD), rel=0.1)
+    some, all_ = memory(frozen, run), memory(whole, RUN)
+    assert some.gradients == pytest.approx(2 * held)
+    assert some.optimizer == pytest.approx(12 * held)
+    assert some.weights == pytest.approx(all_.weights, rel=0.01)
+    moved = frozen.ops.column("bytes")[frozen.phase == UPDATE] * frozen.runs[frozen.phase == UPDATE]
+    assert moved.sum() == pytest.approx(28 * held)
+
+
+def test_adapters_alone_exchange_gradients() -> None:
+    run = replace(RUN, adapter_rank=16, parallelism=Parallelism(data=4))
+    w = with_gradient_exchange(training(lower(LLAMA, run), run), run)
+    sent = w.ops.kind == OP_CODE["all_reduce"]
+    moved = (w.ops.column("message_bytes") * w.runs)[sent].sum()
+    adapters = np.array([name.startswith(ADAPTER) for name in w.names])
+    assert moved == pytest.approx(2 * (w.parameters * w.repeats[w.block])[adapters & (w.phase == 0)].sum())
+
+
+def test_experts_are_a_product_each_and_exchange_gradients_with_their_copies() -> None:
+    run = replace(RUN, batch=32, parallelism=Parallelism(data=32, expert=8, zero=1))
+    forward = lower(MIXTURE, run)
+    experts = of_experts(forward)
+    names = [name for name, own in zip(forward.names, experts, strict=True) if own]
+    assert names == [f"{EXPERTS}.{part}" for part in ("permute", "up", "up", "activation", "down", "unpermute")]
+    up = forward.names.index(f"{EXPERTS}.up")
+    figures = {name: float(forward.ops.column(name)[up]) for name in ("m", "n", "k", "count")}
+    assert figures == {"m": 1024 * 8 * 8 / 128, "n": 768, "k": 2048, "count": 16}  # 8 ranks' tokens, 128 / 8 experts
+    w = with_gradient_exchange(training(forward, run), run)
+    sent = w.ops.kind == OP_CODE["reduce_scatter"]
+    by_group = {
+        devices: (w.ops.column("message_bytes") * w.runs)[sent & (w.ops.column("devices") == devices)].sum()
+        for devices in (4, 32)
+    }
+    held = 2 * (forward.parameters * forward.repeats[forward.block])
+    assert by_group[4] == pytest.approx(held[experts].sum())
+    assert by_group[32] == pytest.approx(held[~experts].sum())
+    assert memory(w, run).optimizer == pytest.approx(6 * (held[experts].sum() / 4 + held[~experts].sum() / 32))
+
+
+def test_the_loss_reads_and_writes_the_logits_in_fp32() -> None:
+    plain, with_loss = lower(LLAMA, RUN), lower(LLAMA, replace(RUN, loss=True))
+    assert [*plain.names, "loss.copy", "loss.softmax"] == [*with_loss.names]
+    copied = float(with_loss.ops.column("bytes")[-2])
+    assert copied == 4 * 1024 * 128256 * (2 + 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "microscaled", "each"), [("fp8", False, 6), ("fp8", True, 4.0625), ("nvfp4", False, 7.125)]
+)
+def test_training_quantises_both_operands_once(dtype: str, microscaled: bool, each: float) -> None:
+    run = replace(RUN, dtype=dtype, microscaled=microscaled, release=MEGATRON)
+    w = training(lower(LLAMA, run), run)
+    rows = [k for k, name in enumerate(w.names) if name == "mlp.down.quantised" and w.phase[k] != UPDATE]
+    moved = sum(float(w.ops.column("bytes")[k]) for k in rows if w.ops.kind[k] == OP_CODE["memory"])
+    assert moved == pytest.approx(4 * 1024 * (14336 + 4096) * each)
+    assert "attention.qkv" in w.names
+    narrow = (w.ops.kind == OP_CODE["linear"]) & (w.ops.dtype == w.ops.dtype[w.names.index("attention.qkv")])
+    assert (w.ops.column("m")[narrow] <= w.ops.column("n")[narrow]).all()
+    assert not any(name.endswith("quantised") for name in lower(LLAMA, RUN).names)
+    assert with_quantised_operands(lower(LLAMA, RUN).ops) is not None
+
+
+def test_synchronous_training_waits_for_the_slowest_device() -> None:
+    assert slowest_of(1) == 1.0
+    # The expected maximum of 8 standard normal numbers is 1.4236.
+    assert slowest_of(8) == pytest.approx(1.0 + 0.02 * 1.4236, rel=1e-3)
+    assert slowest_of(8) < slowest_of(512) < slowest_of(10752) < 1.08
+    run = replace(RUN, parallelism=Parallelism(data=8))
+    w = with_gradient_exchange(training(lower(LLAMA, run), run), run)
+    times, collective = np.ones((len(w), 2)), w.ops.kind == OP_CODE["all_reduce"]
+    gpus = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id.startswith("h100-sxm5")][:1] * 2)
+    waited, _ = corrected_launches(times, w, run, gpus)
+    assert (waited[collective] == 1.0).all()
+    assert waited[~collective] == pytest.approx(slowest_of(8))
+    assert corrected_launches(times, w, RUN, gpus)[0] is times
+
+
+def test_megatron_sends_larger_buckets_and_gathers_behind_the_next_forward() -> None:
+    run = replace(RUN, batch=8, release=MEGATRON, parallelism=Parallelism(data=4, zero=1))
+    plain, megatron = (
+        with_gradient_exchange(training(lower(LLAMA, each), each), each)
+        for each in (replace(run, release=plain_release()), run)
+    )
+    for w, bucket, gathers in ((plain, 25 * 2**20, 34.0), (megatron, 2 * 40e6, 3.0)):
+        sent, gathered = (w.ops.kind == OP_CODE[op] for op in ("reduce_scatter", "all_gather"))
+        assert (w.ops.column("message_bytes")[sent] == bucket).all()
+        assert w.runs[gathered].sum() == pytest.approx(gathers)  # of 32 layers, the embedding and the head
+    total = [
+        (w.ops.column("message_bytes") * w.runs)[w.ops.kind == OP_CODE["reduce_scatter"]].sum()
+        for w in (plain, megatron)
+    ]
+    assert total[0] == pytest.approx(total[1])
+
+
+def test_selective_recomputation_drops_and_repeats_the_scores() -> None:
+    eager = replace(RUN, attention="eager")
+    again = replace(eager, recompute_scores=True)
+    plain, repeated = (training(lower(LLAMA, run), run) for run in (eager, again))
+    added = [
+        name
+        for name, phase, source, k in zip(
+            repeated.names, repeated.phase, repeated.source, range(len(repeated)), strict=True
+        )
+        if phase == BACKWARD and repeated.ops.kind[k] == repeated.ops.kind[source] and name in _SCORES
+    ]
+    assert set(_SCORES) <= set(added)
+    assert len(repeated) == len(plain) + len(_SCORES)
+    kept, dropped = memory(plain, eager).activations, memory(repeated, again).activations
+    scores = 4 * 32 * 1024 * 1024 * 2  # bytes of a matrix of scores
+    assert kept - dropped == pytest.approx(31 * scores, rel=0.01)  # the softmax's output, but for one layer
+    fused = replace(RUN, recompute_scores=True)
+    assert len(training(lower(LLAMA, fused), fused)) == len(training(lower(LLAMA, RUN), RUN))
+
+
+def test_the_first_flash_attention_takes_longer() -> None:
+    second, first = (lower(LLAMA, replace(RUN, release=release_of(name))) for name in ("pytorch-2.2", "pytorch-2.1"))
+    row = second.names.index("attention")
+    assert first.ops.column("count")[row] == 1.8 * second.ops.column("count")[row]
+
+
+def test_collectives_beside_products_take_the_time_of_a_shard() -> None:
+    split = Parallelism(tensor=4, sequence=True)
+    plain, beside = (
+        lower(LLAMA, replace(RUN, parallelism=replace(split, tensor_overlap=overlap))) for overlap in (False, True)
+    )
+    sent = np.isin(plain.ops.kind, [OP_CODE["all_gather"], OP_CODE["reduce_scatter"]])
+    assert beside.ops.column("count")[sent] == pytest.approx(plain.ops.column("count")[sent] / 4)
+    assert beside.ops.column("count")[~sent] == pytest.approx(plain.ops.column("count")[~sent])
