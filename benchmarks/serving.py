@@ -18,7 +18,7 @@ import msgspec
 
 from app.bootstrap.warm import shipped_snapshot
 from app.engine.snapshot import Snapshot
-from app.services.compare.answers import answer_plan
+from app.services.compare.job_plan import answer_plan
 from app.services.compare.request import read_plan
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on

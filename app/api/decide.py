@@ -27,11 +27,12 @@ from app.api.openapi import json_answer, json_body, ref
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
-from app.services.compare.answers import answer_compare, answer_plan
+from app.services.compare.job_plan import answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.compare.request import read_compare, read_plan
+from app.services.compare.served_compare import answer_compare
 from app.services.gpus import find
-from app.services.quotes.save import SavableRequest, Saved
+from app.services.quotes.reproduce import SavableAnswer, SavableRequest
 from app.store.prices import page
 from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE
@@ -87,7 +88,11 @@ def compare_gpus(
 
 
 def _answered(
-    database: Database, holder: SnapshotHolder, kind: str, request: SavableRequest, answer: Callable[[Snapshot], Saved]
+    database: Database,
+    holder: SnapshotHolder,
+    kind: str,
+    request: SavableRequest,
+    answer: Callable[[Snapshot], SavableAnswer],
 ) -> Response:
     """Return the answer of the current snapshot, which is saved if the request says so."""
     return as_json(

@@ -21,7 +21,7 @@ from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, FieldError, GpucastError, NotFound, Unavailable
 from app.services.graphs.graph_store import Graphs
-from app.services.quotes.save import Answer, SavableRequest, save_answer
+from app.services.quotes.reproduce import Answer, SavableRequest, save_answer
 from app.store.session import Database
 from app.wire.decoding import decode_plain
 from app.wire.json_text import check_json_text

@@ -16,7 +16,7 @@ from app.api.bodies import received
 from app.api.deps import GraphsDep, Limit
 from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
-from app.services.graphs.graph_bodies import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
+from app.services.graphs.graph_store import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow
 from app.wire.graph_form import GRAPH_EXAMPLE, graph_json
 

@@ -17,7 +17,7 @@ from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
 from app.services.gpus import find
-from app.services.measurements.ingest import UploadReport, confirm, ingest
+from app.services.measurements.store_uploads import UploadReport, confirm, ingest
 from app.services.measurements.stored import page, remove
 from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow

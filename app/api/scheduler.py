@@ -11,9 +11,9 @@ from app.config import Settings
 from app.engine.snapshot import Snapshot
 from app.services.compare.compare import compare
 from app.services.graphs.graph_store import Graphs
-from app.services.scheduling.comparison import Compare
 from app.services.scheduling.extender import (
     EXTENDER_EXAMPLE,
+    Compare,
     filter_pod_nodes,
     read_extender_args,
     score_nodes,

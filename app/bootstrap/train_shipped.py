@@ -34,8 +34,7 @@ from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput, GpucastError
 from app.formats.base import PartsImporter
 from app.predictors import OPERATOR_PREDICTORS
-from app.services.learning.retrain import queue_retrain
-from app.services.learning.training_data import load_training_data, set_hash
+from app.services.learning.retrain import load_training_data, queue_retrain, set_hash
 from app.services.measurements.importing import find_importer, import_parts
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions

@@ -25,7 +25,7 @@ from app.wire.job_plan_form import PlanRequest
 if TYPE_CHECKING:
     from app.engine.snapshot import Snapshot
     from app.services.graphs.graph_store import Graphs
-    from app.services.scheduling.comparison import Job, JobTime
+    from app.services.scheduling.extender import Job, JobTime
     from app.services.scheduling.kueue import Manifest, Ranked
 
 _JOB = {"deadline_s": "deadline"}
@@ -172,7 +172,7 @@ def dra(
     ] = "ResourceClaimTemplate",
 ) -> None:
     """Print a ResourceClaimTemplate for NVIDIA's DRA driver that selects the GPUs on which a job meets its deadline."""
-    from app.services.scheduling.dra import manifest, product_names, selector
+    from app.services.scheduling.kueue import manifest, product_names, selector
 
     job, request, settings = _job(goals), network.request(file), Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
@@ -197,7 +197,7 @@ def dra(
 
 def _job(goals: Fields) -> Job:
     """Return the job of a command's options. Raises BadInput for numbers out of range."""
-    from app.services.scheduling.comparison import Job
+    from app.services.scheduling.extender import Job
 
     for field, option, most in _LIMITS:
         value = goals.get(field)
@@ -218,7 +218,7 @@ def _times_on(
     from functools import partial
 
     from app.services.compare.compare import compare
-    from app.services.scheduling.comparison import JobTime, compare_each
+    from app.services.scheduling.extender import JobTime, compare_each
 
     run = partial(compare, max_rows=settings.max_batch_rows, graphs=graphs)
     rows, reasons = compare_each(snapshot, run, request, gpus)

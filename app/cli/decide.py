@@ -63,8 +63,8 @@ OPTIONS_OF_FIELDS["deadline_s"] = "--deadline SECONDS, --budget USD or --through
 def compare(ranking: Ranking, workload: WorkloadOptions) -> None:
     """Rank GPUs (default: all) by the time, throughput, cost or energy of a workload."""
     from app.dashboard.charts.answers import ranking_chart, served_ranking_chart
-    from app.services.compare.answers import answer_compare
     from app.services.compare.request import read_compare
+    from app.services.compare.served_compare import answer_compare
     from app.wire.compare_form import ServingCompareResponse
 
     answer, title = _answered(workload, ranking, read_compare, answer_compare)
@@ -79,7 +79,7 @@ def compare(ranking: Ranking, workload: WorkloadOptions) -> None:
 def plan(goals: Goals, workload: WorkloadOptions) -> None:
     """Find the cheapest GPUs (default: of all) that meet a deadline, a budget, a throughput, or limits of serving."""
     from app.dashboard.charts.answers import plan_chart, served_plan_chart
-    from app.services.compare.answers import answer_plan
+    from app.services.compare.job_plan import answer_plan
     from app.services.compare.request import read_plan
     from app.wire.job_plan_form import ServingPlanResponse
 

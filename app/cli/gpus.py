@@ -122,15 +122,21 @@ def import_prices(
     """Import prices, all rows or none; stored prices are kept. An instance's price is divided by its devices."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
-    from app.services.compare.gpuhunt_catalogue import published_catalogue
-    from app.services.compare.opencost_prices import opencost_offers, read_assets
-    from app.services.compare.price_catalogues import Asked, format_of, read_instances, read_offers
+    from app.services.compare.price_catalogues import (
+        Terms,
+        format_of,
+        opencost_offers,
+        published_catalogue,
+        read_assets,
+        read_instances,
+        read_offers,
+    )
     from app.services.compare.price_rows import add_prices
 
     if (file is None) != gpuhunt:
         raise BadInput("Give a FILE, or --gpuhunt to fetch its catalogue" + (", not both." if gpuhunt else "."))
     body, media = (published_catalogue() if file is None else read_file(file)), "text/csv"
-    source = Asked(
+    source = Terms(
         provider or ("" if file is None else file.absolute().parent.name), (day or datetime.now(UTC)).date(), spot
     )
     known = {} if instances is None else read_instances(read_file(instances))

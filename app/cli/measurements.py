@@ -77,7 +77,7 @@ def confirm(
     """Take the doubtful measurements that match all given options for right: they are used from now on."""
     from app.bootstrap.runtime import open_runtime
     from app.engine.catalogue import load_catalog
-    from app.services.measurements.ingest import confirm as take
+    from app.services.measurements.store_uploads import confirm as take
     from app.store.measurement_filters import Filters
 
     with open_runtime(Settings.from_env()) as runtime:

@@ -107,7 +107,7 @@ def _chart(card: Sequence[Mapping[str, Any]], predictor: str) -> Drawing:
 def _print_accuracy(card: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     import json
 
-    from app.services.learning.card_families import by_family
+    from app.services.learning.manage_versions import by_family
 
     families = by_family(card)
     if as_json:

@@ -115,8 +115,7 @@ def _stored(file: Path, body: bytes, dims: Mapping[str, Any]) -> str:
     import json
 
     from app.runtime.service_file import answer_of_service
-    from app.services.graphs.graph_bodies import read_dims, read_graph
-    from app.services.graphs.graph_store import Graphs, missing_dims
+    from app.services.graphs.graph_store import Graphs, missing_dims, read_dims, read_graph
 
     texts = [f"{name}={size}" for name, size in dims.items()]
     sizes = read_dims(texts)

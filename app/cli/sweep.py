@@ -11,7 +11,7 @@ import typer
 from app.cli.options import with_options
 from app.cli.workload_options import Answer, EachGpu
 from app.config import Settings
-from app.services.sweep.chunk_rows import CHUNK_ROWS
+from app.services.sweep import CHUNK_ROWS
 
 
 @with_options

@@ -34,7 +34,7 @@ def command(
     import msgspec
 
     from app.networks.importers.aten import graph
-    from app.services.graphs.graph_bodies import read_graph
+    from app.services.graphs.graph_store import read_graph
 
     module, _, function = factory.partition(":")
     if not function:

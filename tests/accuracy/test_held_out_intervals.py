@@ -6,7 +6,7 @@ import pytest
 
 from app.config import SHIPPED_MODELS
 from app.engine.shipped import shipped_versions
-from app.services.learning.card_families import by_family
+from app.services.learning.manage_versions import by_family
 
 # Goals of the share of rows within, percent, and by how much of them a family may be off.
 GOALS = {"gpu_held_out": (72.0, 88.0), "configuration_held_out": (74.0, 86.0)}

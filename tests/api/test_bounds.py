@@ -24,7 +24,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.services.measurements.ingest import UploadReport, ingest
+from app.services.measurements.store_uploads import UploadReport, ingest
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from app.wire.upload import Upload
 from tests.busy_machine import least, until

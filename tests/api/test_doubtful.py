@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from app.config import Settings
 from app.main import create_app
-from app.services.learning.training_data import measured_gpus
+from app.services.learning.retrain import measured_gpus
 from app.services.measurements import doubts
 from app.store import keys
 from app.store.keys import Role

@@ -18,8 +18,7 @@ from app.api.bodies import received
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.networks.run import Run
-from app.services.graphs.graph_bodies import MEDIA_JSON, read_graph
-from app.services.graphs.graph_store import Graphs
+from app.services.graphs.graph_store import MEDIA_JSON, Graphs, read_graph
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
 from app.wire.graph_form import GRAPH_EXAMPLE

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.services.quotes.differences import differences
+from app.services.quotes.reproduce import differences
 from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE
 from app.wire.graph_form import GRAPH_EXAMPLE

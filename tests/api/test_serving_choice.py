@@ -48,7 +48,7 @@ def test_simulations_of_a_search_are_limited(
 
 
 def test_a_plan_of_too_many_engines_names_what_to_narrow(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.services.compare.served_splits.MOST_ENGINES", 23)
+    monkeypatch.setattr("app.services.compare.served_options.MOST_ENGINES", 23)
     body = {
         "gpus": GPUS,
         "workload": RATE,

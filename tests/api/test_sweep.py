@@ -23,8 +23,8 @@ from app.config import Settings
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.networks import builtin
+from app.services.sweep.chunks import FIGURES, SweepTarget, predict_models
 from app.services.sweep.model_groups import Table
-from app.services.sweep.models import FIGURES, SweepTarget, predict_models
 from app.services.sweep.sweep_rows import open_rows
 from tests.forked import run_command
 

@@ -18,7 +18,7 @@ from app.engine.snapshot import Snapshot
 from app.formats.serving.files import read_files
 from app.formats.serving.rows import DeploymentOptions, to_row
 from app.services.dispatch import predict_workload
-from app.services.sweep.models import SweepTarget, predict_models
+from app.services.sweep.chunks import SweepTarget, predict_models
 from app.stacks import registry, release
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -8,7 +8,7 @@ from typing import Any
 from app.dashboard.charts.drawing import Drawing
 from app.dashboard.charts.figures import Bar, interval_chart, line_chart
 from app.services.compare.compare import figure_of
-from app.services.compare.served_curves import Curves
+from app.services.compare.served_compare import Curves
 from app.services.models.scaling import Point
 from app.wire.compare_form import Compared, ComparedServing, CompareResponse, ServingCompareResponse
 from app.wire.job_plan_form import Choice, PlanResponse, ServedChoice, ServingPlanResponse

@@ -15,7 +15,7 @@ from app.dashboard.ranking import items_of
 from app.engine.snapshot import Snapshot
 from app.errors import GpucastError
 from app.services.compare.request import to_single_request
-from app.services.compare.served_curves import Curves, Limits, LoadPoint
+from app.services.compare.served_compare import Curves, LoadLimits, LoadPoint
 from app.services.models.scaling import Point, scaling_curves
 from app.wire.compare_form import Compared, CompareRequest
 from app.wire.network_form import ModelRequest
@@ -115,7 +115,9 @@ class _Drawn(NamedTuple):
     ring: tuple[float, float] | None
 
 
-def speed_chart(curves: Sequence[Curves], limits: Limits, names: Callable[[Curves], str], best: str) -> Chart | None:
+def speed_chart(
+    curves: Sequence[Curves], limits: LoadLimits, names: Callable[[Curves], str], best: str
+) -> Chart | None:
     """Return tokens a second per GPU against those per user, over requests in flight; None without points.
 
     `best` is the GPU type whose ring says its cost.
@@ -141,7 +143,7 @@ def speed_chart(curves: Sequence[Curves], limits: Limits, names: Callable[[Curve
 
 
 def first_token_chart(
-    curves: Sequence[Curves], limits: Limits, names: Callable[[Curves], str], best: str
+    curves: Sequence[Curves], limits: LoadLimits, names: Callable[[Curves], str], best: str
 ) -> Chart | None:
     """Return the time to first token at the limits' percentile against the rate; None without points."""
     drawn = [
@@ -215,7 +217,7 @@ def _speed_dot(point: LoadPoint) -> Dot:
     )
 
 
-def _rate_dot(point: LoadPoint, limits: Limits) -> Dot:
+def _rate_dot(point: LoadPoint, limits: LoadLimits) -> Dot:
     ends, at = point.ttft_at_interval_ms, point.ttft_at_ms
     text = f"{short(point.load)} requests/s: TTFT p{limits.percentile} {time(at)}"
     return Dot(point.load, at, (point.load, point.load), (ends.low, ends.high), text)

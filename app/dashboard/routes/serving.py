@@ -23,8 +23,7 @@ from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.services.compare.request import read_compare, resolve_candidates, to_predict_request
-from app.services.compare.served_compare import compare_served
-from app.services.compare.served_curves import PERCENTILES, Curves, Limits, served_curves
+from app.services.compare.served_compare import PERCENTILES, Curves, LoadLimits, compare_served, served_curves
 from app.wire.compare_form import MOST_DEVICES, ComparedServing, ServingCompareResponse
 from app.wire.serving_form import ServingRequest
 
@@ -81,13 +80,13 @@ def serving_body(address: Address) -> dict[str, Any]:
     return body
 
 
-def limits_of(address: Address) -> Limits:
+def limits_of(address: Address) -> LoadLimits:
     """Return the limits of an address. Raises BadInput that names the control."""
     times = {name: _limit(address, name) for name in ("ttft_ms", "tpot_ms")}
     percentile = address.common.get("percentile", "90")
     if percentile not in map(str, PERCENTILES):
         raise _refused(("percentile",), f"must be one of {', '.join(map(str, PERCENTILES))}, got {percentile[:40]!r}")
-    return Limits(times["ttft_ms"], times["tpot_ms"], int(percentile))
+    return LoadLimits(times["ttft_ms"], times["tpot_ms"], int(percentile))
 
 
 def _limit(address: Address, name: str) -> float | None:
@@ -103,7 +102,7 @@ def _refused(loc: tuple[str, ...], message: str) -> BadInput:
     return BadInput(f"{loc[-1]}: {message}", errors=[FieldError(loc, message)])
 
 
-def serving_view(snapshot: Snapshot, body: bytes, limits: Limits, *, max_rows: int) -> ServingView:
+def serving_view(snapshot: Snapshot, body: bytes, limits: LoadLimits, *, max_rows: int) -> ServingView:
     """Return the figures of the page. Raises NotFound, BadInput, TooLarge or NotTrained."""
     request = read_compare(body)
     served = to_predict_request(request)
@@ -127,7 +126,7 @@ def cheapest(curves: Sequence[Curves]) -> Curves | None:
     return max(able, key=lambda one: one.best.tokens_per_s_per_gpu, default=None)  # type: ignore[union-attr]
 
 
-def missed(row: ComparedServing, limits: Limits) -> list[str]:
+def missed(row: ComparedServing, limits: LoadLimits) -> list[str]:
     """Return which limits the load misses on a GPU type, in words."""
     served = row.serving
     pairs = (("TTFT", served.ttft_ms, limits.ttft_ms), ("TPOT", served.tpot_ms, limits.tpot_ms))

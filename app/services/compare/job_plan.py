@@ -1,34 +1,47 @@
 """Plan a job (POST /plan): the cheapest GPU type and count that meet a deadline, budget or throughput.
 
 Every goal is a limit on the step time, so the probability of meeting all of them is that of the lowest limit. The
-prediction error is the same in every step, so a job has the same relative uncertainty as one step.
+prediction error is the same in every step, so a job has the same relative uncertainty as one step. Sensitivities are
+predictions for the best GPU with a field of its data sheet changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from math import ceil, inf
+from typing import Any
 
 import numpy as np
-from msgspec import convert, structs
+from msgspec import UNSET, convert, structs
 
 from app.bands.band import Band
 from app.bands.log_normal import probability_less, probability_within, quantile
+from app.engine.engine import untrained
 from app.engine.power import power_notes
+from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.services.compare.compare import Comparison
-from app.services.compare.request import to_single_request
-from app.services.compare.sensitivity import sensitivities
-from app.services.compare.served_plan import SERVED_GOALS, refuse_given
-from app.services.compare.splits import device_count
+from app.services.compare.compare import Comparison, device_count
+from app.services.compare.request import to_predict_request, to_single_request
+from app.services.compare.served_plan import SERVED_GOALS, plan_served, refuse_given
 from app.services.graphs.graph_store import Graphs
+from app.tables.complete import revise, spec_to_dict
+from app.tables.gpus import GpuSpec
 from app.wire.compare_form import Compared, CompareRequest
 from app.wire.graph_form import NetworkWorkload
-from app.wire.job_plan_form import Choice, Faster, IntervalS, PlanRequest, PlanResponse
-from app.wire.prediction_form import Interval
+from app.wire.job_plan_form import (
+    Choice,
+    Faster,
+    IntervalS,
+    PlanRequest,
+    PlanResponse,
+    Sensitivity,
+    ServingPlanResponse,
+)
+from app.wire.prediction_form import Interval, Prediction
+from app.wire.serving_form import ServingRequest
 
 _HOUR_S = 3600.0
 # Number of choices that are compared pairwise.
@@ -36,6 +49,23 @@ _COMPARED = 8
 _SHARED = ("workload", "gpus", "max_devices", "prices", "currency", "powers_w", "predictor", "coverage")
 _UNPRICED = "no price is known, so the budget cannot be checked: send one in prices, or import a price table"
 _TRAINING = "training steps run one after another: more devices help by splitting a step, not by copies"
+
+
+def answer_plan(
+    snapshot: Snapshot,
+    request: PlanRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None = None,
+    today: date | None = None,
+) -> PlanResponse | ServingPlanResponse:
+    """Return the ranked choices. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    if request.workload.get("kind") == "serving":
+        comparison = to_compare_request(request)
+        predict_request = to_predict_request(comparison)
+        assert isinstance(predict_request, ServingRequest)
+        return plan_served(snapshot, request, comparison, predict_request, today=today or today_utc())
+    return choose_gpus(snapshot, request, max_rows=max_rows, graphs=graphs, today=today)
 
 
 def choose_gpus(
@@ -48,13 +78,15 @@ def choose_gpus(
 ) -> PlanResponse:
     """Return the ranked choices. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
     compare_request = to_compare_request(request)
-    asked = to_single_request(compare_request)
+    predict_request = to_single_request(compare_request)
     if request.deadline_s is request.budget_usd is request.throughput_per_s is None:
         message = "send deadline_s, budget_usd or throughput_per_s, a goal of the job"
         raise BadInput(f"{message}.", errors=[FieldError(("deadline_s",), message)])
     refuse_given(request, ("dtypes", "kv_dtypes"), "is of served models: set dtype of the workload")
     refuse_given(request, SERVED_GOALS, "is a limit of served models: send a workload of kind serving")
-    comparison = Comparison.of(snapshot, compare_request, asked, max_rows=max_rows, graphs=graphs, today=today)
+    comparison = Comparison.of(
+        snapshot, compare_request, predict_request, max_rows=max_rows, graphs=graphs, today=today
+    )
     _check_devices(request, comparison.predict_request.workload)
     answer = comparison.predict(comparison.predict_request)
     first = {prediction.gpu: comparison.row(prediction) for prediction in answer.predictions}
@@ -221,3 +253,62 @@ def _pairwise(choices: list[Choice]) -> list[Faster]:
         Faster(a.gpu, {b.gpu: float(likely[i, j]) for j, b in enumerate(choices) if j != i})
         for i, a in enumerate(choices)
     ]
+
+
+FACTOR = 1.1
+# Fields of a GPU, and measured rates that scale with each.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "memory_bandwidth_bytes_per_s": ("triad_bandwidth_bytes_per_s", "sustained_bandwidth_bytes_per_s"),
+    "boost_clock_hz": ("base_clock_hz", "sustained_compute_flops"),
+    "memory_bytes": (),
+    "l2_bytes": (),
+    "board_power_w": (),
+    "link_bandwidth_bytes_per_s": (),
+}
+
+
+def sensitivities(comparison: Comparison, choice: Choice) -> list[Sensitivity]:
+    """Return a step on the choice's GPU with more of each figure in its specification, with the same split."""
+    spec = comparison.candidates[choice.gpu].spec
+    fields = [name for name in FIELDS if getattr(spec, name) is not None]
+    # The unchanged GPU gets another name too: measurements of the actual GPU do not apply to a changed one.
+    specs = [
+        _modified_spec(spec, "as-is", {}),
+        *(_modified_spec(spec, name, dict(_scaled_fields(spec, name))) for name in fields),
+    ]
+    request = comparison.predict_request
+    workload: Any = request.workload
+    if isinstance(workload, NetworkWorkload) and choice.parallelism is not None:
+        parallelism = structs.replace(workload.parallelism, **structs.asdict(choice.parallelism))
+        workload = structs.replace(workload, parallelism=parallelism)
+    physics = replace(comparison, snapshot=_physics_only(comparison.snapshot))
+    predictions = physics.predict(structs.replace(request, workload=workload, gpus=specs)).predictions
+    return [
+        _sensitivity(choice, name, predictions[0], prediction)
+        for name, prediction in zip(fields, predictions[1:], strict=True)
+    ]
+
+
+def _physics_only(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with untrained predictors, where they can answer untrained."""
+    engine = snapshot.engine
+    return Snapshot.of(replace(engine, served={**engine.served, **untrained()}))
+
+
+def _scaled_fields(spec: GpuSpec, name: str) -> Iterator[tuple[str, float]]:
+    for field in (name, *FIELDS[name]):
+        figure = getattr(spec, field)
+        if figure is not None:
+            yield field, figure * FACTOR
+
+
+def _modified_spec(spec: GpuSpec, suffix: str, changes: dict[str, float]) -> dict[str, Any]:
+    """Return the GPU with changes, as an inline specification."""
+    changed = spec_to_dict(revise(spec, changes))
+    return changed | {"id": f"{spec.id}-{suffix}".replace("_", "-"), "name": f"{spec.name}, {suffix}", "aliases": []}
+
+
+def _sensitivity(choice: Choice, field: str, before: Prediction, after: Prediction) -> Sensitivity:
+    ratio = after.latency_ms / before.latency_ms if before.latency_ms > 0 else 1.0
+    batch = None if after.largest_batch is UNSET else after.largest_batch
+    return Sensitivity(choice.gpu, field, FACTOR, choice.step_ms * ratio, ratio - 1.0, after.memory.fits, batch)

@@ -1,23 +1,39 @@
-"""Compare GPUs on a served model (POST /compare, kind serving)."""
+"""Compare GPUs on a served model (POST /compare, kind serving), and its curves over the load.
+
+Every point of a curve is the answer of POST /predict to the same workload under another load.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from app.engine.power import power_notes
+from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
-from app.services.compare.pareto import pareto
-from app.services.compare.request import Candidate, resolve_candidates
+from app.services.compare.compare import compare
+from app.services.compare.figures import pareto
+from app.services.compare.request import Candidate, resolve_candidates, to_predict_request
 from app.services.compare.served_options import cost_of, deployments, split_of
+from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment
-from app.services.serving.predict_serving import predict_serving
+from app.services.serving.predict_serving import Steps, predict_loads, predict_serving
 from app.warning_codes import CodedWarning, texts, warning
-from app.wire.compare_form import ComparedServing, CompareRequest, RankBy, ServingCompareResponse
-from app.wire.serving_form import ServingPrediction, ServingRequest
+from app.wire.compare_form import (
+    ComparedServing,
+    CompareRequest,
+    CompareResponse,
+    RankBy,
+    ServedSplit,
+    ServingCompareResponse,
+)
+from app.wire.kernel_workload import GpuRef
+from app.wire.prediction_form import Interval
+from app.wire.serving_form import ServedTime, ServingLoad, ServingParallelism, ServingPrediction, ServingRequest
 
 _UNRANKED: Mapping[RankBy, CodedWarning] = {
     "cost": warning(
@@ -31,24 +47,42 @@ _UNRANKED: Mapping[RankBy, CodedWarning] = {
 }
 
 
+def answer_compare(
+    snapshot: Snapshot,
+    request: CompareRequest,
+    *,
+    max_rows: int,
+    graphs: Graphs | None = None,
+    today: date | None = None,
+) -> CompareResponse | ServingCompareResponse:
+    """Return the ranked GPUs. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    if request.workload.get("kind") == "serving":
+        predict_request = to_predict_request(request)
+        assert isinstance(predict_request, ServingRequest)
+        return compare_served(snapshot, request, predict_request, max_rows=max_rows, today=today or today_utc())
+    return compare(snapshot, request, max_rows=max_rows, graphs=graphs, today=today)
+
+
 def compare_served(
-    snapshot: Snapshot, request: CompareRequest, asked: ServingRequest, *, max_rows: int, today: date
+    snapshot: Snapshot, request: CompareRequest, predict_request: ServingRequest, *, max_rows: int, today: date
 ) -> ServingCompareResponse:
     """Return the ranked GPU types; those that the load saturates, or the model does not fit, get other splits."""
-    candidates = {one.spec.id: one for one in resolve_candidates(snapshot, request, asked, today)}
-    answer = predict_serving(snapshot, asked, max_rows=max_rows)
-    given = resolve_deployment(asked.workload)
+    candidates = {
+        candidate.spec.id: candidate for candidate in resolve_candidates(snapshot, request, predict_request, today)
+    }
+    answer = predict_serving(snapshot, predict_request, max_rows=max_rows)
+    given = resolve_deployment(predict_request.workload)
     rows = {row.gpu: row for row in _rows(snapshot, candidates, given, answer.predictions)}
     wider = [gpu for gpu, row in rows.items() if request.search_parallelism or row.serving.saturated]
-    for deployment in deployments(asked.workload, int(request.max_devices)) if wider else ():
+    for deployment in deployments(predict_request.workload, int(request.max_devices)) if wider else ():
         if deployment.devices < given.devices and not request.search_parallelism:
             continue  # bears no more than the given split
         refs = [candidates[gpu].ref for gpu in wider if request.search_parallelism or rows[gpu].serving.saturated]
         if not refs:
             break
-        tried = structs.replace(asked, gpu=None, gpus=refs, workload=deployment.workload)
-        found = predict_serving(snapshot, tried, max_rows=max_rows).predictions
-        for row in _rows(snapshot, candidates, deployment, found):
+        tried = structs.replace(predict_request, gpu=None, gpus=refs, workload=deployment.workload)
+        predictions = predict_serving(snapshot, tried, max_rows=max_rows).predictions
+        for row in _rows(snapshot, candidates, deployment, predictions):
             rows[row.gpu] = min(rows[row.gpu], row, key=lambda option: _order(option, request.rank_by))
     ranked = _ranked([*rows.values()], request.rank_by)
     return ServingCompareResponse(
@@ -60,31 +94,31 @@ def _rows(
     snapshot: Snapshot,
     candidates: Mapping[str, Candidate],
     deployment: Deployment,
-    found: Sequence[ServingPrediction],
+    predictions: Sequence[ServingPrediction],
 ) -> Iterator[ComparedServing]:
-    for one in found:
-        served = one.serving
-        cost = cost_of(snapshot, candidates[one.gpu], deployment, served)
+    for prediction in predictions:
+        served = prediction.serving
+        cost = cost_of(snapshot, candidates[prediction.gpu], deployment, served)
         yield ComparedServing(
             rank=0,
-            gpu=one.gpu,
-            devices=one.devices,
+            gpu=prediction.gpu,
+            devices=prediction.devices,
             parallelism=split_of(deployment),
-            latency_ms=one.latency_ms,
-            interval_ms=one.interval_ms,
+            latency_ms=prediction.latency_ms,
+            interval_ms=prediction.interval_ms,
             tokens_per_s=served.output_tokens_per_s,
             tokens_per_s_per_gpu=served.output_tokens_per_s_per_gpu,
             tokens_per_s_per_user=None if served.tpot_ms is None else 1e3 / served.tpot_ms.mean,
             cost=cost,
             cost_per_million_tokens=cost.cost_per_million_tokens,
-            memory=one.memory,
-            bound=one.bound,
-            support=one.support,
-            predictor=one.predictor,
+            memory=prediction.memory,
+            bound=prediction.bound,
+            support=prediction.support,
+            predictor=prediction.predictor,
             serving=served,
             pareto=False,
-            warnings=one.warnings,
-            warning_codes=one.warning_codes,
+            warnings=prediction.warnings,
+            warning_codes=prediction.warning_codes,
         )
 
 
@@ -126,3 +160,135 @@ def _ranked(rows: Sequence[ComparedServing], rank_by: RankBy) -> list[ComparedSe
         )
         for k, row in enumerate(ordered)
     ]
+
+
+PERCENTILES = (50, 90, 99)
+# Rates of the curve as shares of the highest one, and bisections between two of them for the limits.
+_SHARES = (0.05, 0.2, 0.4, 0.55, 0.7, 0.8, 0.88, 0.95)
+_BISECTIONS = 4
+# Requests in flight of one engine at most.
+_MOST_IN_FLIGHT = 1024
+
+
+class LoadLimits(NamedTuple):
+    """Most milliseconds of the times at the percentile, one of PERCENTILES; None: no limit."""
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    percentile: int = 90
+
+    def at(self, time: ServedTime) -> float:
+        """Return a time at the percentile, or its mean where percentiles are unknown."""
+        percentile: float | None = getattr(time, f"p{self.percentile}")
+        return time.mean if percentile is None else percentile
+
+    def kept(self, ttft: ServedTime, tpot: ServedTime | None) -> bool:
+        """Return whether both limits are kept."""
+        pairs = ((ttft, self.ttft_ms), (tpot, self.tpot_ms))
+        return all(time is None or most is None or self.at(time) <= most for time, most in pairs)
+
+
+class LoadPoint(Struct, frozen=True):
+    """A load (requests in flight, or requests a second) and what users and the operator see; milliseconds, USD.
+
+    Intervals of a rate's throughput are null: it is the rate's. `ttft_at_ms` is the time to first token at the limits'
+    percentile, with the interval of the mean scaled to it.
+    """
+
+    load: float
+    tokens_per_s_per_gpu: float
+    tokens_per_s_per_gpu_interval: Interval | None
+    tokens_per_s_per_user: float | None
+    tokens_per_s_per_user_interval: Interval | None
+    ttft_ms: ServedTime
+    tpot_ms: ServedTime | None
+    ttft_at_ms: float
+    ttft_at_interval_ms: Interval
+    cost_per_million_tokens: float | None
+    within_limits: bool
+
+
+class Curves(Struct, frozen=True):
+    """The curves of one GPU type; `best` is the highest rate that keeps the limits."""
+
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    highest_rate_per_s: float
+    by_concurrency: list[LoadPoint]
+    by_rate: list[LoadPoint]
+    best: LoadPoint | None
+
+
+def served_curves(
+    snapshot: Snapshot,
+    predict_request: ServingRequest,
+    gpu: GpuRef,
+    row: ComparedServing,
+    limits: LoadLimits,
+    *,
+    max_rows: int,
+) -> Curves:
+    """Return the curves of a row of a comparison, with the split that it has; without points if it does not fit."""
+    split = {name: float(value) for name, value in structs.asdict(row.parallelism).items()}
+    split |= {"network_bytes_per_s": predict_request.workload.parallelism.network_bytes_per_s}
+    workload = structs.replace(predict_request.workload, parallelism=ServingParallelism(**split))
+    request = structs.replace(predict_request, gpu=gpu, gpus=None, workload=workload)
+    hourly, highest = row.cost.usd_per_hour, row.serving.highest_rate_per_s
+    steps: Steps = {}
+
+    def points(loads: Iterable[ServingLoad]) -> list[LoadPoint]:
+        answers = predict_loads(snapshot, request, [*loads], max_rows=max_rows, steps=steps)
+        return [_point(load, one, hourly, limits) for load, one in zip(loads, answers, strict=True) if one.latency_ms]
+
+    if not row.memory.fits or highest <= 0.0:
+        return Curves(row.gpu, row.devices, row.parallelism, highest, [], [], None)
+    in_flight = _in_flight(row, predict_request.workload.load.concurrency)
+    by_concurrency = points([ServingLoad(concurrency=count) for count in in_flight])
+    by_rate = points([ServingLoad(rate_per_s=share * highest) for share in _SHARES])
+    kept = max((point.load for point in by_rate if point.within_limits), default=0.0)
+    beyond = min((point.load for point in by_rate if point.load > kept), default=kept)
+    for _ in range(_BISECTIONS if kept < beyond else 0):
+        middle = 0.5 * (kept + beyond)
+        tried = points([ServingLoad(rate_per_s=middle)])
+        by_rate += tried
+        kept, beyond = (middle, beyond) if tried and tried[0].within_limits else (kept, middle)
+    by_rate.sort(key=lambda point: point.load)
+    best = next((point for point in reversed(by_rate) if point.within_limits), None)
+    return Curves(row.gpu, row.devices, row.parallelism, highest, by_concurrency, by_rate, best)
+
+
+def _in_flight(row: ComparedServing, requested: float | None) -> Sequence[float]:
+    """Return requests in flight, doubling from one per engine up to what the engines run at once, and `requested`."""
+    engines = row.parallelism.replicas
+    most = min(row.serving.sequences.limit, _MOST_IN_FLIGHT * engines)
+    counts = {float(engines * 2**k) for k in range(max(most // engines, 1).bit_length())}
+    if requested is not None and requested <= most:
+        counts.add(requested)
+    return sorted(counts)
+
+
+def _point(load: ServingLoad, answer: ServingPrediction, hourly: float | None, limits: LoadLimits) -> LoadPoint:
+    served = answer.serving
+    ttft, tpot, e2e = served.ttft_ms, served.tpot_ms, served.e2e_ms
+    tokens, each = served.output_tokens_per_s, served.output_tokens_per_s_per_gpu
+    assert ttft is not None and e2e is not None and tokens is not None and each is not None
+    at = limits.at(ttft)
+    return LoadPoint(
+        load=load.concurrency or load.rate_per_s or 0.0,
+        tokens_per_s_per_gpu=each,
+        tokens_per_s_per_gpu_interval=None if load.concurrency is None else _inverse(each * e2e.mean, e2e.interval),
+        tokens_per_s_per_user=None if tpot is None else 1e3 / tpot.mean,
+        tokens_per_s_per_user_interval=None if tpot is None else _inverse(1e3, tpot.interval),
+        ttft_ms=ttft,
+        tpot_ms=tpot,
+        ttft_at_ms=at,
+        ttft_at_interval_ms=ttft.interval.scaled(at / ttft.mean),
+        cost_per_million_tokens=None if hourly is None else hourly / 3600.0 / tokens * 1e6,
+        within_limits=limits.kept(ttft, tpot),
+    )
+
+
+def _inverse(amount: float, time: Interval) -> Interval:
+    """Return the interval of an amount over a time."""
+    return Interval(amount / time.high, amount / time.low, time.coverage)

@@ -19,11 +19,19 @@ from app.bands.log_normal import probability_within
 from app.engine.power import power_notes
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.services.compare.pareto import pareto
+from app.services.compare.figures import pareto
 from app.services.compare.request import resolve_candidates
-from app.services.compare.served_options import cost_of, in_formats, split_of, with_engines
-from app.services.compare.served_search import Limits, Option, with_best_budget, with_capped_batch
-from app.services.compare.served_splits import Splits
+from app.services.compare.served_options import (
+    Limits,
+    Option,
+    Splits,
+    cost_of,
+    in_formats,
+    split_of,
+    with_best_budget,
+    with_capped_batch,
+    with_engines,
+)
 from app.services.serving.engines import shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures
 from app.services.serving.predict_serving import Steps, predict_served
@@ -41,10 +49,10 @@ _FINALISTS, _TRIES, _MORE = 2, 6, 1.25
 
 
 def plan_served(
-    snapshot: Snapshot, request: PlanRequest, compare: CompareRequest, asked: ServingRequest, *, today: date
+    snapshot: Snapshot, request: PlanRequest, compare: CompareRequest, predict_request: ServingRequest, *, today: date
 ) -> ServingPlanResponse:
     """Return the ranked choices, one per GPU type, and the Pareto set over all splits."""
-    rate = asked.workload.load.rate_per_s
+    rate = predict_request.workload.load.rate_per_s
     if rate is None:
         loc = ("workload", "load", "rate_per_s")
         message = "required field is missing: a served model is planned for a rate of requests"
@@ -52,13 +60,12 @@ def plan_served(
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)
-    candidates = resolve_candidates(snapshot, compare, asked, today)
-    splits = Splits(snapshot, asked, candidates, limits)
-    splits.add(in_formats(asked.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
-    ready = _Asked(snapshot, request, asked, limits)
-    found = [_choice(ready, splits, gpu, options) for gpu, options in splits.by_gpu().items()]
-    found.sort(key=_order)
-    choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(found)]
+    candidates = resolve_candidates(snapshot, compare, predict_request, today)
+    splits = Splits(snapshot, predict_request, candidates, limits)
+    splits.add(in_formats(predict_request.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
+    plan = _Plan(snapshot, request, predict_request, limits)
+    choices = [_choice(plan, splits, gpu, options) for gpu, options in splits.by_gpu().items()]
+    choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(sorted(choices, key=_order))]
     return ServingPlanResponse(
         rate_per_s=rate,
         percentile=request.percentile,
@@ -77,7 +84,7 @@ def refuse_given(request: PlanRequest, fields: Sequence[str], why: str) -> None:
         raise BadInput(f"{errors[0].loc[0]}: {why}", errors=errors)
 
 
-class _Asked(NamedTuple):
+class _Plan(NamedTuple):
     """A plan's request, its engines' predictor and GPUs, and its limits."""
 
     snapshot: Snapshot
@@ -86,22 +93,22 @@ class _Asked(NamedTuple):
     limits: Limits
 
 
-def _choice(asked: _Asked, splits: Splits, gpu: str, options: Sequence[Option]) -> ServedChoice:
+def _choice(plan: _Plan, splits: Splits, gpu: str, options: Sequence[Option]) -> ServedChoice:
     """Return the best deployment of one GPU type, whose priced engines are `options`."""
     able = sorted((option for option in options if option.able), key=lambda option: option.price)
     # Where no split keeps the limits, the quickest comes closest.
     tried = able[:_FINALISTS] or [splits.largest(gpu)]
     best: ServedChoice | None = None
-    for option in sorted((with_best_budget(one, asked.limits) for one in tried), key=lambda option: option.price):
+    for option in sorted((with_best_budget(one, plan.limits) for one in tried), key=lambda option: option.price):
         if best is not None and best.meets and option.price >= (best.cost.usd_per_hour or best.devices):
             break  # more engines than these only cost more
-        found = _simulated(asked, option)
-        best = found if best is None else min(best, found, key=_order)
+        simulated = _simulated(plan, option)
+        best = simulated if best is None else min(best, simulated, key=_order)
     assert best is not None
     return best
 
 
-def _simulated(asked: _Asked, option: Option) -> ServedChoice:
+def _simulated(plan: _Plan, option: Option) -> ServedChoice:
     """Return the option with the fewest engines that keep the limits in the simulation, or the most that are tried."""
     most, choice = max(_DEVICES // option.deployment.run.parallelism.devices, 1), None
     engines, steps = option.engines, Steps()
@@ -109,10 +116,10 @@ def _simulated(asked: _Asked, option: Option) -> ServedChoice:
     for k in range(tries):
         engines = min(engines, most)
         tried = option._replace(deployment=with_engines(option.deployment, engines), engines=engines)
-        tried, figures = _within(asked.limits, tried)
+        tried, figures = _within(plan.limits, tried)
         last = k == tries - 1 or engines == most
-        if last or (not asked.limits.missed(figures) and _is_likely(choice, figures, asked.limits)):
-            choice = _rendered(asked, tried, figures, steps)
+        if last or (not plan.limits.missed(figures) and _is_likely(choice, figures, plan.limits)):
+            choice = _rendered(plan, tried, figures, steps)
             if choice.meets or last:
                 break
         engines = max(ceil(_MORE * engines), engines + 1)
@@ -136,22 +143,22 @@ def _within(limits: Limits, option: Option) -> tuple[Option, LoadFigures]:
     capped = with_capped_batch(option, limits)
     if capped is None:
         return option, figures
-    found = load_figures(capped.deployment, capped.engine, limits.percentile)
-    return (option, figures) if limits.missed(found) else (capped, found)
+    with_cap = load_figures(capped.deployment, capped.engine, limits.percentile)
+    return (option, figures) if limits.missed(with_cap) else (capped, with_cap)
 
 
-def _rendered(asked: _Asked, option: Option, figures: LoadFigures, steps: Steps) -> ServedChoice:
-    deployment, candidate, limits = option.deployment, option.candidate, asked.limits
+def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -> ServedChoice:
+    deployment, candidate, limits = option.deployment, option.candidate, plan.limits
     workload = deployment.workload
-    query = structs.replace(asked.serving, gpu=candidate.ref, gpus=None, workload=workload)
-    found = predict_served(asked.snapshot, query, deployment, candidate.spec, option.engine, figures, steps)
-    probability, missing = _judged(found.serving, figures, limits)
+    query = structs.replace(plan.serving, gpu=candidate.ref, gpus=None, workload=workload)
+    prediction = predict_served(plan.snapshot, query, deployment, candidate.spec, option.engine, figures, steps)
+    probability, missing = _judged(prediction.serving, figures, limits)
     meets = not missing and probability >= limits.probability
     if not missing and not meets:
         missing = [f"the limits are kept with probability {probability:.2f}, under {limits.probability:g}"]
     return ServedChoice(
         rank=0,
-        gpu=found.gpu,
+        gpu=prediction.gpu,
         devices=deployment.devices,
         parallelism=split_of(deployment),
         settings=ChosenSettings(
@@ -159,13 +166,13 @@ def _rendered(asked: _Asked, option: Option, figures: LoadFigures, steps: Steps)
         ),
         meets=meets,
         probability=probability,
-        cost=cost_of(asked.snapshot, candidate, deployment, found.serving),
-        memory=found.memory,
-        predictor=found.predictor,
-        serving=found.serving,
+        cost=cost_of(plan.snapshot, candidate, deployment, prediction.serving),
+        memory=prediction.memory,
+        predictor=prediction.predictor,
+        serving=prediction.serving,
         missing=missing,
-        warnings=found.warnings,
-        warning_codes=found.warning_codes,
+        warnings=prediction.warnings,
+        warning_codes=prediction.warning_codes,
     )
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from app.errors import BadInput, FieldError
-from app.networks.importers.json_graph import GRAPH_LOC, lower, refusal
-from app.networks.importers.tensors import binding
+import msgspec
+
+from app.errors import BadInput, FieldError, UnsupportedMedia
+from app.networks.importers.json_graph import DEFAULT_DTYPE, GRAPH_LOC, lower, refusal
+from app.networks.importers.onnx.stripped_file import stripped
+from app.networks.importers.onnx.walk import graph as onnx_graph
+from app.networks.importers.tensors import binding, free_dims
 from app.networks.run import Run
 from app.ops.kinds import kinds_of, work_of
 from app.runtime.sized_cache import SizedCache
-from app.services.graphs.source import JSON, ONNX, Source, from_database
+from app.services.graphs.export_program import read_archive
 from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.session import Database
 from app.tables.workload import Workload
-from app.wire.graph_form import check_graph
+from app.wire.decoding import decode_plain
+from app.wire.graph_form import canonical_json, check_graph
+from app.wire.json_text import decode_in_parts
 
 # Limits on cached rows of workloads, about 600 bytes each, and on bytes of JSON of sources, which take some 15 times as
 # many as objects: a node may have a thousand tensors.
@@ -121,9 +128,96 @@ def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
         workload = lower(graph, Run(dtype=source.dtype), sizes, loc=())
     except BadInput as error:
         assumed = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        asked = "&".join(f"dims={name}=SIZE" for name in sizes if name not in dims)
-        message = f" (with {assumed[:500]}{f'; give sizes: ?{asked[:500]}' if asked else ''})" if assumed else ""
+        query = "&".join(f"dims={name}=SIZE" for name in sizes if name not in dims)
+        message = f" (with {assumed[:500]}{f'; give sizes: ?{query[:500]}' if query else ''})" if assumed else ""
         raise type(error)(error.detail + message, errors=error.errors) from None
     flops = work_of(workload.ops, kinds_of(workload.ops)).flops * workload.runs
     parameters = float(workload.parameters.sum())
     return GraphFigures(len(graph["nodes"]), parameters, float(flops.sum()), workload.unknown, sizes)
+
+
+JSON, ONNX = "json", "onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`body` in plain containers: a JSON graph, or an ONNX file without its weights.
+
+    `id` is empty until it is stored.
+    """
+
+    form: str
+    body: Mapping[str, Any]
+    id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The network's own name."""
+        return str(self.body.get("name") or "graph")
+
+    @property
+    def dtype(self) -> str:
+        """Default format of its tensors, which a request can override."""
+        return str(self.body.get("dtype") or DEFAULT_DTYPE)
+
+    def graph(self, sizes: Mapping[str, int]) -> Mapping[str, Any]:
+        """Return the project's JSON graph; of an ONNX file, with every dimension bound by `sizes`."""
+        return onnx_graph(self.body, sizes) if self.form == ONNX else self.body
+
+    def free_dims(self) -> list[str]:
+        """Return the named dimensions of its tensors."""
+        tensors = list(self.body.get("inputs", ()))
+        if self.form == JSON:
+            tensors += [output for node in self.body["nodes"] for output in node["outputs"]]
+        return free_dims([tensor["shape"] for tensor in tensors])
+
+    def canonical(self) -> bytes:
+        """Return canonical bytes: equal for equal content."""
+        return canonical_json(self.body) if self.form == JSON else msgspec.json.encode(self.body, order="sorted")
+
+    def identity(self) -> tuple[str, bytes]:
+        """Return the id, a SHA-256 of the format and the canonical JSON, and that JSON."""
+        text = self.canonical()
+        return hashlib.sha256(self.form.encode() + b"\n" + text).hexdigest(), text
+
+
+def from_database(form: str, text: str, graph_id: str) -> Source:
+    """Return a network from its database row."""
+    return Source(form, decode_in_parts(text.encode()), graph_id)
+
+
+MEDIA_JSON = "application/json"
+MEDIA_ZIP = "application/zip"
+# Media types of files in any format; ONNX has no registered type.
+MEDIA_FILES = (
+    "application/octet-stream",
+    MEDIA_ZIP,
+    "application/x-onnx",
+    "application/onnx",
+    "application/x-protobuf",
+)
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # with and without entries
+MAX_EXTENT = 2**31
+
+
+def read_graph(body: bytes, media: str) -> Source:
+    """Return the network of an upload. Raises Malformed, BadInput or UnsupportedMedia."""
+    if media not in (MEDIA_JSON, *MEDIA_FILES):
+        raise UnsupportedMedia(f"A graph is read as {', '.join((MEDIA_JSON, *MEDIA_FILES))}; this is {media!r}.")
+    if media == MEDIA_ZIP or body.startswith(_ZIP):
+        return Source(JSON, read_archive(body))
+    if media == MEDIA_JSON or body[:64].lstrip()[:1] == b"{":
+        return Source(JSON, check_graph(decode_plain(body), loc=()))
+    return Source(ONNX, stripped(body))
+
+
+def read_dims(texts: Iterable[str]) -> dict[str, int]:
+    """Return sizes from NAME=SIZE texts. Raises BadInput that names an invalid one."""
+    dims: dict[str, int] = {}
+    for k, text in enumerate(texts):
+        name, separator, size = text.partition("=")
+        if not (separator and name and size.isascii() and size.isdigit() and 0 < int(size[:11]) <= MAX_EXTENT):
+            message = f"send NAME=SIZE with a size from 1 to {MAX_EXTENT}, not {text[:100]!r}"
+            raise BadInput(f"dims: {message}", errors=[FieldError(("dims", k), message)])
+        dims[name] = int(size)
+    return dims

@@ -1,22 +1,23 @@
-"""Request a retraining, list versions, and roll back."""
+"""Request a retraining, list versions and the errors of their accuracy cards, and roll back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, Refusal, import_hint
 from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts
 from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
+from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
 from app.services.learning.fit_hosts import HINT, fittable_stacks
-from app.services.learning.retrain import enqueue, queue_retrain
-from app.services.learning.training_data import measured_gpus
+from app.services.learning.retrain import enqueue, measured_gpus, queue_retrain
 from app.services.serving.served_points import served_points
 from app.store import measurements, versions
 from app.store.artifacts import ArtifactRefused
@@ -174,3 +175,33 @@ def roll_back_version(
     with database.begin() as connection:
         version = versions.rollback(connection, name, gpu_id, leave=leave, to_nothing=ships is not None)
     return version or cast(Shipped, ships)
+
+
+class FamilyErrors(NamedTuple):
+    """Held-out rows of a family: their mean error and the share of them in the 80 % interval, percent; their number."""
+
+    split: str
+    family: str
+    mape: float
+    coverage_80: float
+    rows: int
+
+
+def by_family(card: Iterable[Mapping[str, Any]]) -> list[FamilyErrors]:
+    """Return the errors of a card's splits by family, each row of the card by its number of held-out rows."""
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in card:
+        if row.get("gpu", "all") == "all":
+            cells.setdefault((row["split"], _family(row["family"])), []).append(row)
+    return [_pooled(*key, rows) for key, rows in sorted(cells.items())]
+
+
+def _family(cell: str) -> str:
+    name = cell.split("/", maxsplit=1)[0]
+    return OPS[OP_CODE[name]].family if name in OP_CODE else name
+
+
+def _pooled(split: str, family: str, rows: list[Mapping[str, Any]]) -> FamilyErrors:
+    weights = [row["n"] for row in rows]
+    mape, held = (float(np.average([row[name] for row in rows], weights=weights)) for name in ("mape", "coverage_80"))
+    return FamilyErrors(split, family, round(mape, 1), round(held, 1), sum(weights))

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from sqlalchemy import Connection
 
 from app.config import Settings
 from app.engine.engine import Engine, import_hint
+from app.engine.measurement_tables import stored_kernels, stored_operators
 from app.engine.payloads import stored_payload
 from app.engine.serving_hosts import SERVING_HOSTS
 from app.engine.shipped import shipped_version
 from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
-from app.predictors import BY_NAME
+from app.ops.network import NETWORK
+from app.predictors import BY_NAME, capabilities
 from app.services.learning.fit_hosts import fit_hosts
-from app.services.learning.training_data import load_training_data
-from app.store import artifacts, jobs, queue, revision, shared_artifacts, versions
+from app.services.measurements.stored_networks import stored_networks
+from app.services.models.whole_networks import predicts_networks_only
+from app.store import artifacts, gpus, jobs, measurements, operators, queue, revision, shared_artifacts, versions
 from app.store.artifacts import ArtifactRefused
+from app.store.measurements import training_set_hash
 from app.store.session import Database
 from app.store.versions import POOLED, Version
+from app.tables.gpus import GpuTable
+from app.tables.operator_runs import OperatorRuns
 from app.training.candidate import TrainingData, candidate, kept_back
 from app.training.fit import Trained
 from app.training.operator_start import Start
@@ -164,9 +172,9 @@ def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, *, ass
         report("reading measurements")
         now = patiently(partial(_served, database, job))
         engine = patiently(partial(assemble, settings, database))
-        found = fit_hosts(engine, report)
+        fitted = fit_hosts(engine, report)
         report("publishing")
-        outcome = _Outcome(found.trained, engine.served_points.fingerprint, engine.revision, found.reason, now)
+        outcome = _Outcome(fitted.trained, engine.served_points.fingerprint, engine.revision, fitted.reason, now)
         if patiently(partial(_publish, settings, database, job, outcome)):
             return
 
@@ -204,7 +212,7 @@ def _payload(settings: Settings, database: Database, version: Version | None) ->
 
 
 class _Outcome(NamedTuple):
-    """What a training found in the rows as of a revision.
+    """Result of a training on the rows as of a revision.
 
     `reason`: why it must not replace the version `compared`, None if it may.
     """
@@ -248,3 +256,45 @@ def _publish(settings: Settings, database: Database, job: jobs.Job, outcome: _Ou
         if not jobs.finish(connection, job, version=version.version, result=result, reason=reason):
             raise _OvertakenError
     return True
+
+
+def measured_gpus(connection: Connection, predictor: str) -> set[str]:
+    """Return ids of GPUs with rows that the predictor can learn from."""
+    gpu_ids: set[str] = set()
+    if capabilities(predictor).learns_launches:
+        gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
+    if capabilities(predictor).learns_operators:
+        gpu_ids |= set(operators.counts(connection, ops=_rows_of(predictor)))
+    if predicts_networks_only(predictor):
+        gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
+    return gpu_ids
+
+
+def _rows_of(predictor: str) -> tuple[str, ...] | None:
+    """Return the operators whose rows it learns from; None: all of them."""
+    return (NETWORK.name,) if predicts_networks_only(predictor) else None
+
+
+def load_training_data(connection: Connection, predictor: str) -> tuple[TrainingData, str]:
+    """Return all rows that the predictor can learn from, and a SHA-256 of their set."""
+    table = GpuTable.from_specs(gpus.load_specs(connection))
+    rows = measurements.load(connection, kind="kernel") if capabilities(predictor).learns_launches else []
+    kernels, ids = stored_kernels(rows, table)
+    if predicts_networks_only(predictor):
+        runs = stored_networks(connection, table)
+    else:
+        learns = capabilities(predictor).learns_operators
+        runs = stored_operators(connection, table, ops=_rows_of(predictor)) if learns else []
+    data = TrainingData(table, kernels, ids, [run for run in runs if len(run)])
+    return data, set_hash(data.operators, training_set_hash(rows))
+
+
+def set_hash(runs: Sequence[OperatorRuns], kernels: str = training_set_hash([])) -> str:
+    """Return a SHA-256 of the set of the rows of operators and of kernels, whose own SHA-256 is `kernels`."""
+    if not runs:
+        return kernels
+    digest = hashlib.sha256(kernels.encode())
+    for run in runs:
+        digest.update(f"{run.op}/{run.dtype}".encode())
+        digest.update(np.sort(run.key).tobytes())
+    return digest.hexdigest()

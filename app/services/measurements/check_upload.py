@@ -13,10 +13,14 @@ from app.predictors.launches.occupancy import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
 from app.runtime.release import release
 from app.services.kernels.launch import check_launch
-from app.services.measurements.check_operators import LIMIT_TOLERANCE, CheckedOperators, check_operators, join_checks
-from app.services.measurements.limits import find_breaches
-from app.services.measurements.parse_rows import ParsedRow, operator_columns, parse_rows, to_stored_row
-from app.services.measurements.upload_gpus import UploadGpus
+from app.services.measurements.check_operators import (
+    LIMIT_TOLERANCE,
+    CheckedOperators,
+    check_operators,
+    find_breaches,
+    join_checks,
+)
+from app.services.measurements.parse_rows import ParsedRow, UploadGpus, operator_columns, parse_rows, to_stored_row
 from app.services.models.network_hits import model_limit_s
 from app.services.serving.deployment import resolve_deployment
 from app.store.limits import Breach

@@ -1,26 +1,28 @@
-"""Parse measurements sent as objects: schema, workload and GPU of each row, or its errors."""
+"""Parse measurements sent as objects: schema, workload, date and GPU of each row, or its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own_tables import FIGURES, WORDS
 from app.networks.formats import has_formats
 from app.runtime.release import release
-from app.services.measurements.check_operators import PLAUSIBLE, is_plausible
-from app.services.measurements.upload_gpus import UploadGpus
 from app.services.operators.operator_tables import json_columns
 from app.stacks.release import stack_name
 from app.store.measurements import MeasurementRow
+from app.tables.catalog import Catalog
+from app.tables.complete import complete
+from app.tables.gpus import GpuSpec, GpuTable
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
 from app.wire.measurement_form import MEASURED_MODEL_EXAMPLE, MEASUREMENT_EXAMPLE, MeasuredModel, MeasurementIn
@@ -33,6 +35,9 @@ _T = TypeVar("_T")
 Row = Mapping[str, Any]
 Loc = tuple[str | int, ...]
 
+# Before this year there were no programmable GPUs; an earlier date means an unset clock.
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+PLAUSIBLE = f"between {EARLIEST:%Y} and now, with a time zone"
 STORED_KINDS = ("kernel", "operator", "operators", "model", "serving")
 
 
@@ -111,9 +116,9 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
 def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     """Return the network of a row."""
     model = _convert(form.workload, MeasuredModel, MEASURED_MODEL_EXAMPLE, loc, thorough)
-    for field in ("dataset_size", "output_tokens"):
-        if getattr(model, field) is not None:
-            raise _bad_field((*loc, field), "not allowed: a measurement is of one step")
+    for name in ("dataset_size", "output_tokens"):
+        if getattr(model, name) is not None:
+            raise _bad_field((*loc, name), "not allowed: a measurement is of one step")
     if model.software not in (None, form.software):
         raise _bad_field((*loc, "software"), f"must be the measurement's own, {form.software!r}, or absent")
     _check_storable(model.config, (*loc, "config"))
@@ -170,6 +175,11 @@ def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
             (loc[0], "phases_ms"), "not allowed for operators: send phases forward and backward as rows of their own"
         )
     return operator
+
+
+def is_plausible(when: datetime) -> bool:
+    """Return whether a measurement may have been made then; a time without a zone is refused."""
+    return when.tzinfo is not None and EARLIEST <= when <= datetime.now(UTC) + timedelta(days=1)
 
 
 def _check_date(when: datetime | None, position: int) -> None:
@@ -241,3 +251,51 @@ def _canonical(workload: KernelWorkload | MeasuredModel | ServingWorkload) -> di
     form: dict[str, Any] = msgspec.to_builtins(workload)
     size = {name: value for name, value in form.pop("size", {}).items() if value}
     return form | {"size": size} if size else form
+
+
+@dataclass(slots=True)
+class UploadGpus:
+    """GPUs of one upload: each name is resolved once, and each specification has one row.
+
+    `device` is the specification in a file's metadata, for rows that name a GPU which the catalogue lacks.
+    """
+
+    catalog: Catalog
+    device: Mapping[str, Any] | None = None
+    row: dict[str, int] = field(default_factory=dict)
+    specs: list[GpuSpec] = field(default_factory=list)
+    _by_name: dict[str, int] = field(default_factory=dict)
+
+    def index(self, ref: str | Mapping[str, Any]) -> int:
+        """Return the row of a name or an inline specification. Raises NotFound or BadInput."""
+        if isinstance(ref, str):
+            if ref not in self._by_name:
+                self._by_name[ref] = self._named(ref)
+            return self._by_name[ref]
+        spec = complete(ref)
+        known = self.specs[self.row[spec.id]] if spec.id in self.row else self.catalog.find(spec.id)
+        if known is not None and known != spec:
+            raise BadInput(f"the id {spec.id!r} belongs to another GPU: send its name, or choose another id")
+        return self._add(spec)
+
+    def _named(self, name: str) -> int:
+        if self.device is not None and self.catalog.find(name) is None:
+            carried = complete(self.device, where=("gpucast.device",))
+            if Catalog([carried]).find(name) is not None:
+                return self.index(self.device)
+        return self._add(self.catalog.resolve(name))
+
+    def _add(self, spec: GpuSpec) -> int:
+        if spec.id not in self.row:
+            self._by_name[spec.id] = self.row[spec.id] = len(self.specs)
+            self.specs.append(spec)
+        return self.row[spec.id]
+
+    def table(self) -> GpuTable:
+        """Return all GPUs."""
+        return GpuTable.from_specs(self.specs)
+
+    def newcomers(self, used: NDArray[np.intp]) -> tuple[GpuSpec, ...]:
+        """Return the GPUs of rows `used` that are not in the catalogue."""
+        own = {spec.id for spec in self.catalog.specs}
+        return tuple(self.specs[k] for k in np.unique(used) if self.specs[k].id not in own)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.errors import BadInput
 from app.ops import OPS
-from app.services.measurements.limits import withdraw_limits
+from app.services.measurements.check_operators import withdraw_limits
 from app.store import measurements, operator_pages
 from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow

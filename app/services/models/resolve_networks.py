@@ -17,8 +17,7 @@ from app.networks.convnets import lower as lower_convnet
 from app.networks.formats import Formats, has_formats
 from app.networks.importers import diffusers, hf
 from app.networks.run import Run
-from app.services.graphs.graph_store import Graphs, lower_source
-from app.services.graphs.source import JSON, Source
+from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.services.models.run_options import attention_kernels, to_run
 from app.steps.networks import Network
 from app.tables.ops import WEIGHT_DTYPES

@@ -1,4 +1,4 @@
-"""Reproduce a saved answer from the versions that gave it.
+"""Save an answer (`save: true`) with the versions that it comes from, and reproduce it from them.
 
 Predictor versions, GPU figures and prices are those of the saved answer; code and stored measurements are current.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from math import isclose
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import Connection
 
 from app import __version__
@@ -23,21 +25,22 @@ from app.engine.measured_operators import measured_operators
 from app.engine.prices import PriceBook
 from app.engine.snapshot import Snapshot
 from app.engine.versions import Stores, load_version
-from app.errors import GpucastError, Unavailable
-from app.services.compare.answers import answer_compare, answer_plan
+from app.errors import GpucastError, TooLarge, Unavailable
+from app.services.compare.job_plan import answer_plan
 from app.services.compare.request import read_compare, read_plan
+from app.services.compare.served_compare import answer_compare
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
-from app.services.quotes.differences import Difference, differences
-from app.services.quotes.save import stored_measurements
-from app.store import prices
+from app.store import measurements, prices, quotes
 from app.store.artifacts import ArtifactRefused
 from app.store.quotes import Saved
 from app.store.revision import PARTS
 from app.store.session import Database
-from app.tables.complete import spec_from_dict
+from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuTable
-from app.wire.predict_body import read_request
+from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
+from app.wire.predict_body import Request, Response, read_request
 
 Pins = Mapping[str, Any]
 
@@ -165,3 +168,105 @@ def _since(connection: Connection, engine: Engine, versions: Pins) -> list[str]:
             f"{more:,} measurements have been added" if more > 0 else f"{-more:,} fewer measurements are stored"
         )
     return changes
+
+
+MAX_BYTES = 4 * 2**20
+SavableRequest = Request | CompareRequest | PlanRequest
+SavableAnswer = Response | CompareResponse | PlanResponse | ServingCompareResponse | ServingPlanResponse
+Answer = TypeVar("Answer", bound=SavableAnswer)
+
+
+def save_answer(database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer) -> Answer:
+    """Save an answer and return it with its `id`. Raises TooLarge if it and its request exceed MAX_BYTES."""
+    body = msgspec.to_builtins(request)
+    gpus = _answered_gpus(answer)
+    if body["gpus"] == "all":  # the catalogue may change
+        body["gpus"] = gpus or "all"
+    texts = [msgspec.json.encode(item).decode() for item in (body, answer)]
+    size = sum(map(len, texts))
+    if size > MAX_BYTES:
+        raise TooLarge(f"At most {MAX_BYTES:,} bytes of request and answer can be saved; these have {size:,}.")
+    named = [*gpus, *(row["gpu"] for row in body["workload"].get("measured", ()))]
+    with database.begin() as connection:
+        versions = _versions(connection, snapshot.engine, request.predictor, gpus, named)
+        workload = str(body["workload"]["kind"])
+        saved_id = quotes.insert(
+            connection, kind=kind, workload=workload, request=texts[0], answer=texts[1], versions=versions
+        )
+    return structs.replace(answer, id=saved_id)
+
+
+def _answered_gpus(answer: SavableAnswer) -> list[str]:
+    """Return the ids of an answer's GPUs, in its order."""
+    if isinstance(answer, CompareResponse | ServingCompareResponse):
+        return [row.gpu for row in answer.ranking]
+    if isinstance(answer, PlanResponse | ServingPlanResponse):
+        return [row.gpu for row in answer.choices]
+    return [row.gpu for row in answer.predictions]
+
+
+def _versions(
+    connection: Connection, engine: Engine, predictor: str, gpus: Iterable[str], named: Iterable[Any]
+) -> dict[str, Any]:
+    """Return the versions behind the answer; inline specifications are already in the request."""
+    keys = {(predictor, gpu if (predictor, gpu) in engine.served else POOLED) for gpu in gpus}
+    specs = [engine.catalog.find(name) for name in named if isinstance(name, str)]
+    catalogued = {spec.id: spec_to_dict(spec) for spec in specs if spec is not None and spec in engine.catalog.specs}
+    return {
+        "code": __version__,
+        "revision": engine.revision,
+        "predictors": [
+            {"predictor": name, "gpu": None if gpu == POOLED else gpu, "version": engine.served[name, gpu].version}
+            for name, gpu in sorted(keys)
+        ],
+        "gpus": catalogued,
+        "measurements": stored_measurements(connection),
+    }
+
+
+def stored_measurements(connection: Connection) -> int:
+    """Return the number of stored measurements."""
+    return sum(measurements.counts(connection).values())
+
+
+MOST = 100
+# Sums in another order differ in the last digits; nothing measurable is below this.
+TOLERANCE = 1e-9
+# Not compared: a reproduced request names its GPUs, so GPUs of "all" are not skipped again.
+_LEFT_OUT = ("id", "skipped")
+
+
+class Difference(NamedTuple):
+    """One changed value at `path` in the answer; None stands for a missing value."""
+
+    path: str
+    saved: Any
+    now: Any
+
+
+def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return the first MOST differences between two answers in plain containers."""
+    compared = ({name: value for name, value in answer.items() if name not in _LEFT_OUT} for answer in (saved, now))
+    changes = _walk("", *compared)
+    return [difference for difference, _ in zip(changes, range(MOST), strict=False)]
+
+
+def _walk(path: str, saved: Any, now: Any) -> Iterator[Difference]:
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*saved, *now]):
+            yield from _walk(f"{path}.{name}" if path else name, saved.get(name), now.get(name))
+    elif isinstance(saved, list) and isinstance(now, list) and len(saved) == len(now):
+        for k, (before, after) in enumerate(zip(saved, now, strict=True)):
+            yield from _walk(f"{path}.{k}", before, after)
+    elif not _same(saved, now):
+        yield Difference(path, saved, now)
+
+
+def _same(saved: Any, now: Any) -> bool:
+    if _is_number(saved) and _is_number(now):
+        return isclose(saved, now, rel_tol=TOLERANCE)
+    return bool(saved == now)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

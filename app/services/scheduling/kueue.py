@@ -1,4 +1,4 @@
-"""Kueue: resource flavours ranked by a job's predicted time on their GPU, and the job with its longest time.
+"""Kueue's resource flavours ranked by a job's predicted time on their GPU, and device selectors (DRA) of Kubernetes.
 
 A flavour's GPU is that of its nodes' labels. Of a Job, the label MAX_EXEC_TIME ends a run that takes longer, and the
 node affinity allows only flavours that meet the deadline: Kueue compares it with the flavours' `nodeLabels`.
@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from app.engine.gpu_types import CLOUD_LABELS, GPU_LABELS, gpu_of_type
 from app.errors import BadInput, FieldError, NotFound
-from app.services.scheduling.comparison import JobTime
+from app.services.scheduling.extender import JobTime
 from app.tables.catalog import Catalog
+from app.tables.gpus import GpuSpec
 
 MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
 LABELS = (*GPU_LABELS, *CLOUD_LABELS)
@@ -53,12 +54,12 @@ def read_manifests(text: str) -> list[Manifest]:
         parts = [json.loads(text)]
     except ValueError:
         parts = _yaml(text)
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     for part in parts:
         if not isinstance(part, dict) or not isinstance(part.get("metadata", {}), dict):
             raise BadInput(f"expected Kubernetes objects, got {str(part)[:60]!r}")
-        found += part["items"] if isinstance(part.get("items"), list) else [part]
-    return found
+        manifests += part["items"] if isinstance(part.get("items"), list) else [part]
+    return manifests
 
 
 def _yaml(text: str) -> list[Any]:
@@ -74,7 +75,7 @@ def _yaml(text: str) -> list[Any]:
 
 def read_flavors(manifests: Iterable[Manifest], names: Mapping[str, str], catalog: Catalog) -> list[Flavor]:
     """Return the resource flavours of the objects; `names`: catalogue GPU of a label's value. Raises BadInput."""
-    found = []
+    flavors = []
     for part in manifests:
         if part.get("kind") != "ResourceFlavor":
             continue
@@ -82,10 +83,10 @@ def read_flavors(manifests: Iterable[Manifest], names: Mapping[str, str], catalo
         if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
             message = "expected an object of texts"
             raise BadInput(f"nodeLabels: {message}", errors=[FieldError(("spec", "nodeLabels"), message)])
-        found.append(Flavor(str(part.get("metadata", {}).get("name", "")), labels, *_gpu(labels, names, catalog)))
-    if not found:
+        flavors.append(Flavor(str(part.get("metadata", {}).get("name", "")), labels, *_gpu(labels, names, catalog)))
+    if not flavors:
         raise BadInput("No ResourceFlavor is among the objects: kubectl get resourceflavors -o json lists them.")
-    return found
+    return flavors
 
 
 def _gpu(labels: Mapping[str, str], names: Mapping[str, str], catalog: Catalog) -> tuple[str | None, str]:
@@ -150,3 +151,45 @@ def _restrict(pod: Manifest, labels: Sequence[Mapping[str, str]]) -> None:
         {**old, "matchExpressions": [*old.get("matchExpressions", []), *new]} for old, new in product(before, ours)
     ]
     affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
+
+
+DRIVER = "gpu.nvidia.com"
+# Longest expression, bytes: CELDeviceSelector of resource.k8s.io/v1.
+_MOST = 10 * 1024
+# How NVIDIA's driver library names products.
+_BRANDS = ("NVIDIA ", "Tesla ", "Quadro ", "TITAN ", "GeForce ", "GRID ")
+
+Kind: TypeAlias = Literal["ResourceClaimTemplate", "ResourceClaim", "DeviceClass"]
+
+
+def product_names(spec: GpuSpec) -> list[str]:
+    """Return the names under which NVIDIA's driver may report a GPU; none for other vendors."""
+    return [name for name in dict.fromkeys((spec.name, *spec.aliases)) if name.startswith(_BRANDS)]
+
+
+def selector(specs: Sequence[GpuSpec]) -> str:
+    """Return the expression in CEL that is true of these GPUs, not of slices. Raises BadInput if it is too long."""
+    names = [name for spec in specs for name in product_names(spec)]
+    if not names:
+        raise BadInput(f"None of these GPUs is one that the driver {DRIVER} knows.")
+    attributes = f"device.attributes[{json.dumps(DRIVER)}]"
+    known = f'device.driver == {json.dumps(DRIVER)} && {attributes}.type == "gpu"'
+    expression = f"{known} && {attributes}.productName in {json.dumps(names)}"
+    if len(expression) > _MOST:
+        raise BadInput(
+            f"The selector of {len(specs)} GPUs has {len(expression):,} bytes of {_MOST:,}: name fewer GPUs."
+        )
+    return expression
+
+
+def manifest(kind: Kind, name: str, expression: str, count: int) -> dict[str, Any]:
+    """Return an object of resource.k8s.io/v1 that selects `count` devices (a class: any number)."""
+    selectors = [{"cel": {"expression": expression}}]
+    exactly = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count, "selectors": selectors}
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    spec: dict[Kind, dict[str, Any]] = {
+        "DeviceClass": {"selectors": selectors},
+        "ResourceClaim": claim,
+        "ResourceClaimTemplate": {"spec": claim},
+    }
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec[kind]}

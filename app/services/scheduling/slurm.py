@@ -22,7 +22,7 @@ _COLUMNS = 5
 UNTYPED = "gpu"
 # [days-]hours:minutes:seconds, or fewer parts from the right.
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-# gpu:TYPE:COUNT or gpu:COUNT, with the sockets behind it; no_consume is said of resources that are shared.
+# gpu:TYPE:COUNT or gpu:COUNT, with the sockets behind it; no_consume marks resources that are shared.
 _GPU = re.compile(
     r"(?:^|,)gpu(?::(?P<type>(?!\d+(?:[,(]|$))[^:,()\s]+))?(?::no_consume)?(?::(?P<count>\d+))?(?=[,(]|$)"
 )
@@ -99,12 +99,12 @@ def parse_partitions(lines: Sequence[str], names: Mapping[str, str], catalog: Ca
         if len(parts) != _COLUMNS or not parts[3].isdigit():
             raise _refused(number, f"expected a name, up or down, a time, a number and resources, got {line[:100]!r}")
         name, most_s, resources = parts[0].rstrip("*"), _seconds(parts[2], number), _SOCKETS.sub("", parts[4])
-        found = list(_GPU.finditer(resources))
-        if parts[1] != "up" or not found:
+        matches = list(_GPU.finditer(resources))
+        if parts[1] != "up" or not matches:
             reason = f"the partition is {parts[1]}." if parts[1] != "up" else "it has no GPUs."
             left_out.setdefault(reason, []).append(name)
             continue
-        for match in found:
+        for match in matches:
             word = match["type"] or ""
             try:
                 gpu, note = gpu_of_type(word, names, catalog) if word else _untyped(names, catalog)

@@ -7,20 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
 from app.errors import BadInput
 from app.networks.batched import LoweredGroup, lower_groups, per_configuration
+from app.networks.builtin import find_config
+from app.networks.convnets import is_convnet
+from app.networks.convnets import lower as lower_convnet
+from app.networks.formats import has_formats
+from app.networks.importers import hf
 from app.networks.run import Run
-from app.services.models.resolve_networks import convnet_run, transformer_run, workload_dtype
+from app.networks.transformers.architecture import Architecture
+from app.networks.transformers.batched import split_sizes, with_sizes
+from app.networks.transformers.lowering import check, write
+from app.services.models.resolve_networks import (
+    IMAGE_SIZE,
+    convnet_run,
+    default_image_size,
+    transformer_run,
+    workload_dtype,
+)
 from app.services.models.run_options import to_run
-from app.services.sweep.model_columns import CONFIG, Columns, Values, to_workload
-from app.services.sweep.model_forms import SORTS, Model, Sort, to_model
-from app.steps.networks import all_rows
+from app.services.sweep.sweep_rows import CONFIG, Columns, Values, to_workload
+from app.steps.networks import Network, all_rows
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload
 from app.wire.network_form import ModelWorkload
@@ -213,3 +228,65 @@ def _divisible(workload: ModelWorkload) -> float:
     """Return a batch that the workload's parallelism can split."""
     split = workload.parallelism
     return split.data * split.attention_data * split.microbatches * workload.gradient_accumulation
+
+
+# Sorts of networks, whose runs are given in different fields.
+Sort = Literal["convnet", "tokens", "images"]
+SORTS: tuple[Sort, ...] = ("convnet", "tokens", "images")
+
+
+class Model(NamedTuple):
+    """A network split into structure and sizes: networks of one `form` differ only by their sizes.
+
+    key           the key of its Network
+    architecture  None for a ConvNet
+    side          default image side in pixels of networks for images; NaN for those that take sequences
+    has_formats   whether its configuration has formats, which decide where no dtype is given
+    """
+
+    form: Hashable
+    key: Hashable
+    sizes: tuple[int, ...] = ()
+    architecture: Architecture | None = None
+    side: float = np.nan
+    has_formats: bool = False
+
+    @property
+    def of_images(self) -> bool:
+        """Whether it takes images."""
+        return not np.isnan(self.side)
+
+    @property
+    def sort(self) -> Sort:
+        """Which sort of network it is."""
+        if self.architecture is None:
+            return "convnet"
+        return "images" if self.of_images else "tokens"
+
+    def network(self, sizes: Floats) -> Network:
+        """Return networks of this form with `sizes`, [c, ...], as one."""
+        if self.architecture is None:
+            assert isinstance(self.form, str)
+            return Network(self.key, partial(lower_convnet, self.form))
+        architecture = with_sizes(self.architecture, sizes)
+
+        def lower(run: Run) -> Workload:
+            check(architecture, run)
+            return write(architecture, run)
+
+        return Network(self.key, lower)
+
+
+def to_model(cells: Mapping[str, Any]) -> Model | None:
+    """Return the model of a row's cells, or None if there is no such network."""
+    workload = to_workload(cells)
+    if workload.config is None and is_convnet(workload.name or ""):
+        name = str(workload.name)
+        return Model(name, ("convnet", name), side=float(default_image_size(name)))
+    config = find_config(workload.name) if workload.name is not None else workload.config
+    if config is None:
+        return None
+    form, sizes, architecture = split_sizes(hf.read(config))
+    side = IMAGE_SIZE if "patch_size" in config else np.nan
+    key = ("config", msgspec.json.encode(config, order="sorted"))
+    return Model(form, key, sizes, architecture, side, has_formats(config))

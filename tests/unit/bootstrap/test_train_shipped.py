@@ -32,7 +32,7 @@ from app.bootstrap.train_shipped import (
 )
 from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput
-from app.services.learning.training_data import set_hash
+from app.services.learning.retrain import set_hash
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.training import operator_start

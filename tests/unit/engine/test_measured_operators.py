@@ -13,7 +13,7 @@ from app.engine.engine import Engine
 from app.engine.measured_operators import with_added
 from app.engine.unlearned import MOST_ROWS
 from app.engine.versions import Stores
-from app.services.measurements.ingest import ingest
+from app.services.measurements.store_uploads import ingest
 from app.services.measurements.stored import remove
 from app.store import gpus
 from app.store.measurement_filters import Filters

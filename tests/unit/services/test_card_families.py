@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.services.learning.card_families import FamilyErrors, by_family
+from app.services.learning.manage_versions import FamilyErrors, by_family
 
 
 def test_dtypes_and_operators_of_a_family_count_by_their_rows() -> None:

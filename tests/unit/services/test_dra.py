@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
-from app.services.scheduling.dra import Kind, manifest, product_names, selector
+from app.services.scheduling.kueue import Kind, manifest, product_names, selector
 
 PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("kubernetes_1_34_resource.json").read_text("utf-8"))
 SPECS = {spec.id: spec for spec in load_seed_specs()}

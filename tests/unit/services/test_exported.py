@@ -15,8 +15,8 @@ from app.errors import BadInput, GpucastError, Malformed, TooLarge
 from app.networks.importers.aten import GETITEM, INPUT, PARAMETER, Record, Ref, graph
 from app.networks.importers.json_graph import lower
 from app.networks.run import Run
-from app.services.graphs import export_archive, export_program
-from app.services.graphs.export_archive import read_archive
+from app.services.graphs import export_program
+from app.services.graphs.export_program import read_archive
 from tests.export_bytes import archive, perceptron, tensor, weighty
 
 Program = dict[str, Any]
@@ -195,9 +195,9 @@ def test_false_sizes_are_rejected() -> None:
 
 
 def test_decompression_bombs_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_archive, "MAX_PROGRAM_BYTES", 2**20)
+    monkeypatch.setattr(export_program, "MAX_PROGRAM_BYTES", 2**20)
     monkeypatch.setattr(export_program, "MAX_BRACKETS", 1000)
-    monkeypatch.setattr(export_archive, "MAX_ENTRIES", 100)
+    monkeypatch.setattr(export_program, "MAX_ENTRIES", 100)
     for bomb, said in (
         (archive(b" " * 2**22, compression=zipfile.ZIP_DEFLATED), "more than 1,048,576 bytes"),
         (archive(b"[" + b"{}," * 2000 + b"{}]", compression=zipfile.ZIP_DEFLATED), "more than 1,000 objects"),

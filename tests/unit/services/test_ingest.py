@@ -9,7 +9,7 @@ import pytest
 from app.errors import BadInput, FieldError
 from app.formats.own import read_measurements
 from app.services.measurements.check_upload import Checked, check, raise_errors
-from app.services.measurements.ingest import ingest
+from app.services.measurements.store_uploads import ingest
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurement_rows import MAX_REPORTED

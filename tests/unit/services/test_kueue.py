@@ -9,7 +9,7 @@ import yaml
 
 from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
-from app.services.scheduling.comparison import JobTime
+from app.services.scheduling.extender import JobTime
 from app.services.scheduling.kueue import (
     MAX_EXEC_TIME,
     Ranked,

@@ -10,11 +10,10 @@ import pytest
 
 from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
-from app.services.compare.opencost_prices import opencost_offers, read_assets
-from app.services.compare.price_catalogues import Asked, Instance
+from app.services.compare.price_catalogues import Instance, Terms, opencost_offers, read_assets
 from app.tables.catalog import Catalog
 
-ASKED = Asked("", date(2026, 11, 20), spot=False)
+ASKED = Terms("", date(2026, 11, 20), spot=False)
 CATALOG = Catalog(load_seed_specs())
 
 

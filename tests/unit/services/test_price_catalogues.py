@@ -17,14 +17,14 @@ from app.services.compare.price_catalogues import (
     FOCUS,
     GPUHUNT,
     SKYPILOT,
-    Asked,
     Instance,
+    Terms,
     format_of,
     read_instances,
     read_offers,
 )
 
-ASKED = Asked("aws", date(2026, 11, 1), spot=False)
+ASKED = Terms("aws", date(2026, 11, 1), spot=False)
 
 
 def table(*rows: dict[str, Any]) -> bytes:

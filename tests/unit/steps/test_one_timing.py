@@ -17,7 +17,7 @@ from app.errors import BadInput
 from app.services.models.predict_networks import predict_network
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_host
-from app.services.sweep.models import FIGURES, SweepTarget, predict_models
+from app.services.sweep.chunks import FIGURES, SweepTarget, predict_models
 from app.serving.engine import Step, step_s
 from app.stacks.facts import HostTimes
 from app.steps.timing import StepQuery
