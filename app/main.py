@@ -15,27 +15,23 @@ from starlette.routing import Route
 
 from app import __version__
 from app.api import (
-    batch,
     decide,
     gpus,
     graphs,
-    jobs,
     keys,
     llm_d,
     measurements,
     openapi,
     operations,
-    partition,
     predictions,
     predictors,
     problems,
-    scheduler,
 )
 from app.api.deps import check_parameters
 from app.api.direct import DIRECT, Direct
 from app.api.metrics import SharedCounts
+from app.api.middleware import Service
 from app.api.predict import PredictRoute
-from app.api.service import Service
 from app.api.work_queues import use_database
 from app.bootstrap import runtime
 from app.bootstrap.assemble import CorrectInProcess, assemble_to_serve
@@ -61,17 +57,13 @@ SWITCH_S = 0.001
 
 # Probes and scrapers add parameters of their own, and pages are links that people edit: those are not looked at.
 STRICT = (
-    batch.router,
     gpus.router,
     graphs.router,
     measurements.router,
-    jobs.router,
     keys.router,
-    partition.router,
     decide.router,
     predictions.router,
     predictors.router,
-    scheduler.router,
     llm_d.router,
 )
 LENIENT = (operations.router, *pages.ROUTERS)

@@ -27,9 +27,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.wire.llm_d_form import STATES_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
-from app.wire.serving_form import SERVING_EXAMPLE
+from app.wire.serving_form import SERVING_EXAMPLE, STATES_EXAMPLE
 from benchmarks.http_route import BOUNDED, ask, server
 from tests.onnx_bytes import function, model, node, of_domain
 

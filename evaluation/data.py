@@ -37,8 +37,8 @@ from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
+from app.wire.measurement_form import OperatorColumns
 from app.wire.operator_columns import Words
-from app.wire.upload import OperatorColumns
 
 Names = NDArray[np.str_]
 NO_SPLIT, TRAIN, TEST, OWN = range(4)

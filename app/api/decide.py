@@ -1,4 +1,4 @@
-"""POST /plan, POST /compare, and prices: which GPUs to take."""
+"""POST /plan, POST /compare, prices, and the Kubernetes scheduler extender: which GPUs to take."""
 
 from __future__ import annotations
 
@@ -24,18 +24,28 @@ from app.api.deps import (
     saved_on_request,
 )
 from app.api.openapi import json_answer, json_body, ref
+from app.config import Settings
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
+from app.services.compare.compare import compare
 from app.services.compare.job_plan import answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
 from app.services.compare.request import read_compare, read_plan
 from app.services.compare.served_compare import answer_compare
 from app.services.gpus import find
+from app.services.graphs.graph_store import Graphs
 from app.services.quotes.reproduce import SavableAnswer, SavableRequest
+from app.services.scheduling.extender import (
+    EXTENDER_EXAMPLE,
+    Compare,
+    filter_pod_nodes,
+    read_extender_args,
+    score_nodes,
+)
 from app.store.prices import page
 from app.store.session import Database
-from app.wire.compare_form import COMPARE_EXAMPLE
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE
 
 router = APIRouter(tags=["Deciding"])
@@ -159,3 +169,38 @@ def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, ho
     book, today = holder.engine.prices, today_utc()
     items = [to_listing(row, book, today) for row in rows[: query.limit]]
     return PricePage(items=items, next=items[-1].id if len(rows) > query.limit else None)
+
+
+_QUESTION = json_body({"type": "object", "description": "ExtenderArgs of kube-scheduler/extender/v1"}, EXTENDER_EXAMPLE)
+_SCORES = {"type": "array", "items": ref("HostPriority")}
+
+
+@router.post(
+    "/scheduler/filter",
+    openapi_extra=_QUESTION,
+    response_class=Response,
+    responses={200: json_answer("The nodes that can run the pod", ref("FilterResult"))},
+)
+def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
+    question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
+    return as_json(current(holder, lambda snapshot: filter_pod_nodes(question, snapshot, compare_on)))
+
+
+@router.post(
+    "/scheduler/prioritize",
+    openapi_extra=_QUESTION,
+    response_class=Response,
+    responses={200: json_answer("Every node's score, 0 to 10", _SCORES)},
+)
+def prioritize_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
+    """Return a score of each node's GPU for a pod's workload."""
+    question, compare_on = read_extender_args(body), _compare_with(graphs, settings)
+    return as_json(current(holder, lambda snapshot: score_nodes(question, snapshot, compare_on)))
+
+
+def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
+    def run(snapshot: Snapshot, request: CompareRequest) -> CompareResponse:
+        return compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
+
+    return run

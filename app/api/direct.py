@@ -17,7 +17,7 @@ from app.wire.predict_body import Request, read_request, write_response
 from app.wire.prediction_form import PredictRequest, PredictResponse
 
 if TYPE_CHECKING:
-    from app.api.service import Service
+    from app.api.middleware import Service
 
 _END = b"\r\n\r\n"
 # Longer heads are parsed, and of more heads all are forgotten: this bounds what clients with new ones leave behind.

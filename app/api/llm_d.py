@@ -17,7 +17,7 @@ from app.runtime.sized_cache import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.store.session import Database
-from app.wire.llm_d_form import STATE_EXAMPLE, STATES_EXAMPLE, NextRequestsTimes, read_state, read_states
+from app.wire.serving_form import STATE_EXAMPLE, STATES_EXAMPLE, NextRequestsTimes, read_state, read_states
 
 router = APIRouter(tags=["Deciding"], prefix="/llm-d/{prediction_id}")
 

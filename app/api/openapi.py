@@ -23,9 +23,8 @@ from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompar
 from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, Graph, GraphRequest
 from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
 from app.wire.kernel_workload import KernelWorkload
-from app.wire.llm_d_form import EngineState, EngineStates, NextRequestsTimes, NextRequestTimes, PredictorStatus
 from app.wire.measurement_form import MeasuredModel, MeasurementIn, MeasurementPlan, MeasurementPlanRequest
-from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
+from app.wire.network_form import MODEL_EXAMPLE, ModelRequest, PartitionRequest, PartitionResponse
 from app.wire.operator_forms import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
@@ -36,9 +35,17 @@ from app.wire.operator_forms import (
     OperatorTableRequest,
     TableResponse,
 )
-from app.wire.partition_form import PartitionRequest, PartitionResponse
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
-from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
+from app.wire.serving_form import (
+    SERVING_EXAMPLE,
+    EngineState,
+    EngineStates,
+    NextRequestsTimes,
+    NextRequestTimes,
+    PredictorStatus,
+    ServingRequest,
+    ServingResponse,
+)
 
 _RATE = {"type": ["number", "null"], "minimum": 1e6, "maximum": 1e21}
 _TEXT = {"type": ["string", "null"], "maxLength": 200}

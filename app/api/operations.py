@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from app import __version__
 from app.api.deps import HolderDep, RuntimeDep
 from app.api.metrics import Gauge, SharedCounts, text
+from app.api.middleware import Service
 from app.api.openapi import json_answer
 from app.api.problems import problem
-from app.api.service import Service
 from app.bootstrap.readiness import readiness, store_is_full
 from app.bootstrap.runtime import Runtime
 from app.engine.snapshot_holder import SnapshotHolder

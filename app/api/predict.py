@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.bodies import in_thread
 from app.api.deps import moved, saved_on_request
-from app.api.service import Service
+from app.api.middleware import Service
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import NotFound
 from app.services.dispatch import predict_workload

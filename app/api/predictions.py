@@ -1,4 +1,4 @@
-"""Routes of saved predictions: list and reproduce."""
+"""POST /predict/batch and POST /partition; saved predictions: list and reproduce."""
 
 from __future__ import annotations
 
@@ -6,17 +6,35 @@ import json
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.deps import DatabaseDep, GraphsDep, HolderDep, Id, Limit, SavedId, SettingsDep
-from app.api.openapi import BINARY
+from app.api.deps import (
+    BodyDep,
+    DatabaseDep,
+    GraphsDep,
+    HolderDep,
+    Id,
+    Limit,
+    SavedId,
+    SettingsDep,
+    TablesDep,
+    as_json,
+    current,
+)
+from app.api.openapi import BINARY, json_answer, json_body, ref
+from app.bands.coverage import COVERAGE
 from app.engine.versions import Stores
+from app.errors import UnsupportedMedia
+from app.services.models.partition import partition_network, read_partition
+from app.services.operators.batches import JSON, MEDIA, BatchOptions, predict_batch
 from app.services.quotes.pdf import as_pdf
 from app.services.quotes.reproduce import Derived, Reproduction
 from app.store import quotes
 from app.store.quotes import Saved
+from app.wire.network_form import PARTITION_EXAMPLE
+from app.wire.operator_forms import BATCH_EXAMPLE
 
 router = APIRouter(tags=["Prediction"])
 
@@ -127,3 +145,67 @@ def _out(saved: Saved, derived: Derived) -> SavedPrediction:
         gone=derived.gone,
         since=derived.since,
     )
+
+
+_FILES: dict[str, Any] = {media: {"schema": BINARY} for media in MEDIA if media != JSON}
+_BODIES = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}} | _FILES
+_ANSWERS = {JSON: {"schema": ref("BatchResponse")}} | _FILES
+_BATCH = (
+    "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
+    " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same format, row for"
+    " row: `latency_ms`, `low_ms`, `high_ms` and `bound`, equal to those of `operators` with that row alone. In Arrow"
+    " and Parquet the schema's metadata has, under `gpucast`, the predictors that answered and their warnings."
+)
+
+
+class BatchQuery(BaseModel):
+    """Options for all rows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: str | None = Field(default=None, min_length=1, max_length=200, description="GPU of rows without one")
+    predictor: str = Field(default="auto", min_length=1, max_length=100, description="Name of the predictor")
+    coverage: float = Field(default=COVERAGE, gt=0, lt=1, description="share of true times the interval should hold")
+
+
+@router.post(
+    "/predict/batch",
+    description=_BATCH,
+    openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+    response_class=Response,
+    responses={200: {"description": "One row per row, in the format of the request", "content": _ANSWERS}},
+)
+def predict_rows(
+    request: Request,
+    query: Annotated[BatchQuery, Query()],
+    body: BodyDep,
+    holder: HolderDep,
+    settings: SettingsDep,
+    tables: TablesDep,
+) -> Response:
+    """Predict rows of operators."""
+    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if media not in MEDIA:
+        raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
+    options = BatchOptions(**query.model_dump(), max_rows=settings.max_batch_rows)
+    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options, tables.read_table))
+    return Response(answer, media_type=media)
+
+
+_PARTITION = (
+    "A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the"
+    " fastest, within each GPU's memory, with the time to pass activations on."
+)
+
+
+@router.post(
+    "/partition",
+    description=_PARTITION,
+    openapi_extra=json_body(ref("PartitionRequest"), PARTITION_EXAMPLE),
+    response_class=Response,
+    responses={200: json_answer("The best partition", ref("PartitionResponse"))},
+)
+def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
+    """Partition a network over GPUs."""
+    request, predict_request = read_partition(body)
+    return as_json(current(holder, lambda snapshot: partition_network(snapshot, request, predict_request, graphs)))

@@ -15,21 +15,21 @@ except ModuleNotFoundError as missing:  # a checkout without installed packages,
 from typer.exceptions import TyperException
 
 from app import __version__
-from app.cli.shell_hints import in_shell, options_for, with_value
+from app.cli.shell import in_shell, options_for, with_value
 from app.errors import GpucastError
 
 # (name, module:function or Typer application, one line of help).
 COMMANDS = (
     ("serve", "app.cli.serve:serve", "Start the whole service: database, API and worker."),
     ("worker", "app.cli.serve:worker", "Run queued retraining jobs."),
-    ("predict", "app.cli.predict:command", "Predict how long a workload takes on a GPU."),
-    ("compare", "app.cli.decide:compare", "Rank GPUs by time, throughput, money or energy."),
+    ("predict", "app.cli.predict:predict", "Predict how long a workload takes on a GPU."),
+    ("compare", "app.cli.predict:compare", "Rank GPUs by time, throughput, money or energy."),
     ("sbatch", "app.cli.cluster:sbatch", "Propose partition, GPUs and time limit of a Slurm job."),
     ("kueue", "app.cli.cluster:kueue", "Rank Kueue's resource flavours for a job, and label it."),
     ("dra", "app.cli.cluster:dra", "Select GPUs that meet a deadline, for Kubernetes' DRA."),
-    ("plan", "app.cli.decide:plan", "Choose GPUs for a deadline, a budget or a throughput."),
+    ("plan", "app.cli.predict:plan", "Choose GPUs for a deadline, a budget or a throughput."),
     ("partition", "app.cli.devices:partition", "Split a network into stages over unequal GPUs."),
-    ("sweep", "app.cli.sweep:command", "Predict tables of millions of rows, to Parquet files."),
+    ("sweep", "app.cli.predict:sweep", "Predict tables of millions of rows, to Parquet files."),
     ("scale", "app.cli.devices:scale", "Predict how throughput grows with devices and batch."),
     ("prices", "app.cli.gpus:prices", "Import and list GPU prices."),
     ("gpus", "app.cli.gpus:gpus", "List, show and add GPUs."),
@@ -41,8 +41,8 @@ COMMANDS = (
     ("train", "app.cli.predictors:train", "Train the predictors that ship with the code."),
     ("trace", "app.cli.trace:command", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluation.commands:command", "Reproduce papers' tables and evaluate our own accuracy."),
-    ("keys", "app.cli.keys:command", "Create, list, rotate and revoke API keys."),
-    ("doctor", "app.cli.doctor:command", "Check what a service needs on this machine."),
+    ("keys", "app.cli.database:keys", "Create, list, rotate and revoke API keys."),
+    ("doctor", "app.cli.database:doctor", "Check what a service needs on this machine."),
     ("migrate", "app.cli.database:migrate", "Migrate the database to a schema version, or check it."),
     ("backup", "app.cli.database:backup", "Write the database and the artefacts to one file."),
     ("restore", "app.cli.database:restore", "Restore a backup into an empty database."),

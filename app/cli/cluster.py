@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
 import msgspec
 import typer
 
-from app.cli.options import RequestOptions, with_options
-from app.cli.request_parts import pair, read_file
+from app.cli.options import RequestOptions, pair, read_file, with_options
 from app.cli.workload_options import Fields, File, Gpus, NetworkOptions, StepOptions, snapshot_of
 from app.config import Settings
 from app.errors import BadInput

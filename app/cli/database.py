@@ -1,15 +1,23 @@
-"""`gpucast migrate`, `backup` and `restore`: the schema of the database, and its content in one file."""
+"""`gpucast migrate`, `backup`, `restore`, `doctor` and `keys`: the database of an installation, its needs, its keys."""
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
+from app import __version__
 from app.config import Settings
-from app.errors import BadInput
+from app.errors import BadInput, GpucastError
+from app.runtime.service_file import running_service
+from app.runtime.start_checks import folder_problem, port_problem
+from app.store.roles import Role, RoleName
 
 if TYPE_CHECKING:
     from app.bootstrap.runtime import Runtime
@@ -115,3 +123,165 @@ def restore(
         print(f"gpucast: a stored version names the artefact {sha256}, which the backup lacks", file=sys.stderr)
     rows = sum(table.rows for table in contents.tables)
     print(f"Restored {rows:,} rows of {len(contents.tables)} tables, as of {contents.made_at}.")
+
+
+_PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "psycopg", "numpy", "numba", "scikit-learn", "joblib")
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, how it is, and what to do if that is a problem (else empty)."""
+
+    what: str
+    state: str
+    problem: str = ""
+
+
+def doctor() -> None:
+    """Check versions, data folder, database, port and artefacts; the exit status is 1 if something is wrong."""
+    settings = Settings.from_env()
+    wrong = 0
+    for check in (_versions, _folder, _database, _port, _artefacts):
+        for finding in _findings(check, settings):
+            wrong += bool(finding.problem)
+            print(f"{'problem' if finding.problem else 'ok':<9}{finding.what:<14}{finding.problem or finding.state}")
+    raise typer.Exit(int(wrong > 0))
+
+
+def _findings(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> Iterator[Finding]:
+    """Yield the findings of a check; what it raises is one more."""
+    try:
+        yield from check(settings)
+    except GpucastError as error:
+        yield Finding(check.__name__.strip("_"), "", error.detail)
+    except OSError as error:
+        yield Finding(check.__name__.strip("_"), "", f"{error.filename or 'the system'}: {error.strerror}")
+
+
+def _versions(settings: Settings) -> Iterator[Finding]:
+    yield Finding("versions", f"gpucast {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    installed = []
+    for name in _PACKAGES:
+        try:
+            installed.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            yield Finding("packages", "", f"{name} is not installed for {sys.executable}: make install")
+    yield Finding("packages", ", ".join(installed))
+
+
+def _folder(settings: Settings) -> Iterator[Finding]:
+    yield Finding("data folder", str(settings.data_dir), folder_problem(settings.data_dir))
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    from app.bootstrap.runtime import open_database
+    from app.store import schema
+
+    where = "embedded in the data folder" if settings.database_url is None else "of DATABASE_URL"
+    with open_database(settings) as runtime, runtime.database.begin() as connection:
+        present = schema.current(connection)
+    migrated = "its schema is this release's" if present == schema.head() else "the next start migrates its schema"
+    yield Finding("database", f"{where}, answers; {migrated}")
+
+
+def _port(settings: Settings) -> Iterator[Finding]:
+    place = running_service(settings)
+    if place is not None:
+        yield Finding("port", f"gpucast of this installation answers on http://{place[0]}:{place[1]}")
+        return
+    yield Finding("port", f"{settings.host}:{settings.port} is free", port_problem(settings))
+
+
+def _artefacts(settings: Settings) -> Iterator[Finding]:
+    from app.engine.shipped import shipped_versions
+
+    for name, shipped in shipped_versions(settings.shipped_dir).items():
+        try:
+            shipped.payload()
+        except GpucastError as error:
+            yield Finding("artefacts", "", f"{name} {shipped.version}: {error.detail}")
+        else:
+            yield Finding("artefacts", f"{name} {shipped.version}")
+
+
+if TYPE_CHECKING:
+    from app.store.keys import Key
+
+Id: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="Id from `gpucast keys list`.")]
+
+keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Owner of the key.")],
+    role: Annotated[RoleName, typer.Option(help="Permissions; each role includes those before it.")],
+    days: Annotated[float | None, typer.Option(min=0.001, max=3650, help="Lifetime; default: no end.")] = None,
+) -> None:
+    """Create a key and print it; it is shown only once, because only its SHA-256 is stored."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys as store
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        lifetime = None if days is None else timedelta(days=days)
+        _, secret = store.create(connection, name, Role[role.upper()], lifetime=lifetime)
+    print(secret)
+
+
+@keys.command("rotate")
+def rotate(
+    key_id: Id,
+    grace_hours: Annotated[float, typer.Option(min=0, max=87600, help="Time that the old key stays valid.")] = 24.0,
+) -> None:
+    """Create a key's successor and print it: same name, role and lifetime; the old one expires."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys as store
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        _, secret = store.rotate(connection, key_id, grace=timedelta(hours=grace_hours))
+    print(secret)
+
+
+@keys.command("events")
+def list_events() -> None:
+    """List what was done to keys, by whom and when; the newest first."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys as store
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        events = store.events(connection)
+    for event in events:
+        print(f"{event.created_at:%Y-%m-%d %H:%M:%S}  key {event.key_id:>4}  {event.action:<8}  by {event.actor}")
+
+
+@keys.command("list")
+def list_keys() -> None:
+    """List all keys, including revoked ones."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys as store
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        listed = store.listed(connection)
+    if not listed:
+        print("No keys: `gpucast keys create NAME --role ROLE` creates one.")
+    for key in listed:
+        state = _state(key)
+        print(f"{key.id:>4}  {key.role.name.lower():<10}  {key.created_at:%Y-%m-%d}  {state:<18}  {key.name}")
+
+
+@keys.command("revoke")
+def revoke(key_id: Id) -> None:
+    """Revoke a key: running services refuse it within a second."""
+    from app.bootstrap.runtime import open_runtime
+    from app.store import keys as store
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        store.revoke(connection, key_id)
+    print(f"Revoked {key_id}.")
+
+
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
+        return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.expires_at is None:
+        return "in use"
+    return f"{'expired' if key.is_expired() else 'until'} {key.expires_at:%Y-%m-%d}"

@@ -9,19 +9,17 @@ import msgspec
 import typer
 
 from app.cli.options import Plot, RequestOptions, with_options
-from app.cli.request_parts import model_workload
 from app.cli.show import figure
-from app.cli.workload_options import MODEL_HELP, EachGpu, Fields, SetFields, snapshot_of
+from app.cli.workload_options import MODEL_HELP, EachGpu, Fields, SetFields, model_workload, snapshot_of
 from app.config import Settings
 from app.dashboard.charts.drawing import refuse_other
 from app.errors import BadInput, FieldError
-from app.wire.network_form import ModelWorkload
-from app.wire.partition_form import PartitionRequest
+from app.wire.network_form import ModelWorkload, PartitionRequest
 from app.wire.prediction_form import BaseRequest
 
 if TYPE_CHECKING:
     from app.services.models.scaling import Point
-    from app.wire.partition_form import PartitionResponse
+    from app.wire.network_form import PartitionResponse
 
 Scaled: TypeAlias = Annotated[
     Fields,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.request_parts import read_file
+from app.cli.options import read_file
 from app.config import Settings
 from app.errors import BadInput, Conflict, Malformed
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.deployment import ServedModel, given
-from app.cli.measure_serving import ServedLoads, ServingPlan, measure_serving
+from app.cli.measure_serving import ServedLoads, ServedModel, ServingPlan, given, measure_serving
 from app.cli.options import with_options
-from app.cli.stopping import stopped_by_terminate
+from app.cli.shell import stopped_by_terminate
 from app.errors import BadInput
 
 if TYPE_CHECKING:

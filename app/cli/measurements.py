@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli.deployment import ServedModel
+from app.cli.measure_serving import ServedModel
 from app.cli.options import with_options
 from app.config import Settings
 from app.errors import BadInput

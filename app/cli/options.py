@@ -1,11 +1,12 @@
-"""Options of commands, in groups: fields of a request's struct, or of a dataclass.
+"""Options of commands, in groups: fields of a request's struct, or of a dataclass; and the requests that they make.
 
 The facts of a field, which its struct has, say what an option is: its kind, unit, meaning and default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, is_dataclass
 from dataclasses import fields as fields_of
 from inspect import Parameter, Signature, signature
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_
 
 import typer
 
-from app.cli.request_parts import pair, value_of
+from app.errors import BadInput
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -182,3 +183,63 @@ def _value(fact: FieldFacts, option: str, value: Any) -> Any:
     if fact.kind == "object":
         return by_gpu(value, _flag(option))
     return value or None if fact.kind in {"list", "flag"} else value
+
+
+_PAIRS = {
+    "--set": "FIELD=VALUE, like batch=8",
+    "--measured": "GPU=MS, like nvidia-l4=0.52",
+    "--price": "GPU=USD, like nvidia-l4=0.8",
+    "--power": "GPU=W, like nvidia-l4=72",
+}
+_TRUTHS = {"true": True, "false": False}
+
+
+def read_file(file: Path) -> bytes:
+    """Return the bytes of a file; - is standard input. Raises BadInput."""
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def read_json(file: Path) -> Any:
+    """Return the JSON of a file; - is standard input."""
+    from app.wire.decoding import decode_plain
+
+    return decode_plain(read_file(file))
+
+
+def pair(text: str, option: str) -> tuple[str, str]:
+    """Split NAME=VALUE at the last =, since a GPU's name may contain one."""
+    name, separator, value = text.rpartition("=") if option == "--measured" else text.partition("=")
+    if not separator or not name:
+        raise BadInput(f"{option} {text}: {text!r} has no =; send {_PAIRS.get(option, 'NAME=VALUE')}.")
+    return name, value
+
+
+def value_of(text: str) -> Any:
+    """Return the text as a number or truth value if it is one, else unchanged."""
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def put_fields(workload: dict[str, Any], fields: Sequence[str]) -> None:
+    """Set every FIELD=VALUE; dots separate the names of nested fields."""
+    for item in fields:
+        name, value = pair(item, "--set")
+        _put(workload, name.split("."), value_of(value))
+
+
+def _put(holder: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = holder.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise BadInput(f"--set {'.'.join(path)}: {name} is not an object.")
+        holder = inner
+    holder[path[-1]] = value

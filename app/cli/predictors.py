@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from app.cli.options import AsJson, Data
-from app.cli.stopping import stopped_by_terminate
+from app.cli.shell import stopped_by_terminate
 from app.cli.workload_options import snapshot_of
 from app.config import SHIPPED_MODELS, Settings
 from app.dashboard.charts.drawing import refuse_other

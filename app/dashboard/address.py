@@ -9,8 +9,20 @@ from typing import Any
 
 import msgspec
 
-from app.dashboard.forms import KINDS, MOST_TYPED, NAMES, SERVING, FormField, fields_of, filled
-from app.dashboard.typed_values import json_of, number_of, pairs_of, put, value_of
+from app.dashboard.forms import (
+    KINDS,
+    MOST_TYPED,
+    NAMES,
+    SERVING,
+    FormField,
+    fields_of,
+    filled,
+    json_of,
+    number_of,
+    pairs_of,
+    put,
+    value_of,
+)
 from app.errors import BadInput, FieldError, GpucastError, NotFound, TooLarge
 from app.predictors import BY_NAME
 from app.services.models.network_kinds import network_kind

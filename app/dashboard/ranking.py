@@ -15,7 +15,7 @@ import msgspec
 
 from app.dashboard.address import Address
 from app.dashboard.format_figures import TIME_UNITS, decimals
-from app.dashboard.typed_values import number_of
+from app.dashboard.forms import number_of
 from app.services.compare.compare import figure_of
 from app.services.models.network_kinds import network_kind
 from app.wire.compare_form import Compared, CompareResponse, RankBy

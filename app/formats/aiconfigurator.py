@@ -25,7 +25,7 @@ from app.formats.operator_tables import Format, join_text, parts_of, read_file, 
 from app.ops.attention import HYBRIDS
 from app.ops.expert_gates import GATES, ROUTERS
 from app.tables.arrays import Bools, Floats, Ints
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 
 SOURCE = "aiconfigurator"
 _BY_STACK, _BY_OPERATOR = SOURCE, "aiconfigurator_operators"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.wire.upload import UploadPart
+from app.wire.measurement_form import UploadPart
 
 Row = dict[str, Any]
 

@@ -34,8 +34,8 @@ from app.formats.doubtful_times import host_bound, host_drift, unsteady
 from app.formats.formulas import FileColumns, Sizes, names_in
 from app.tables.arrays import Bools, Floats, Ints
 from app.wire.batch_files import is_numbers, is_words
+from app.wire.measurement_form import OperatorColumns
 from app.wire.operator_columns import Column, Numbers, Words
-from app.wire.upload import OperatorColumns
 
 FOLDER = SEED_DATA / "formats"
 _LEFT_OUT = "number formats that the operator lacks"

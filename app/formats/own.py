@@ -29,9 +29,9 @@ from app.formats.own_tables import (
 from app.runtime.release import release
 from app.wire.decoding import decode_plain
 from app.wire.json_text import list_length
+from app.wire.measurement_form import Objects, Upload
 from app.wire.measurement_rows import cell_errors, check_lines, read_csv, read_parquet_table, read_text_table
 from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, read_table
-from app.wire.upload import Objects, Upload
 
 # Rows of a JSON list: as objects each takes some 3 kB, and half a million of them over a GiB. A table takes more rows.
 MAX_JSON_ROWS = 200_000

@@ -25,10 +25,10 @@ from app.ops.base import Dim
 from app.tables.arrays import Ints
 from app.wire.batch_files import is_numbers, is_words, to_numbers, to_words
 from app.wire.decoding import summary
+from app.wire.measurement_form import Objects, OperatorColumns, Upload, UploadPart
 from app.wire.measurement_rows import COLUMNS, MAX_REPORTED, to_microseconds
 from app.wire.operator_columns import Column, Numbers, Problems
 from app.wire.operator_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
-from app.wire.upload import Objects, OperatorColumns, Upload, UploadPart
 
 _ABSENT = float("nan")
 # Figures besides the operator's own, in the request's units.

@@ -21,7 +21,7 @@ from app.errors import BadInput, FieldError
 from app.formats.base import Part, PartsImporter
 from app.formats.profile_sheets import Cells, csv_files, find_table
 from app.ops.kernel import SIZE_FIELDS
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 
 # Kernels without known work that are listed individually.
 _LISTED = 30

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
+import numpy as np
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
+from app.runtime.release import release
 from app.wire.field_facts import about
 from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload
+from app.wire.operator_columns import Column, slice_cells
 from app.wire.prediction_form import Answerer, Coverage, GpuId, Notes
 
 Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -167,3 +174,71 @@ class MeasurementPlan(Struct, frozen=True):
 
 
 MEASUREMENT_PLAN_EXAMPLE: dict[str, Any] = {"workload": MODEL_EXAMPLE["workload"], "count": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Measurements as objects in the API's form; `position` is each row's place in the upload, int [n]."""
+
+    rows: Sequence[Mapping[str, Any]]
+    position: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
+        """Return all rows, in order."""
+        return cls(rows, np.arange(len(rows)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, rows: slice) -> Objects:
+        """Return consecutive rows."""
+        return Objects(self.rows[rows], self.position[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorColumns:
+    """Measurements of operators in columns: n rows, with the fields of the measurement and of its operator.
+
+    `position` is each row's place in the upload, int [n].
+    """
+
+    columns: Mapping[str, Column]
+    position: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def part(self, rows: slice) -> OperatorColumns:
+        """Return consecutive rows."""
+        return OperatorColumns(
+            {name: slice_cells(column, rows) for name, column in self.columns.items()}, self.position[rows]
+        )
+
+
+UploadPart: TypeAlias = Objects | OperatorColumns
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One request body or file.
+
+    parts    measured rows: operators in columns, others as objects
+    skipped  reason -> number of rows that hold no measurement
+    ignored  column -> number of rows, for columns that are only for human readers
+    device   the specification of the measured GPU, as POST /gpus takes it, if the file has one
+    """
+
+    parts: tuple[UploadPart, ...]
+    skipped: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    device: Mapping[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts)) + self.skipped.total()
+
+    def release(self) -> None:
+        """Free the rows that are objects; the upload has them no more."""
+        for part in self.parts:
+            if isinstance(part, Objects) and isinstance(part.rows, list):
+                release(part.rows)

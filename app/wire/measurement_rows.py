@@ -30,9 +30,8 @@ from app.tables.arrays import Ints
 from app.wire.decoding import decode_plain
 from app.wire.field_facts import field_facts
 from app.wire.kernel_workload import KernelSize, KernelWorkload
-from app.wire.measurement_form import MeasuredModel, MeasurementIn, Phase, ServedTimes
+from app.wire.measurement_form import MeasuredModel, MeasurementIn, Objects, Phase, ServedTimes
 from app.wire.serving_form import ServingLoad, ServingWorkload
-from app.wire.upload import Objects
 
 Row = dict[str, Any]
 Path = tuple[str, ...]

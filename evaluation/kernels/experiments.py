@@ -15,7 +15,7 @@ from app.predictors import PREDICTORS
 from app.services.measurements.check_upload import check
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 from evaluation.kernels import authors, clean
 from evaluation.render import Report, Table
 from evaluation.study import Result, grouped

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.routing import BaseRoute, Mount, Route
 
-from app.api.roles import OPEN, ROLES
+from app.api.access import OPEN, ROLES
 from app.config import Settings
 from app.main import ROUTERS, create_app
 from app.store import keys
@@ -42,7 +42,7 @@ def test_every_route_and_only_routes_have_a_role() -> None:
     assert len(everywhere) == len(mine) + len(ROUTERS)
     mine += [route for router in ROUTERS for route in router.routes]
     routes = set(itertools.chain.from_iterable(told(route) for route in mine))
-    assert routes == {(method, path) for method, path, _ in NEEDS}, "see app/api/roles.py"
+    assert routes == {(method, path) for method, path, _ in NEEDS}, "see app/api/access.py"
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from fastapi.testclient import TestClient
 
 from app.config import Settings
 from app.services.measurements.store_uploads import UploadReport, ingest
+from app.wire.measurement_form import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
-from app.wire.upload import Upload
 from tests.busy_machine import least, until
 from tests.service import Service
 

@@ -12,7 +12,7 @@ import typer
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from app.cli import decide, predict, predictors
+from app.cli import predict, predictors
 from app.config import Settings
 from app.dashboard.charts.answers import workload_title
 
@@ -100,12 +100,12 @@ def test_charts_of_commands_have_the_workload_as_title(settings: Settings, tmp_p
     by_rate = tmp_path / "rate.json"
     by_rate.write_text(json.dumps(SERVING | {"load": {"rate_per_s": 2}}))
     for name, command, words in (
-        ("compare", decide.compare, [*model, *gpus]),
-        ("predict", predict.command, [*model, *gpus]),
-        ("plan", decide.plan, [*model, *gpus, "--steps=100", "--deadline=100"]),
-        ("served compare", decide.compare, [*served, *gpus]),
-        ("served predict", predict.command, [*served, *gpus]),
-        ("served plan", decide.plan, [str(by_rate), *gpus, *limits, *prices]),
+        ("compare", predict.compare, [*model, *gpus]),
+        ("predict", predict.predict, [*model, *gpus]),
+        ("plan", predict.plan, [*model, *gpus, "--steps=100", "--deadline=100"]),
+        ("served compare", predict.compare, [*served, *gpus]),
+        ("served predict", predict.predict, [*served, *gpus]),
+        ("served plan", predict.plan, [str(by_rate), *gpus, *limits, *prices]),
     ):
         file = tmp_path / f"{name}.svg"
         run(settings, command, *words, f"--plot={file}")

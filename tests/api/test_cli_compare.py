@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from typer.testing import CliRunner
 
-from app.cli import decide, predict
+from app.cli import predict
 from app.config import Settings
 from app.errors import BadInput
 from app.wire.operator_forms import OPERATORS_EXAMPLE
@@ -43,7 +43,7 @@ def workload(tmp_path: Path) -> str:
 
 def test_the_command_equals_the_route(client: TestClient, settings: Settings, workload: str) -> None:
     words = ("--by=cost", "--price=nvidia-l4=0.8", "--power=nvidia-l4=60", "--json")
-    answer = json.loads(run(settings, decide.compare, workload, *OPTIONS, *words))
+    answer = json.loads(run(settings, predict.compare, workload, *OPTIONS, *words))
     request = {
         "workload": OPERATORS_EXAMPLE["workload"],
         "gpus": GPUS,
@@ -56,13 +56,13 @@ def test_the_command_equals_the_route(client: TestClient, settings: Settings, wo
 
 def test_a_table_for_people(settings: Settings) -> None:
     how = ("--model=gpt2", "--batch=2", "--sequence=128", "--mode=training", "--search", "--max-devices=2")
-    lines = run(settings, decide.compare, *OPTIONS, *how, "--by=throughput").splitlines()
+    lines = run(settings, predict.compare, *OPTIONS, *how, "--by=throughput").splitlines()
     assert lines[1].split()[:2] == ["1", "h100-sxm5-80gb"]
     assert any(line.startswith("note: ") for line in lines)
 
 
 def test_missing_figures_keep_the_columns_of_the_table(settings: Settings, workload: str) -> None:
-    text = run(settings, decide.compare, workload, *OPTIONS, "--price=nvidia-l4=0.8", "--by=energy", "--csv")
+    text = run(settings, predict.compare, workload, *OPTIONS, "--price=nvidia-l4=0.8", "--by=energy", "--csv")
     head, *rows = csv.reader(io.StringIO(text))
     at = head.index("cost_usd")
     assert head[at + 1 : at + 4] == [f"cost_interval_usd.{end}" for end in ("low", "high", "coverage")]
@@ -70,14 +70,14 @@ def test_missing_figures_keep_the_columns_of_the_table(settings: Settings, workl
     assert {bool(row[at + 1]) for row in rows} == {True, False}
 
 
-@pytest.mark.parametrize(("command", "first"), [(decide.compare, "rank"), (predict.command, "gpu")])
+@pytest.mark.parametrize(("command", "first"), [(predict.compare, "rank"), (predict.predict, "gpu")])
 def test_as_csv(settings: Settings, workload: str, command: Any, first: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run(settings, command, workload, *OPTIONS, "--csv"))))
     assert next(iter(rows[0])) == first and {row["gpu"] for row in rows} == set(GPUS)
     assert all(float(row["interval_ms.low"]) <= float(row["latency_ms"]) for row in rows)
 
 
-@pytest.mark.parametrize("command", [decide.compare, predict.command])
+@pytest.mark.parametrize("command", [predict.compare, predict.predict])
 def test_charts(settings: Settings, workload: str, command: Any, tmp_path: Path) -> None:
     for name in ("chart.svg", "chart.png"):
         run(settings, command, workload, *OPTIONS, "--plot", str(tmp_path / name))
@@ -92,6 +92,6 @@ def test_charts(settings: Settings, workload: str, command: Any, tmp_path: Path)
 
 def test_undrawable_charts_are_rejected(settings: Settings, workload: str) -> None:
     with pytest.raises(BadInput, match=r"\.svg or \.png"):
-        run(settings, decide.compare, workload, "--plot=chart.pdf")
+        run(settings, predict.compare, workload, "--plot=chart.pdf")
     with pytest.raises(BadInput, match="no figure"):
-        run(settings, decide.compare, workload, *OPTIONS, "--by=cost", "--plot=chart.svg")
+        run(settings, predict.compare, workload, *OPTIONS, "--by=cost", "--plot=chart.svg")

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.wire.partition_form import PARTITION_EXAMPLE
+from app.wire.network_form import PARTITION_EXAMPLE
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

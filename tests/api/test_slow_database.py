@@ -19,7 +19,7 @@ from app.config import Settings
 from app.errors import Unavailable
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import Database, TimeLimits
-from app.wire.llm_d_form import STATES_EXAMPLE
+from app.wire.serving_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.learning import workload
 from tests.server_processes import hanging, signal_server

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dashboard.charts.drawing import Drawing
-from app.dashboard.charts.figures import Bar, interval_chart, line_chart
+from app.dashboard.charts.drawing import Bar, Drawing, interval_chart, line_chart
 from app.services.compare.compare import figure_of
 from app.services.compare.served_compare import Curves
 from app.services.models.scaling import Point

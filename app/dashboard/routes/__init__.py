@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from app.dashboard.routes import accuracy, catalogue, compare, detail, measured, scaling, serving, sign_in
+from app.dashboard.routes import catalogue, compare, detail, serving, shell
 from app.dashboard.routes.shell import missing
 
 __all__ = ["ROUTERS", "missing"]
 
-ROUTERS = (
-    compare.router,
-    detail.router,
-    scaling.router,
-    serving.router,
-    accuracy.router,
-    measured.router,
-    catalogue.router,
-    sign_in.router,
-)
+ROUTERS = (compare.router, detail.router, serving.router, catalogue.router, shell.router)

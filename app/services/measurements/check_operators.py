@@ -29,7 +29,7 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS
 from app.wire.kernel_workload import Name
-from app.wire.measurement_form import Symbol
+from app.wire.measurement_form import OperatorColumns, Symbol
 from app.wire.measurement_rows import MAX_REPORTED
 from app.wire.operator_columns import (
     Column,
@@ -42,7 +42,6 @@ from app.wire.operator_columns import (
     text_to_numbers,
 )
 from app.wire.operator_forms import Field
-from app.wire.upload import OperatorColumns
 
 _LARGEST_EXTENT = 2**31 - 1
 # Tolerance for clocks above the data sheet and rounded counts; times further below the limit are wrong.

@@ -31,10 +31,9 @@ from app.tables.measurements import Measurements
 from app.tables.predictions import BOUNDS
 from app.wire.kernel_tables import kernel_table
 from app.wire.kernel_workload import KernelWorkload
-from app.wire.measurement_form import MeasuredModel
+from app.wire.measurement_form import MeasuredModel, Objects, UploadPart
 from app.wire.measurement_rows import MAX_REPORTED
 from app.wire.serving_form import ServingWorkload
-from app.wire.upload import Objects, UploadPart
 
 
 @dataclass(frozen=True, slots=True)

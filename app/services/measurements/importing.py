@@ -25,8 +25,8 @@ from app.store import gpus as gpu_store
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
+from app.wire.measurement_form import Objects, UploadPart
 from app.wire.names import did_you_mean
-from app.wire.upload import Objects, UploadPart
 
 # Rows checked and stored in one step.
 CHUNK = 100_000

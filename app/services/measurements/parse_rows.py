@@ -25,11 +25,17 @@ from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
 from app.wire.decoding import convert
 from app.wire.kernel_workload import KERNEL_EXAMPLE, KernelWorkload
-from app.wire.measurement_form import MEASURED_MODEL_EXAMPLE, MEASUREMENT_EXAMPLE, MeasuredModel, MeasurementIn
+from app.wire.measurement_form import (
+    MEASURED_MODEL_EXAMPLE,
+    MEASUREMENT_EXAMPLE,
+    MeasuredModel,
+    MeasurementIn,
+    Objects,
+    OperatorColumns,
+)
 from app.wire.measurement_rows import MAX_REPORTED
 from app.wire.operator_forms import OPERATORS_EXAMPLE, ROW_FORMS, WORD_FIELDS, unknown_op
 from app.wire.serving_form import SERVING_EXAMPLE, ServingWorkload
-from app.wire.upload import Objects, OperatorColumns
 
 _T = TypeVar("_T")
 Row = Mapping[str, Any]

@@ -37,7 +37,7 @@ from app.store.session import Database
 from app.tables.arrays import Bools
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
-from app.wire.upload import Objects, Upload
+from app.wire.measurement_form import Objects, Upload
 
 # Uploads of more rows are stored alone: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000

@@ -28,8 +28,7 @@ from app.tables.predictions import EXTRAPOLATED
 from app.warning_codes import CodedWarning, texts, warning
 from app.wire.decoding import decode
 from app.wire.graph_form import GraphRequest, NetworkRequest
-from app.wire.network_form import ModelRequest
-from app.wire.partition_form import PARTITION_EXAMPLE, Cut, PartitionRequest, PartitionResponse, Stage
+from app.wire.network_form import PARTITION_EXAMPLE, Cut, ModelRequest, PartitionRequest, PartitionResponse, Stage
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from app.api.service import SharedCall
+from app.api.middleware import SharedCall
 
 
 def test_callers_at_the_same_time_share_one_call() -> None:

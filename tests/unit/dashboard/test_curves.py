@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.dashboard.charts.curves import Axis, Dot, apart, line_of, mark, rule
+from app.dashboard.charts.page_curves import Axis, Dot, apart, line_of, mark, rule
 
 
 def _dot(x: float, y: float) -> Dot:

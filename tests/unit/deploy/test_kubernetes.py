@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from app.api.roles import OPEN, ROLES
+from app.api.access import OPEN, ROLES
 from app.config import CHECKOUT, Settings
 
 DEPLOY = CHECKOUT / "deploy" / "kubernetes"

@@ -20,7 +20,7 @@ from app.store.measurement_filters import Filters
 from app.store.operators import Added
 from app.store.session import Database
 from app.tables.measurements import Measurements
-from app.wire.upload import Objects, Upload
+from app.wire.measurement_form import Objects, Upload
 from tests.api.test_operator_learning import uploads
 from tests.kernels_data import SAXPY
 from tests.unit.operators import operators

@@ -19,7 +19,7 @@ from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
 from app.tables.operator_runs import OperatorRuns
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 from tests.kernels_data import SAXPY
 from tests.unit.services.test_ingest import SMALL
 

@@ -10,8 +10,8 @@ import pytest
 from app.config import CHECKOUT
 from app.formats.doubtful_times import LAST_ROWS, host_bound, host_drift, unsteady
 from app.formats.operator_tables import read
+from app.wire.measurement_form import OperatorColumns
 from app.wire.operator_columns import Numbers, Words
-from app.wire.upload import OperatorColumns
 from evaluation.data import NEUSIGHT, NEUSIGHT_FILE
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

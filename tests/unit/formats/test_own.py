@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
 from app.formats.own import read_measurements
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 from tests.busy_machine import cpu_s
 
 FLAT = {

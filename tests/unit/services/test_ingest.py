@@ -12,8 +12,8 @@ from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.store_uploads import ingest
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
+from app.wire.measurement_form import Objects, Upload
 from app.wire.measurement_rows import MAX_REPORTED
-from app.wire.upload import Objects, Upload
 from tests.kernels_data import SAXPY
 
 # 10 SMs x 64 lanes x 2 x 1 GHz = 1.28 TFLOP/s; 100 GB/s; caches far smaller than the kernel's 120 MB.

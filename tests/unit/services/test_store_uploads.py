@@ -22,7 +22,7 @@ from app.store.operators import Added
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 from tests.kernels_data import SAXPY
 from tests.unit.engine.test_measurement_tables import linear
 from tests.unit.services.test_ingest import SMALL

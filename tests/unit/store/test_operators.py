@@ -11,7 +11,7 @@ from app.store.operators import Sent
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
-from app.wire.upload import Objects
+from app.wire.measurement_form import Objects
 from tests.unit.engine.test_measurement_tables import linear
 from tests.unit.services.test_ingest import SMALL
 

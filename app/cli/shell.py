@@ -1,8 +1,10 @@
-"""Errors of the service in the words of the command line: options for fields, commands for routes."""
+"""What the shell sees: errors in the words of the command line, and SIGTERM as Ctrl-C."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from app.errors import FieldError
@@ -43,3 +45,13 @@ def with_value(message: str, cause: BaseException | None) -> str:
     failed: list[Any] = cause.errors() if cause is not None and hasattr(cause, "errors") else []
     message, value = message.removeprefix("Value error, "), repr(failed[0].get("input")) if failed else ""
     return message if value in message else f"{message.rstrip('.')}, got {value}"
+
+
+@contextmanager
+def stopped_by_terminate() -> Iterator[None]:
+    """Handle SIGTERM, which `timeout` and schedulers send, as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
