@@ -23,14 +23,14 @@ from app.api.deps import (
     current,
     saved_on_request,
 )
-from app.api.openapi import json_answer, json_body, ref
+from app.api.openapi import json_answer, json_body, json_route, ref
 from app.config import Settings
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
 from app.services.compare.compare import compare
 from app.services.compare.job_plan import answer_plan
-from app.services.compare.price_rows import PRICE_EXAMPLE, PriceReport, add_prices
+from app.services.compare.price_rows import PRICE_EXAMPLE, PriceIn, PriceReport, add_prices
 from app.services.compare.request import read_compare, read_plan
 from app.services.compare.served_compare import answer_compare
 from app.services.gpus import find
@@ -39,14 +39,16 @@ from app.services.quotes.reproduce import SavableAnswer, SavableRequest
 from app.services.scheduling.extender import (
     EXTENDER_EXAMPLE,
     Compare,
+    FilterResult,
+    HostPriority,
     filter_pod_nodes,
     read_extender_args,
     score_nodes,
 )
 from app.store.prices import page
 from app.store.session import Database
-from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse
-from app.wire.job_plan_form import PLAN_EXAMPLE
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
 
 router = APIRouter(tags=["Deciding"])
 
@@ -60,9 +62,7 @@ _PLAN = (
 @router.post(
     "/plan",
     description=_PLAN,
-    openapi_extra=json_body(ref("PlanRequest"), PLAN_EXAMPLE),
-    response_class=Response,
-    responses={200: json_answer("The choices in order", {"anyOf": [ref("PlanResponse"), ref("ServingPlanResponse")]})},
+    **json_route(PlanRequest, PLAN_EXAMPLE, "The choices in order", PlanResponse, ServingPlanResponse),
 )
 def plan_job(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
@@ -82,11 +82,7 @@ _COMPARE = (
 @router.post(
     "/compare",
     description=_COMPARE,
-    openapi_extra=json_body(ref("CompareRequest"), COMPARE_EXAMPLE),
-    response_class=Response,
-    responses={
-        200: json_answer("The GPUs in ranked order", {"anyOf": [ref("CompareResponse"), ref("ServingCompareResponse")]})
-    },
+    **json_route(CompareRequest, COMPARE_EXAMPLE, "The GPUs in ranked order", CompareResponse, ServingCompareResponse),
 )
 def compare_gpus(
     body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
@@ -113,7 +109,7 @@ def _answered(
 _CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
 _BODIES: dict[str, Any] = {
     "application/json": {
-        "schema": {"type": "array", "minItems": 1, "items": ref("PriceIn")},
+        "schema": {"type": "array", "minItems": 1, "items": ref(PriceIn)},
         "example": [PRICE_EXAMPLE],
     },
     "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
@@ -172,14 +168,14 @@ def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, ho
 
 
 _QUESTION = json_body({"type": "object", "description": "ExtenderArgs of kube-scheduler/extender/v1"}, EXTENDER_EXAMPLE)
-_SCORES = {"type": "array", "items": ref("HostPriority")}
+_SCORES = {"type": "array", "items": ref(HostPriority)}
 
 
 @router.post(
     "/scheduler/filter",
     openapi_extra=_QUESTION,
     response_class=Response,
-    responses={200: json_answer("The nodes that can run the pod", ref("FilterResult"))},
+    responses={200: json_answer("The nodes that can run the pod", ref(FilterResult))},
 )
 def filter_nodes(body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep) -> Response:
     """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from app.api.deps import BodyDep, DatabaseDep, GraphsDep, HolderDep, JsonBody, SettingsDep, as_json
-from app.api.openapi import json_answer, json_body, ref
+from app.api.openapi import json_answer, json_body, json_route, ref
 from app.errors import BadInput, FieldError
 from app.services import gpus
 from app.services.gpus import GPU_EXAMPLE
@@ -17,6 +17,7 @@ from app.tables.complete import spec_to_dict
 from app.wire.measurement_form import (
     MEASUREMENT_PLAN_EXAMPLE,
     MOST_MEASUREMENTS,
+    MeasurementPlan,
     MeasurementPlanRequest,
 )
 
@@ -72,7 +73,7 @@ _DESCRIPTION = (
     " the expected error before and after each. Measure them and send them to POST /measurements: `auto` uses them in"
     " its next answer."
 )
-_ANSWER: dict[int | str, dict[str, Any]] = {200: json_answer("The rows to measure", ref("MeasurementPlan"))}
+_ROWS = "The rows to measure"
 _Names = Annotated[list[str] | None, Query(max_length=40)]
 _Size = Annotated[int, Query(ge=1, le=2**24)]
 
@@ -84,7 +85,12 @@ def _refuse_parameters(parameters: Mapping[str, object], why: str) -> None:
         raise BadInput(f"{errors[0].msg}.", errors=errors)
 
 
-@router.get("/gpus/{name}/plan", description=_DESCRIPTION, response_class=Response, responses=_ANSWER)
+@router.get(
+    "/gpus/{name}/plan",
+    description=_DESCRIPTION,
+    response_class=Response,
+    responses={200: json_answer(_ROWS, ref(MeasurementPlan))},
+)
 def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (query parameters)
     name: GpuName,
     holder: HolderDep,
@@ -119,9 +125,7 @@ def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (qu
 @router.post(
     "/gpus/{name}/plan",
     description=_DESCRIPTION,
-    openapi_extra=json_body(ref("MeasurementPlanRequest"), MEASUREMENT_PLAN_EXAMPLE),
-    response_class=Response,
-    responses=_ANSWER,
+    **json_route(MeasurementPlanRequest, MEASUREMENT_PLAN_EXAMPLE, _ROWS, MeasurementPlan),
 )
 def plan_for_workload(
     name: GpuName,

@@ -18,13 +18,13 @@ from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
 from app.services.graphs.graph_store import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow
-from app.wire.graph_form import GRAPH_EXAMPLE, graph_json
+from app.wire.graph_form import GRAPH_EXAMPLE, Graph, graph_json
 
 router = APIRouter(tags=["Graphs"])
 
 _ID = "^[0-9a-f]{64}$"
 MEDIA_FORM = "multipart/form-data"
-_BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref("Graph"), "example": GRAPH_EXAMPLE}}
+_BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref(Graph), "example": GRAPH_EXAMPLE}}
 _BODIES |= {media: {"schema": BINARY} for media in MEDIA_FILES[:3]}
 _BODIES[MEDIA_FORM] = {"schema": {"type": "object", "required": ["file"], "properties": {"file": BINARY}}}
 _DESCRIPTION = (

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, as_json, current
-from app.api.openapi import json_answer, json_body, ref
+from app.api.openapi import json_answer, json_route, ref
 from app.api.work_queues import use_database
 from app.config import Settings
 from app.engine.snapshot_holder import SnapshotHolder
@@ -17,7 +17,17 @@ from app.runtime.sized_cache import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.store.session import Database
-from app.wire.serving_form import STATE_EXAMPLE, STATES_EXAMPLE, NextRequestsTimes, read_state, read_states
+from app.wire.serving_form import (
+    STATE_EXAMPLE,
+    STATES_EXAMPLE,
+    EngineState,
+    EngineStates,
+    NextRequestsTimes,
+    NextRequestTimes,
+    PredictorStatus,
+    read_state,
+    read_states,
+)
 
 router = APIRouter(tags=["Deciding"], prefix="/llm-d/{prediction_id}")
 
@@ -25,15 +35,13 @@ _ABOUT = (
     " For llm-d's inference gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that"
     " was saved; its model, GPU, stack, settings and mean answer hold of the engines, its load does not."
 )
-_BULK = json_answer("Their times, in the same order", ref("NextRequestsTimes"))
+_BULK = json_route(EngineStates, STATES_EXAMPLE, "Their times, in the same order", NextRequestsTimes)
 
 
 @router.post(
     "/predict",
     description=f"Times of a request that an engine in this state gets next.{_ABOUT}",
-    openapi_extra=json_body(ref("EngineState"), STATE_EXAMPLE),
-    response_class=Response,
-    responses={200: json_answer("The times of the request", ref("NextRequestTimes"))},
+    **json_route(EngineState, STATE_EXAMPLE, "The times of the request", NextRequestTimes),
 )
 def predict_next(
     call: Request,
@@ -51,17 +59,13 @@ def predict_next(
 @router.post(
     "/predict/bulk",
     description=f"Times of requests, each with the state of an engine.{_ABOUT}",
-    openapi_extra=json_body(ref("EngineStates"), STATES_EXAMPLE),
-    response_class=Response,
-    responses={200: _BULK},
+    **_BULK,
 )
 @router.post(
     "/predict/bulk/strict",
     name="predict_next_of_several_strictly",
     description=f"The same as /predict/bulk, which refuses all requests for a wrong one, too.{_ABOUT}",
-    openapi_extra=json_body(ref("EngineStates"), STATES_EXAMPLE),
-    response_class=Response,
-    responses={200: _BULK},
+    **_BULK,
 )
 def predict_next_of_several(
     call: Request,
@@ -87,7 +91,7 @@ def predict_next_of_several(
 @router.get(
     "/status",
     response_class=Response,
-    responses={200: json_answer("Ready", ref("PredictorStatus"))},
+    responses={200: json_answer("Ready", ref(PredictorStatus))},
 )
 def get_status(
     call: Request, prediction_id: SavedId, database: DatabaseDep, holder: HolderDep, settings: SettingsDep

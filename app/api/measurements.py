@@ -23,7 +23,7 @@ from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
-from app.wire.measurement_form import MEASUREMENT_EXAMPLE
+from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn
 
 router = APIRouter(tags=["Measurements"])
 
@@ -34,7 +34,7 @@ _CSV_EXAMPLE = (
 )
 _BODIES: dict[str, Any] = {
     "application/json": {
-        "schema": {"type": "array", "minItems": 1, "items": ref("MeasurementIn")},
+        "schema": {"type": "array", "minItems": 1, "items": ref(MeasurementIn)},
         "example": [MEASUREMENT_EXAMPLE],
     },
     "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -9,28 +10,23 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from app.services.compare.price_rows import PriceIn
-from app.services.scheduling.extender import FilterResult, HostPriority
 from app.tables.complete import REQUIRED
 from app.tables.gpu_fields import KINDS, MEANINGS, NUMBERS, PROVENANCES
 from app.tables.gpus import PIPES, GpuSpec
-from app.wire.compare_form import CompareRequest, CompareResponse, ServingCompareResponse
-from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, Graph, GraphRequest
-from app.wire.job_plan_form import PlanRequest, PlanResponse, ServingPlanResponse
+from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, GraphRequest
 from app.wire.kernel_workload import KernelWorkload
-from app.wire.measurement_form import MeasuredModel, MeasurementIn, MeasurementPlan, MeasurementPlanRequest
-from app.wire.network_form import MODEL_EXAMPLE, ModelRequest, PartitionRequest, PartitionResponse
+from app.wire.measurement_form import MeasuredModel
+from app.wire.network_form import MODEL_EXAMPLE, ModelRequest
 from app.wire.operator_forms import (
     OPERATOR_TABLE_EXAMPLE,
     OPERATORS_EXAMPLE,
     ROW_FORMS,
-    BatchResponse,
-    OperatorBatch,
     OperatorsRequest,
     OperatorTableRequest,
     TableResponse,
@@ -38,11 +34,6 @@ from app.wire.operator_forms import (
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
 from app.wire.serving_form import (
     SERVING_EXAMPLE,
-    EngineState,
-    EngineStates,
-    NextRequestsTimes,
-    NextRequestTimes,
-    PredictorStatus,
     ServingRequest,
     ServingResponse,
 )
@@ -92,42 +83,8 @@ def _described(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "properties": properties}
 
 
-# Structs decoded and encoded by msgspec; routes refer to them as "#/components/schemas/<name>".
-STRUCTS = (
-    PredictRequest,
-    PredictResponse,
-    OperatorsRequest,
-    OperatorTableRequest,
-    TableResponse,
-    OperatorBatch,
-    BatchResponse,
-    KernelWorkload,
-    ModelRequest,
-    GraphRequest,
-    ServingRequest,
-    ServingResponse,
-    ServingCompareResponse,
-    ServingPlanResponse,
-    PartitionRequest,
-    PartitionResponse,
-    CompareRequest,
-    CompareResponse,
-    PlanRequest,
-    PlanResponse,
-    FilterResult,
-    HostPriority,
-    PriceIn,
-    MeasuredModel,
-    MeasurementIn,
-    MeasurementPlan,
-    MeasurementPlanRequest,
-    Graph,
-    EngineState,
-    EngineStates,
-    NextRequestTimes,
-    NextRequestsTimes,
-    PredictorStatus,
-)
+# Structs that routes read and answer with, by name: those that they refer to.
+_STRUCTS: dict[str, type[Struct]] = {struct.__name__: struct for struct in (KernelWorkload, MeasuredModel)}
 REF = "#/components/schemas/{name}"
 BINARY = {"type": "string", "format": "binary"}
 
@@ -148,9 +105,16 @@ _PROBLEMS = {
 }
 
 
-def ref(name: str) -> dict[str, str]:
-    """Return a reference to a component."""
-    return {"$ref": REF.format(name=name)}
+def ref(shape: type[Struct] | str) -> dict[str, str]:
+    """Return a reference to a component: a struct, or by its name one that this document describes itself."""
+    if not isinstance(shape, str):
+        shape = _STRUCTS.setdefault(shape.__name__, shape).__name__
+    return {"$ref": REF.format(name=shape)}
+
+
+def any_of(structs: Sequence[type[Struct]]) -> dict[str, Any]:
+    """Return the schema of one of several structs."""
+    return ref(structs[0]) if len(structs) == 1 else {"anyOf": [ref(struct) for struct in structs]}
 
 
 def json_body(schema: dict[str, Any], example: Any) -> dict[str, Any]:
@@ -162,6 +126,15 @@ def json_body(schema: dict[str, Any], example: Any) -> dict[str, Any]:
 def json_answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Return an entry of a route's `responses`: a JSON body of that schema."""
     return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+def json_route(request: type[Struct], example: Any, meaning: str, *answers: type[Struct]) -> dict[str, Any]:
+    """Return the arguments of a route that reads a struct and answers with one, of this `meaning`."""
+    return {
+        "openapi_extra": json_body(ref(request), example),
+        "response_class": Response,
+        "responses": {200: json_answer(meaning, any_of(answers))},
+    }
 
 
 def install(app: FastAPI) -> None:
@@ -187,7 +160,8 @@ def install(app: FastAPI) -> None:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, structs = msgspec.json.schema_components(STRUCTS, ref_template=REF)
+    predict = _predict()  # refers to structs
+    _, structs = msgspec.json.schema_components(_STRUCTS.values(), ref_template=REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     for row in ROW_FORMS.values():  # the tag of a struct has no description of its own
         tag = structs[row.__name__]["properties"]["op"]
@@ -198,7 +172,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     )
     for name in _REPLACED:
         schemas.pop(name, None)
-    document["paths"] = {"/predict": {"post": _predict()}, **document["paths"]}
+    document["paths"] = {"/predict": {"post": predict}, **document["paths"]}
     for path in document["paths"].values():
         for operation in path.values():
             _add_problems(operation)
@@ -206,12 +180,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _predict() -> dict[str, Any]:
-    forms = (
-        *("PredictRequest", "OperatorsRequest", "OperatorTableRequest", "ModelRequest", "GraphRequest"),
-        "ServingRequest",
-    )
-    request = {"anyOf": [ref(name) for name in forms]}
-    answer = {"anyOf": [ref("PredictResponse"), ref("TableResponse"), ref("ServingResponse")]}
+    forms = PredictRequest, OperatorsRequest, OperatorTableRequest, ModelRequest, GraphRequest, ServingRequest
+    request, answer = any_of(forms), any_of((PredictResponse, TableResponse, ServingResponse))
     by_kind = {
         "kernel": PREDICT_EXAMPLE,
         "operators": OPERATORS_EXAMPLE,

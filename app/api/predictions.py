@@ -23,7 +23,7 @@ from app.api.deps import (
     as_json,
     current,
 )
-from app.api.openapi import BINARY, json_answer, json_body, ref
+from app.api.openapi import BINARY, json_route, ref
 from app.bands.coverage import COVERAGE
 from app.engine.versions import Stores
 from app.errors import UnsupportedMedia
@@ -33,8 +33,8 @@ from app.services.quotes.pdf import as_pdf
 from app.services.quotes.reproduce import Derived, Reproduction
 from app.store import quotes
 from app.store.quotes import Saved
-from app.wire.network_form import PARTITION_EXAMPLE
-from app.wire.operator_forms import BATCH_EXAMPLE
+from app.wire.network_form import PARTITION_EXAMPLE, PartitionRequest, PartitionResponse
+from app.wire.operator_forms import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 
 router = APIRouter(tags=["Prediction"])
 
@@ -148,8 +148,8 @@ def _out(saved: Saved, derived: Derived) -> SavedPrediction:
 
 
 _FILES: dict[str, Any] = {media: {"schema": BINARY} for media in MEDIA if media != JSON}
-_BODIES = {JSON: {"schema": ref("OperatorBatch"), "example": BATCH_EXAMPLE}} | _FILES
-_ANSWERS = {JSON: {"schema": ref("BatchResponse")}} | _FILES
+_BODIES = {JSON: {"schema": ref(OperatorBatch), "example": BATCH_EXAMPLE}} | _FILES
+_ANSWERS = {JSON: {"schema": ref(BatchResponse)}} | _FILES
 _BATCH = (
     "Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`, with `op`"
     " and optionally `gpu`; a null where an operator has no such field. The answer comes in the same format, row for"
@@ -201,9 +201,7 @@ _PARTITION = (
 @router.post(
     "/partition",
     description=_PARTITION,
-    openapi_extra=json_body(ref("PartitionRequest"), PARTITION_EXAMPLE),
-    response_class=Response,
-    responses={200: json_answer("The best partition", ref("PartitionResponse"))},
+    **json_route(PartitionRequest, PARTITION_EXAMPLE, "The best partition", PartitionResponse),
 )
 def plan_partition(body: BodyDep, holder: HolderDep, graphs: GraphsDep) -> Response:
     """Partition a network over GPUs."""

@@ -13,18 +13,9 @@ from app.store import gpus, measurements, revision
 from app.store.session import Database
 from app.tables.complete import complete, revise
 from app.tables.gpus import GpuSpec
+from app.wire.examples import EXAMPLES
 
-GPU_EXAMPLE: dict[str, Any] = {
-    "id": "acme-gpu-1",
-    "name": "Acme GPU 1",
-    "architecture": "Ada Lovelace",
-    "compute_capability": "8.9",
-    "sm_count": 60,
-    "boost_clock_hz": 2.0e9,
-    "memory_bytes": 24e9,
-    "memory_bandwidth_bytes_per_s": 400e9,
-    "aliases": ["ACME-1"],
-}
+GPU_EXAMPLE: dict[str, Any] = EXAMPLES["gpu"]
 
 
 def find(holder: SnapshotHolder, name: str) -> GpuSpec:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct
 
 from app.bands.coverage import COVERAGE
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import MODEL_EXAMPLE
@@ -235,15 +236,4 @@ class ServingCompareResponse(Struct, frozen=True):
     id: SavedId = UNSET
 
 
-COMPARE_EXAMPLE: dict[str, Any] = {
-    "workload": MODEL_EXAMPLE["workload"],
-    "gpus": ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"],
-    "rank_by": "cost",
-    "prices": {"nvidia-l4": 0.8, "h100-sxm5-80gb": 3.0},
-    "currency": "USD",
-    "powers_w": {"nvidia-l4": 70.0},
-    "search_parallelism": False,
-    "max_devices": 8,
-    "predictor": "auto",
-    "coverage": 0.8,
-}
+COMPARE_EXAMPLE: dict[str, Any] = {"workload": MODEL_EXAMPLE["workload"], **EXAMPLES["compare"]}

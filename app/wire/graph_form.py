@@ -13,6 +13,7 @@ from app.networks.importers.tensors import TENSOR_DTYPES
 from app.runtime.cancellation import check_cancelled
 from app.runtime.release import release
 from app.wire.decoding import field_errors, summary
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.network_form import ModelRequest, ModelWorkload, RunOptions, SequenceLength
@@ -120,29 +121,10 @@ class GraphRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen
 NetworkRequest: TypeAlias = ModelRequest | GraphRequest
 NetworkWorkload: TypeAlias = ModelWorkload | GraphWorkload
 
-GRAPH_EXAMPLE: dict[str, Any] = {
-    "name": "two layers",
-    "dtype": "fp32",
-    "inputs": [{"name": "x", "shape": ["batch", 784]}],
-    "nodes": [
-        {"name": "hidden", "op": "linear", "inputs": ["x"], "outputs": [{"shape": ["batch", 512]}]},
-        {"name": "act", "op": "relu", "inputs": ["hidden"], "outputs": [{"shape": ["batch", 512]}]},
-        {
-            "name": "logits",
-            "op": "linear",
-            "inputs": ["act"],
-            "outputs": [{"shape": ["batch", 10]}],
-            "parameters": 5130,
-        },
-        {"name": "p", "op": "softmax", "inputs": ["logits"], "outputs": [{"shape": ["batch", 10]}]},
-    ],
-}
+GRAPH_EXAMPLE: dict[str, Any] = EXAMPLES["graph"]
 GRAPH_REQUEST_EXAMPLE: dict[str, Any] = {
-    "gpu": "nvidia-l4",
-    "workload": {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32, "mode": "training", "optimizer": "adam"},
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
+    **EXAMPLES["graph_request"],
+    "workload": {"graph": GRAPH_EXAMPLE, **EXAMPLES["graph_request"]["workload"]},
 }
 
 

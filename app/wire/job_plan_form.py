@@ -29,6 +29,7 @@ from app.wire.compare_form import (
     ThroughputInterval,
     TokenCost,
 )
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.network_form import KvDtype, NetworkDtype, Samples
 from app.wire.prediction_form import (
@@ -271,13 +272,4 @@ class ServingPlanResponse(Struct, frozen=True):
     id: SavedId = UNSET
 
 
-PLAN_EXAMPLE: dict[str, Any] = {
-    "workload": COMPARE_EXAMPLE["workload"],
-    "gpus": ["nvidia-l4", "a100-sxm4-80gb", "h100-sxm5-80gb"],
-    "steps": 10000,
-    "deadline_s": 3600.0,
-    "budget_usd": 20.0,
-    "probability": 0.9,
-    "max_devices": 8,
-    "prices": {"nvidia-l4": 0.8, "a100-sxm4-80gb": 1.5, "h100-sxm5-80gb": 3.0},
-}
+PLAN_EXAMPLE: dict[str, Any] = {"workload": COMPARE_EXAMPLE["workload"], **EXAMPLES["plan"]}

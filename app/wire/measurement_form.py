@@ -13,8 +13,9 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from app.runtime.release import release
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
-from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, Milliseconds, Name
+from app.wire.kernel_workload import GpuRef, Milliseconds, Name
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload
 from app.wire.operator_columns import Column, slice_cells
 from app.wire.prediction_form import Answerer, Coverage, GpuId, Notes
@@ -95,26 +96,9 @@ class MeasurementIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     measured_at: Annotated[Annotated[datetime, Meta(tz=True)] | None, about("When it was measured")] = None
 
 
-MEASUREMENT_EXAMPLE: dict[str, Any] = {
-    "gpu": "titan-v",
-    "software": "cuda-12.4",
-    "workload": {name: value for name, value in KERNEL_EXAMPLE.items() if name != "measured"},
-    "latency_ms": 0.91,
-    "latency_std_ms": 0.01,
-    "runs": 100,
-    "source": "my benchmark",
-    "measured_at": "2026-03-01T12:00:00Z",
-}
+MEASUREMENT_EXAMPLE: dict[str, Any] = EXAMPLES["measurement"]
 
-MEASURED_MODEL_EXAMPLE: dict[str, Any] = {
-    "kind": "model",
-    "name": "resnet50",
-    "mode": "training",
-    "batch": 256,
-    "image_size": 224,
-    "dtype": "fp16",
-    "memory_format": "channels_last",
-}
+MEASURED_MODEL_EXAMPLE: dict[str, Any] = EXAMPLES["measured_model"]
 
 
 MOST_MEASUREMENTS = 256

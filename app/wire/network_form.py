@@ -16,6 +16,7 @@ from app.networks.run_choices import (
     Optimizer,
     PipelineSchedule,
 )
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import GpuRef, Name
 from app.wire.prediction_form import (
@@ -220,33 +221,7 @@ class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen
     workload: Annotated[ModelWorkload, about("A step of the network")]
 
 
-GPT2_LARGE: dict[str, Any] = {
-    "model_type": "gpt2",
-    "architectures": ["GPT2LMHeadModel"],
-    "n_embd": 1280,
-    "n_head": 20,
-    "n_layer": 36,
-    "n_positions": 1024,
-    "vocab_size": 50257,
-}
-MODEL_EXAMPLE: dict[str, Any] = {
-    "gpu": "nvidia-l4",
-    "workload": {
-        "kind": "model",
-        "config": GPT2_LARGE,
-        "mode": "inference",
-        "batch": 4,
-        "sequence": 1024,
-        "dtype": "fp32",
-        "attention": "eager",
-        "fused": False,
-        "optimizer": "adam",
-        "parallelism": {"data": 1, "tensor": 1, "pipeline": 1, "microbatches": 1, "nodes": 1},
-    },
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
-}
+MODEL_EXAMPLE: dict[str, Any] = EXAMPLES["model"]
 
 
 MOST_STAGES = 16
@@ -313,11 +288,4 @@ class PartitionResponse(Struct, frozen=True):
     skipped: SkippedGpus = []
 
 
-PARTITION_EXAMPLE: dict[str, Any] = {
-    "gpus": ["rtx-3060-mobile", "rtx-5070"],
-    "workload": MODEL_EXAMPLE["workload"],
-    "predictor": "auto",
-    "coverage": 0.8,
-    "link_bandwidth_bytes_per_s": 1.25e8,
-    "link_latency_ms": 0.5,
-}
+PARTITION_EXAMPLE: dict[str, Any] = {"workload": MODEL_EXAMPLE["workload"], **EXAMPLES["partition"]}

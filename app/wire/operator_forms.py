@@ -12,6 +12,7 @@ from app.ops.base import Dim, Op
 from app.stacks.release import software_columns
 from app.tables.ops import DTYPES
 from app.warning_codes import CodedWarning
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.names import did_you_mean, operator_hint
@@ -284,40 +285,6 @@ class BatchResponse(Struct, frozen=True):
     warning_codes: Annotated[dict[str, list[CodedWarning]], about("Per GPU, the warnings with their codes")]
 
 
-OPERATORS_EXAMPLE: dict[str, Any] = {
-    "gpu": "nvidia-l4",
-    "workload": {
-        "kind": "operators",
-        "operators": [
-            {"op": "linear", "m": 4096, "n": 3840, "k": 1280, "dtype": "fp32", "count": 36},
-            {"op": "bmm", "b": 80, "m": 1024, "n": 1024, "k": 64, "dtype": "fp32"},
-            {"op": "softmax", "b": 81920, "h": 1024, "dtype": "fp32"},
-        ],
-    },
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
-}
-OPERATOR_TABLE_EXAMPLE: dict[str, Any] = {
-    "gpus": ["nvidia-l4", "h100-sxm5-80gb"],
-    "workload": {
-        "kind": "operator_table",
-        "op": "linear",
-        "dtype": "bf16",
-        "m": [1, 128, 4096],
-        "n": 3840,
-        "k": [1280, 1280, 5120],
-    },
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
-}
-BATCH_EXAMPLE: dict[str, Any] = {
-    "op": ["linear", "softmax"],
-    "dtype": "bf16",
-    "m": [4096, None],
-    "n": [3840, None],
-    "k": [1280, None],
-    "b": [None, 81920],
-    "h": [None, 1024],
-}
+OPERATORS_EXAMPLE: dict[str, Any] = EXAMPLES["operators"]
+OPERATOR_TABLE_EXAMPLE: dict[str, Any] = EXAMPLES["operator_table"]
+BATCH_EXAMPLE: dict[str, Any] = EXAMPLES["batch"]

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct
 
 from app.stacks.registry import default_stack
 from app.wire.decoding import decode
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
@@ -280,29 +281,7 @@ class ServingResponse(Struct, frozen=True, omit_defaults=True):
     id: SavedId = UNSET
 
 
-SERVING_EXAMPLE: dict[str, Any] = {
-    "gpu": "h100-sxm5-80gb",
-    "workload": {
-        "kind": "serving",
-        "name": "llama-3.1-70b",
-        "dtype": "fp8",
-        "kv_dtype": "fp8",
-        "software": f"{DEFAULT_SOFTWARE}-0.19.0",
-        "parallelism": {"tensor": 8, "pipeline": 1, "expert": 1, "attention_data": 1, "replicas": 1, "nodes": 1},
-        "input_tokens": 8192,
-        "output_tokens": 1024,
-        "length_spread": 0.2,
-        "load": {"concurrency": 64},
-        "prefix_hit": 0.0,
-        "max_batched_tokens": None,
-        "max_sequences": None,
-        "speculative": None,
-        "prefill_pool": None,
-    },
-    "predictor": "auto",
-    "coverage": 0.8,
-    "detail": False,
-}
+SERVING_EXAMPLE: dict[str, Any] = EXAMPLES["serving"]
 
 
 # Of one request to /predict/bulk; the gateway sends 100 at most.
@@ -369,14 +348,7 @@ class PredictorStatus(Struct, kw_only=True, frozen=True):
     models_exist: Annotated[dict[str, bool], about("That both times are predicted")]
 
 
-STATE_EXAMPLE: dict[str, Any] = {
-    "kv_cache_percentage": 0.3,
-    "input_token_length": 1024,
-    "num_request_waiting": 0,
-    "num_request_running": 16,
-    "num_tokens_generated": 0,
-    "prefix_cache_score": 0.0,
-}
+STATE_EXAMPLE: dict[str, Any] = EXAMPLES["engine_state"]
 STATES_EXAMPLE: dict[str, Any] = {"requests": [STATE_EXAMPLE]}
 
 _STATE, _STATES = msgspec.json.Decoder(EngineState), msgspec.json.Decoder(EngineStates)

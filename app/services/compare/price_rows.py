@@ -14,6 +14,7 @@ from app.store.prices import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.wire.decoding import convert, decode_plain
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.kernel_workload import Name
 from app.wire.measurement_rows import NUMBER, TEXT, Column, read_columns
@@ -38,14 +39,7 @@ class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     region: Annotated[Name | None, about("Where")] = None
 
 
-PRICE_EXAMPLE: dict[str, Any] = {
-    "gpu": "nvidia-l4",
-    "usd_per_hour": 0.8,
-    "source": "price list",
-    "date": "2026-11-01",
-    "provider": "Acme Cloud",
-    "region": "eu-west",
-}
+PRICE_EXAMPLE: dict[str, Any] = EXAMPLES["price"]
 _COLUMNS = {name: Column((name,), NUMBER if name == "usd_per_hour" else TEXT) for name in PriceIn.__struct_fields__}
 
 

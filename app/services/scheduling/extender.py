@@ -22,6 +22,7 @@ from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.compare.request import read_compare
 from app.wire.compare_form import RANKINGS, Compared, CompareRequest, CompareResponse, RankBy
+from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
 from app.wire.json_text import check_json_text
 
@@ -190,23 +191,7 @@ def _compare(
     return compare_each(snapshot, compare, fields, gpus)[0]
 
 
-EXTENDER_EXAMPLE: dict[str, Any] = {
-    "Pod": {
-        "metadata": {
-            "name": "finetune",
-            "annotations": {
-                WORKLOAD: '{"kind": "model", "name": "gpt2", "mode": "training", "batch": 8, "sequence": 1024}',
-                DEADLINE: "2000",
-            },
-        }
-    },
-    "Nodes": {
-        "items": [
-            {"metadata": {"name": "node-1", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}},
-            {"metadata": {"name": "node-2", "labels": {"nvidia.com/gpu.product": "NVIDIA-L4"}}},
-        ]
-    },
-}
+EXTENDER_EXAMPLE: dict[str, Any] = EXAMPLES["extender"]
 
 
 Compare = Callable[[Snapshot, CompareRequest], CompareResponse]
