@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +21,12 @@ from app.runtime.start_checks import folder_problem, port_problem
 from app.store.roles import Role, RoleName
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from app.bootstrap.runtime import Runtime
+    from app.store.keys import Key
+    from app.store.session import Database
+    from app.tables.catalog import Catalog
 
 migrate = typer.Typer(no_args_is_help=False, invoke_without_command=True)
 
@@ -32,67 +38,69 @@ def _default(context: typer.Context) -> None:
         up()
 
 
-@migrate.command()
-def up(target: Annotated[str, typer.Argument(help="A version, or head.")] = "head") -> None:
-    """Migrate up to a version; at head, also seed the GPU catalogue."""
+@contextmanager
+def open_catalog() -> Iterator[tuple[Runtime, Catalog]]:
+    """Open this installation, with its catalogue of GPUs."""
+    from app.bootstrap.runtime import open_runtime
+    from app.engine.catalogue import load_catalog
+
+    with open_runtime(Settings.from_env()) as runtime:
+        with runtime.database.begin() as connection:
+            catalog = load_catalog(connection)
+        yield runtime, catalog
+
+
+@contextmanager
+def _migrating() -> Iterator[Database]:
+    """Open the database as it is; what a migration cannot do is BadInput."""
+    from alembic.util.exc import CommandError
+
     from app.bootstrap.runtime import open_database
 
     with open_database(Settings.from_env()) as runtime:
-        _migrate(runtime, target)
+        try:
+            yield runtime.database
+        except CommandError as error:
+            raise BadInput(str(error)) from error
+
+
+@migrate.command()
+def up(target: Annotated[str, typer.Argument(help="A version, or head.")] = "head") -> None:
+    """Migrate up to a version; at head, also seed the GPU catalogue."""
+    from app.bootstrap.runtime import seed
+    from app.store import schema
+
+    with _migrating() as database:
+        schema.upgrade(database, target)
+        if target == "head":
+            seed(database)
 
 
 @migrate.command()
 def down(target: Annotated[str, typer.Argument(help="A version, -1, or base.")]) -> None:
     """Migrate down to a version; tables that it does not have are dropped with their rows."""
-    from alembic.util.exc import CommandError
-
-    from app.bootstrap.runtime import open_database
     from app.store import schema
 
-    with open_database(Settings.from_env()) as runtime:
-        try:
-            schema.downgrade(runtime.database, target)
-        except CommandError as error:
-            raise BadInput(str(error)) from error
+    with _migrating() as database:
+        schema.downgrade(database, target)
 
 
 @migrate.command()
 def check() -> None:
     """Fail unless the database is at head and its tables are those that the code describes."""
-    from alembic.util.exc import CommandError
-
-    from app.bootstrap.runtime import open_database
     from app.store import schema
 
-    with open_database(Settings.from_env()) as runtime:
-        try:
-            schema.check(runtime.database)
-        except CommandError as error:
-            raise BadInput(str(error)) from error
+    with _migrating() as database:
+        schema.check(database)
 
 
 @migrate.command()
 def current() -> None:
     """Show the version that the database has."""
-    from app.bootstrap.runtime import open_database
     from app.store import schema
 
-    with open_database(Settings.from_env()) as runtime, runtime.database.begin(long=True) as connection:
+    with _migrating() as database, database.begin(long=True) as connection:
         print(schema.current(connection) or "none")
-
-
-def _migrate(runtime: Runtime, target: str) -> None:
-    from alembic.util.exc import CommandError
-
-    from app.bootstrap.runtime import seed
-    from app.store import schema
-
-    try:
-        schema.upgrade(runtime.database, target)
-    except CommandError as error:
-        raise BadInput(str(error)) from error
-    if target == "head":
-        seed(runtime.database)
 
 
 def backup(file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write; must not exist.")]) -> None:
@@ -203,12 +211,18 @@ def _artefacts(settings: Settings) -> Iterator[Finding]:
             yield Finding("artefacts", f"{name} {shipped.version}")
 
 
-if TYPE_CHECKING:
-    from app.store.keys import Key
-
 Id: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="Id from `gpucast keys list`.")]
 
 keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
+
+
+@contextmanager
+def _connection() -> Iterator[Connection]:
+    """Open this installation for one transaction."""
+    from app.bootstrap.runtime import open_runtime
+
+    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+        yield connection
 
 
 @keys.command("create")
@@ -218,10 +232,9 @@ def create(
     days: Annotated[float | None, typer.Option(min=0.001, max=3650, help="Lifetime; default: no end.")] = None,
 ) -> None:
     """Create a key and print it; it is shown only once, because only its SHA-256 is stored."""
-    from app.bootstrap.runtime import open_runtime
     from app.store import keys as store
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with _connection() as connection:
         lifetime = None if days is None else timedelta(days=days)
         _, secret = store.create(connection, name, Role[role.upper()], lifetime=lifetime)
     print(secret)
@@ -233,10 +246,9 @@ def rotate(
     grace_hours: Annotated[float, typer.Option(min=0, max=87600, help="Time that the old key stays valid.")] = 24.0,
 ) -> None:
     """Create a key's successor and print it: same name, role and lifetime; the old one expires."""
-    from app.bootstrap.runtime import open_runtime
     from app.store import keys as store
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with _connection() as connection:
         _, secret = store.rotate(connection, key_id, grace=timedelta(hours=grace_hours))
     print(secret)
 
@@ -244,10 +256,9 @@ def rotate(
 @keys.command("events")
 def list_events() -> None:
     """List what was done to keys, by whom and when; the newest first."""
-    from app.bootstrap.runtime import open_runtime
     from app.store import keys as store
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with _connection() as connection:
         events = store.events(connection)
     for event in events:
         print(f"{event.created_at:%Y-%m-%d %H:%M:%S}  key {event.key_id:>4}  {event.action:<8}  by {event.actor}")
@@ -256,10 +267,9 @@ def list_events() -> None:
 @keys.command("list")
 def list_keys() -> None:
     """List all keys, including revoked ones."""
-    from app.bootstrap.runtime import open_runtime
     from app.store import keys as store
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with _connection() as connection:
         listed = store.listed(connection)
     if not listed:
         print("No keys: `gpucast keys create NAME --role ROLE` creates one.")
@@ -271,10 +281,9 @@ def list_keys() -> None:
 @keys.command("revoke")
 def revoke(key_id: Id) -> None:
     """Revoke a key: running services refuse it within a second."""
-    from app.bootstrap.runtime import open_runtime
     from app.store import keys as store
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with _connection() as connection:
         store.revoke(connection, key_id)
     print(f"Revoked {key_id}.")
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.database import open_catalog
 from app.cli.options import read_file
-from app.config import Settings
 from app.errors import BadInput, Conflict, Malformed
 
 if TYPE_CHECKING:
-    from app.bootstrap.runtime import Runtime
-    from app.tables.catalog import Catalog
     from app.tables.gpus import GpuSpec
 
 gpus = typer.Typer(no_args_is_help=True, help="List, show and add GPUs.")
@@ -27,23 +23,12 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of GET /gp
 _Name = Annotated[str, typer.Argument(help="A GPU's id, alias or name.")]
 
 
-@contextmanager
-def _open() -> Iterator[tuple[Runtime, Catalog]]:
-    from app.bootstrap.runtime import open_runtime
-    from app.engine import catalogue
-
-    with open_runtime(Settings.from_env()) as runtime:
-        with runtime.database.begin() as connection:
-            known = catalogue.load_catalog(connection)
-        yield runtime, known
-
-
 @gpus.command("list")
 def list_gpus(as_json: _AsJson = False) -> None:
     """List the GPUs of this installation."""
     from app.tables.complete import spec_to_dict
 
-    with _open() as (_, known):
+    with open_catalog() as (_, known):
         specs = known.specs
     if as_json:
         print(json.dumps({"items": [spec_to_dict(spec) for spec in specs]}, indent=2))
@@ -65,7 +50,7 @@ def show(name: _Name) -> None:
     """Show all figures of a GPU and their sources."""
     from app.tables.complete import spec_to_dict
 
-    with _open() as (_, known):
+    with open_catalog() as (_, known):
         spec = known.resolve(name)
     print(json.dumps(spec_to_dict(spec), indent=2))
 
@@ -77,7 +62,7 @@ def add(file: Annotated[Path, typer.Argument(help="JSON file of one GPU; - reads
     from app.tables.complete import complete
 
     spec = complete(_read(file))
-    with _open() as (runtime, known):
+    with open_catalog() as (runtime, known):
         clashes = known.taken(spec)
         if clashes:
             raise Conflict("Another GPU has that name.", errors=clashes)
@@ -120,8 +105,6 @@ def import_prices(
     ] = None,
 ) -> None:
     """Import prices, all rows or none; stored prices are kept. An instance's price is divided by its devices."""
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.catalogue import load_catalog
     from app.services.compare.price_catalogues import (
         Terms,
         format_of,
@@ -141,9 +124,7 @@ def import_prices(
     )
     known = {} if instances is None else read_instances(read_file(instances))
     tool, assets = format_of(body), read_assets(body)
-    with open_runtime(Settings.from_env()) as runtime:
-        with runtime.database.begin() as connection:
-            catalog = load_catalog(connection)
+    with open_catalog() as (runtime, catalog):
         if tool is not None or assets is not None:
             offers = (
                 read_offers(body, tool, source, known)
@@ -169,14 +150,12 @@ def list_prices(
     """List all prices; * marks those in use today."""
     import msgspec
 
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.catalogue import load_catalog
     from app.engine.prices import PriceBook, to_listing, today_utc
     from app.store.prices import load
 
-    with open_runtime(Settings.from_env()) as runtime, runtime.database.begin() as connection:
+    with open_catalog() as (runtime, catalog), runtime.database.begin() as connection:
         rows = load(connection)
-        gpu_id = None if gpu is None else load_catalog(connection).resolve(gpu).id
+        gpu_id = None if gpu is None else catalog.resolve(gpu).id
     book, today = PriceBook.of(rows), today_utc()
     items = [to_listing(row, book, today) for row in rows if gpu_id in (None, row.gpu_id)]
     if as_json:

@@ -20,6 +20,7 @@ from app.errors import BadInput
 
 if TYPE_CHECKING:
     from app.formats.base import Row
+    from app.formats.serving.rows import DeploymentOptions
     from app.measure.connection import Connection
     from app.measure.serving.endpoint import Endpoint
     from app.measure.serving.loads import Measured, Results
@@ -226,10 +227,6 @@ def _send(server: Connection, results: Results) -> None:
         print(f"sent: {report['inserted']} new, {report['unchanged']} known before")
     for reason in left_out:
         print(f"  left out: {reason}")
-
-
-if TYPE_CHECKING:
-    from app.formats.serving.rows import DeploymentOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from app.cli.database import open_catalog
 from app.cli.measure_serving import ServedModel
 from app.cli.options import with_options
 from app.config import Settings
@@ -17,6 +18,8 @@ from app.formats import FORMS
 if TYPE_CHECKING:
     from app.formats.base import Importer, PartsImporter
     from app.services.measurements.importing import ImportReport, PartsReport
+    from app.store.measurement_filters import Filters
+    from app.tables.catalog import Catalog
 
 _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
 _RETRAIN = "next: gpucast retrain PREDICTOR"
@@ -24,38 +27,52 @@ _RETRAIN = "next: gpucast retrain PREDICTOR"
 measurements = typer.Typer(no_args_is_help=True, help="Delete stored measurements, or confirm doubtful ones.")
 
 
-@measurements.command("delete")
-def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
-    gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Delete those of this GPU (id, alias or name).")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class DoubtfulRows:
+    """Options of which stored measurements a command is about: those that match all that are given."""
+
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this GPU (id, alias or name).")] = None
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Those from this source.")] = None
+    upload: Annotated[int | None, typer.Option(metavar="ID", help="Those that this upload brought.")] = None
+    key: Annotated[int | None, typer.Option(metavar="ID", help="Those that this API key sent.")] = None
+
+    def filters(self, catalog: Catalog) -> Filters:
+        """Return the store's filters. Raises NotFound for an unknown GPU."""
+        from app.store.measurement_filters import Filters
+
+        given = asdict(self)
+        return Filters(**given | {"gpu": None if self.gpu is None else catalog.resolve(self.gpu).id})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRows(DoubtfulRows):
+    """Options of which measurements of all kinds a command is about."""
+
     kind: Annotated[
-        Literal["kernel", "operator", "model", "serving"] | None, typer.Option(help="Delete those of this kind.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Delete those of this kernel, operator or model.")] = None,
-    software: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those of this software stack.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Delete those from this source.")] = None,
-    upload: Annotated[int | None, typer.Option(metavar="ID", help="Delete those that this upload brought.")] = None,
-    key: Annotated[int | None, typer.Option(metavar="ID", help="Delete those that this API key sent.")] = None,
+        Literal["kernel", "operator", "model", "serving"] | None, typer.Option(help="Those of this kind.")
+    ] = None
+    name: Annotated[str | None, typer.Option(help="Those of this kernel, operator or model.")] = None
+    software: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this software stack.")] = None
+
+
+@measurements.command("delete")
+@with_options
+def delete(
+    rows: StoredRows,
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
     """Delete the measurements that match all given options, after showing their number and asking."""
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.catalogue import load_catalog
     from app.services.measurements.stored import remove
-    from app.store.measurement_filters import Filters
 
-    with open_runtime(Settings.from_env()) as runtime:
-        if gpu is not None:
-            with runtime.database.begin() as connection:
-                gpu = load_catalog(connection).resolve(gpu).id
-        filters = Filters(gpu=gpu, kind=kind, name=name, software=software, source=source, upload=upload, key=key)
+    with open_catalog() as (runtime, catalog):
+        filters = rows.filters(catalog)
         counts = remove(runtime.database, filters, dry_run=True)
-        for (what, where), rows in counts.items():
-            print(f"{what:<10}{where:<28}{rows:>12,}")
+        for (what, where), count in counts.items():
+            print(f"{what:<10}{where:<28}{count:>12,}")
         total = sum(counts.values())
-        if dry_run or (not total and key is None):  # of a key, refused measurements are withdrawn too
+        if dry_run or (not total and rows.key is None):  # of a key, refused measurements are withdrawn too
             print(f"{total:,} measurements would be deleted" if dry_run else "no measurement matches")
             return
         if not yes:
@@ -65,28 +82,18 @@ def delete(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 @measurements.command("confirm")
+@with_options
 def confirm(
-    gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Confirm those of this GPU (id, alias or name).")
-    ] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Confirm those from this source.")] = None,
-    upload: Annotated[int | None, typer.Option(metavar="ID", help="Confirm those that this upload brought.")] = None,
-    key: Annotated[int | None, typer.Option(metavar="ID", help="Confirm those that this API key sent.")] = None,
+    rows: DoubtfulRows,
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows that would be confirmed.")] = False,
 ) -> None:
     """Take the doubtful measurements that match all given options for right: they are used from now on."""
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.catalogue import load_catalog
     from app.services.measurements.store_uploads import confirm as take
-    from app.store.measurement_filters import Filters
 
-    with open_runtime(Settings.from_env()) as runtime:
-        with runtime.database.begin() as connection:
-            catalog = load_catalog(connection)
-        gpu = None if gpu is None else catalog.resolve(gpu).id
-        filters = Filters(gpu=gpu, source=source, upload=upload, key=key)
-        rows = take(runtime.database, catalog, filters, dry_run=dry_run)
-    print(f"{rows:,} measurements {'would be confirmed' if dry_run else 'confirmed'}")
+    with open_catalog() as (runtime, catalog):
+        count = take(runtime.database, catalog, rows.filters(catalog), dry_run=dry_run)
+    print(f"{count:,} measurements {'would be confirmed' if dry_run else 'confirmed'}")
 
 
 @dataclass(frozen=True, kw_only=True)

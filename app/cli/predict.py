@@ -24,6 +24,8 @@ from app.wire.job_plan_form import PlanRequest
 if TYPE_CHECKING:
     from app.wire.compare_form import Compared, CompareResponse
     from app.wire.job_plan_form import Choice, PlanResponse
+    from app.wire.prediction_form import Prediction, PredictResponse
+    from app.wire.serving_form import ServingResponse
 
 Ranking: TypeAlias = Annotated[
     Fields,
@@ -150,10 +152,6 @@ def _choice_line(choice: Choice) -> str:
         f"{choice.rank:>3} {name:<30}{sure:>6}{times}{figure(choice.cost_usd):>11}{figure(choice.throughput_per_s):>11}"
     )
 
-
-if TYPE_CHECKING:
-    from app.wire.prediction_form import Prediction, PredictResponse
-    from app.wire.serving_form import ServingResponse
 
 _COLUMNS = f"{'GPU':<26}{'ms':>12}  {'interval':<27}{'bound':<9}{'support':<14}predictor"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from app.cli.database import open_catalog
 from app.cli.options import AsJson, Data
 from app.cli.shell import stopped_by_terminate
 from app.cli.workload_options import snapshot_of
@@ -133,13 +134,9 @@ def retrain(
     wait: Annotated[bool, typer.Option(help="Wait until the job ends.")] = True,
 ) -> None:
     """Retrain a predictor through the job queue; starts a temporary worker if none is running."""
-    from app.bootstrap.runtime import open_runtime
-    from app.engine.catalogue import load_catalog
     from app.services.learning.manage_versions import request_retraining
 
-    with open_runtime(Settings.from_env()) as runtime:
-        with runtime.database.begin() as connection:
-            catalog = load_catalog(connection)
+    with open_catalog() as (runtime, catalog):
         job_id = request_retraining(runtime.database, catalog, predictor, gpu)
         print(f"job {job_id}: {predictor} for {gpu or 'all GPUs together'}", flush=True)
         if not wait:
