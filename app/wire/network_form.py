@@ -222,6 +222,7 @@ class ModelRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen
 
 
 MODEL_EXAMPLE: dict[str, Any] = EXAMPLES["model"]
+GPT2_LARGE: dict[str, Any] = MODEL_EXAMPLE["workload"]["config"]
 
 
 MOST_STAGES = 16

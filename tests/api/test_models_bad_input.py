@@ -10,11 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.wire.graph_form import GRAPH_EXAMPLE
-from app.wire.network_form import MODEL_EXAMPLE
+from app.wire.network_form import GPT2_LARGE
 
 Body = dict[str, Any]
 NAN, INF = float("nan"), float("inf")
-GPT2_LARGE = MODEL_EXAMPLE["workload"]["config"]
 MODEL: Body = {"kind": "model", "config": GPT2_LARGE, "batch": 4, "sequence": 128}
 CONVNET: Body = {"kind": "model", "name": "resnet50", "batch": 8}
 GRAPH: Body = {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32}

@@ -164,18 +164,18 @@ def _focus(
         elif currency != "USD":
             raise BadInput(f"A price is in {currency}: prices are in US dollars, and currencies are never converted.")
         else:
-            terms = Terms(
-                row.get("ProviderName", ""), _day(row["ChargePeriodStart"], "ChargePeriodStart must be"), spot=False
-            )
+            start = row["ChargePeriodStart"]
+            day = _day(start, f"ChargePeriodStart {start[:40]!r} is no date like 2026-11-01.")
+            terms = Terms(row.get("ProviderName", ""), day, spot=False)
             yield offer(instance, price / float(unit[1] or 1.0), terms, row.get("RegionId", ""), FOCUS)
 
 
-def _day(text: str, field: str) -> date:
-    """Return the day of a time; `field` names it in the error."""
+def _day(text: str, wrong: str) -> date:
+    """Return the day of a time. Raises BadInput with the message `wrong`."""
     try:
         return date.fromisoformat(text[:10])
     except ValueError:
-        raise BadInput(f"{field} a date like 2026-11-01, got {text[:40]!r}.") from None
+        raise BadInput(wrong) from None
 
 
 def _instance_type(row: Mapping[str, str]) -> str:
@@ -252,10 +252,9 @@ def _offers(
         elif (gpu := _gpu(asset, labels, instances, catalog)) is None:
             left_out[f"no label names a known GPU of a {asset.get('nodeType') or 'node'}"] += 1
         else:
-            here = terms._replace(
-                provider=terms.provider or str((asset.get("properties") or {}).get("provider", "")),
-                day=_day(str(asset.get("start", "")), "start of an asset of OpenCost must be"),
-            )
+            start, provider = str(asset.get("start", "")), str((asset.get("properties") or {}).get("provider", ""))
+            wrong = f"start of an asset of OpenCost must be a date like 2026-11-01, got {start[:40]!r}."
+            here = terms._replace(provider=terms.provider or provider, day=_day(start, wrong))
             region = next((labels[name] for name in _REGION if name in labels), "")
             yield offer(Instance(gpu, 1.0), price, here, region, OPENCOST)
 
