@@ -23,7 +23,7 @@ from app.wire.job_plan_form import PlanRequest
 
 if TYPE_CHECKING:
     from app.wire.compare_form import Compared, CompareResponse
-    from app.wire.job_plan_form import Choice, PlanResponse
+    from app.wire.job_plan_form import JobChoice, PlanResponse
     from app.wire.prediction_form import Prediction, PredictResponse
     from app.wire.serving_form import ServingResponse
 
@@ -144,7 +144,7 @@ def _show_plan(answer: PlanResponse) -> None:
     print_notes([], answer.skipped, answer.notes)
 
 
-def _choice_line(choice: Choice) -> str:
+def _choice_line(choice: JobChoice) -> str:
     name = f"{choice.gpu}{f' x{choice.devices}' if choice.devices > 1 else ''}{' *' if choice.meets else ''}"
     sure = "-" if choice.probability is None else f"{choice.probability:.0%}"
     times = f"{figure(choice.job_s):>12}{figure(choice.time_limit_s):>12}"

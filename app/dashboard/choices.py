@@ -40,7 +40,7 @@ _VENDORS = ("NVIDIA", "AMD", "Intel")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GpuChoice:
     """A GPU to choose: its id or name, how it is shown, and its memory (0: unknown)."""
 
     id: str
@@ -54,7 +54,7 @@ class ChoiceGroup:
     """Choices under one title."""
 
     title: str
-    choices: Sequence[Choice]
+    choices: Sequence[GpuChoice]
 
 
 def gpu_class(name: str, series: str = "", *, cpu: bool = False) -> str:
@@ -68,18 +68,18 @@ def gpu_class(name: str, series: str = "", *, cpu: bool = False) -> str:
 def catalogue_groups(specs: Iterable[GpuSpec], picked: Sequence[str] = ()) -> list[ChoiceGroup]:
     """Return the catalogue's GPUs by class and vendor, without those picked."""
     return _grouped(
-        (gpu_class(spec.name, cpu=spec.kind == "cpu"), spec.vendor, Choice(spec.id, spec.name, spec.memory_bytes))
+        (gpu_class(spec.name, cpu=spec.kind == "cpu"), spec.vendor, GpuChoice(spec.id, spec.name, spec.memory_bytes))
         for spec in specs
         if spec.id not in picked
     )
 
 
-def picked_choices(catalog: Catalog, names: Iterable[str]) -> list[Choice]:
+def picked_choices(catalog: Catalog, names: Iterable[str]) -> list[GpuChoice]:
     """Return chosen GPUs by any name; unknown ones as they were typed."""
     return [
-        Choice(name, name, 0.0, picked=True)
+        GpuChoice(name, name, 0.0, picked=True)
         if spec is None
-        else Choice(name, spec.name, spec.memory_bytes, picked=True)
+        else GpuChoice(name, spec.name, spec.memory_bytes, picked=True)
         for name in names
         for spec in [catalog.find(name)]
     ]
@@ -95,7 +95,7 @@ def search_gpus(catalog: Catalog, text: str) -> list[ChoiceGroup]:
         (
             gpu_class(item.name, item.series),
             item.vendor,
-            Choice(item.id, f"{item.vendor} {item.name}", item.memory_bytes),
+            GpuChoice(item.id, f"{item.vendor} {item.name}", item.memory_bytes),
         )
         for item in long_tail.listed()
         if normalise(item.name) not in known and _has(words, f"{item.vendor} {item.name} {item.series} {item.id}")
@@ -108,14 +108,14 @@ def _has(words: Sequence[str], text: str) -> bool:
     return all(word in lower for word in words)
 
 
-def _grouped(items: Iterable[tuple[str, str, Choice]]) -> list[ChoiceGroup]:
+def _grouped(items: Iterable[tuple[str, str, GpuChoice]]) -> list[ChoiceGroup]:
     """Return choices under their class and vendor, in the order of classes, vendors and names."""
 
     def place(key: tuple[str, str]) -> tuple[int, int, str]:
         title, vendor = key
         return _ORDER.index(title), _VENDORS.index(vendor) if vendor in _VENDORS else len(_VENDORS), vendor
 
-    groups: dict[tuple[str, str], list[Choice]] = {}
+    groups: dict[tuple[str, str], list[GpuChoice]] = {}
     for title, vendor, choice in items:
         groups.setdefault((title, vendor), []).append(choice)
     return [

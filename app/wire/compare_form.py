@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct
 
 from app.bands.coverage import COVERAGE
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef
 from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.prediction_form import (
@@ -46,28 +46,6 @@ _REF = "#/components/schemas/{name}"
 _KINDS = ("KernelWorkload", "OperatorsWorkload", "ModelWorkload", "GraphWorkload", "ServingWorkload")
 WORKLOADS = [{"$ref": _REF.format(name=name)} for name in _KINDS]
 
-RankedGpus: TypeAlias = Annotated[
-    Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"],
-    about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
-]
-Prices: TypeAlias = Annotated[
-    dict[str, float],
-    about("US dollars per hour of one device, by any name of the GPU; override stored prices", unit="USD"),
-]
-Powers: TypeAlias = Annotated[
-    dict[str, float], about("Watts of one device, by any name of the GPU; override the power model", unit="W")
-]
-MostDevices: TypeAlias = Annotated[
-    float,
-    about(
-        "Most devices that a split or plan may take",
-        ge=1,
-        le=MOST_DEVICES,
-        multiple_of=1,
-        extra_json_schema={"type": "integer"},
-    ),
-]
-Currency: TypeAlias = Annotated[str, about("only USD: no exchange rate is known here")]
 Rank: TypeAlias = Annotated[int, about("Place, from 1")]
 ThroughputInterval: TypeAlias = Annotated[Interval | None, about("Interval of the true throughput, per second")]
 Cost: TypeAlias = Annotated[float | None, about("US dollars: time x devices x price")]
@@ -82,7 +60,7 @@ HourlyPrice: TypeAlias = Annotated[float | None, about("US dollars per hour of o
 PriceSource: TypeAlias = Annotated[str | None, about("The request, or provider and date")]
 
 
-class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all"."""
 
     workload: Annotated[
@@ -91,18 +69,33 @@ class CompareRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
             "What runs: a kernel, operators, a model, a graph or a served model", extra_json_schema={"anyOf": WORKLOADS}
         ),
     ]
-    gpus: RankedGpus = "all"
-    rank_by: Annotated[RankBy, about("Figure to rank by")] = "latency"
-    prices: Prices = {}
-    currency: Currency = "USD"
-    powers_w: Powers = {}
-    search_parallelism: Annotated[
-        bool, about("Try splits over devices for every network, not only for those that do not fit one")
-    ] = False
-    max_devices: MostDevices = 8
+    gpus: Annotated[
+        Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"],
+        about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
+    ] = "all"
+    prices: Annotated[
+        dict[str, float],
+        about("US dollars per hour of one device, by any name of the GPU; override stored prices", unit="USD"),
+    ] = {}
+    currency: Annotated[str, about("only USD: no exchange rate is known here")] = "USD"
+    powers_w: Annotated[
+        dict[str, float], about("Watts of one device, by any name of the GPU; override the power model", unit="W")
+    ] = {}
+    max_devices: Annotated[
+        float, about("Most devices that a split or plan may take", ge=1, le=MOST_DEVICES, **WHOLE)
+    ] = 8
     predictor: RequestedPredictor = "auto"
     coverage: RequestedCoverage = COVERAGE
     save: Save = False
+
+
+class CompareRequest(ManyGpusRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A workload on many GPUs, and the figure to rank them by."""
+
+    rank_by: Annotated[RankBy, about("Figure to rank by")] = "latency"
+    search_parallelism: Annotated[
+        bool, about("Try splits over devices for every network, not only for those that do not fit one")
+    ] = False
 
 
 class Split(Struct, frozen=True):

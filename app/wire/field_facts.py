@@ -26,6 +26,10 @@ _KINDS: Mapping[type[inspect.Type], Kind | None] = {
 }
 
 
+# Limits of whole numbers, also if a client writes them as 4.0.
+WHOLE: Mapping[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
+
+
 def about(meaning: str, *, unit: str | None = None, **limits: Any) -> Meta:
     """Return the `Meta` of a field: its meaning in one phrase, the unit that it is written in, and msgspec's limits."""
     return Meta(description=meaning, extra=None if unit is None else {"unit": unit}, **limits)

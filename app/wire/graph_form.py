@@ -14,7 +14,7 @@ from app.runtime.cancellation import check_cancelled
 from app.runtime.release import release
 from app.wire.decoding import field_errors, summary
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Dtype, Name
 from app.wire.network_form import ModelRequest, ModelWorkload, RunOptions, SequenceLength
 from app.wire.prediction_form import BaseRequest
@@ -34,7 +34,7 @@ Extent = (
     Annotated[int, Meta(ge=1, le=2**40)] | Annotated[str, about(_EXTENT, min_length=1, max_length=100, pattern=_PLAIN)]
 )
 DimName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=100)]
-DimSize: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, multiple_of=1.0, extra_json_schema={"type": "integer"})]
+DimSize: TypeAlias = Annotated[float, Meta(ge=1, le=2**31, **WHOLE)]
 Shape = Annotated[list[Extent], Meta(max_length=MAX_RANK)]
 Figure = bool | int | float | str
 Attribute = Figure | Annotated[list[Figure], Meta(max_length=64)] | None

@@ -6,23 +6,17 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
 
-from app.bands.coverage import COVERAGE
 from app.wire.compare_form import (
     COMPARE_EXAMPLE,
-    WORKLOADS,
     Cost,
     CostInterval,
-    Currency,
     Energy,
     EnergyInterval,
     HourlyPrice,
-    MostDevices,
-    Powers,
+    ManyGpusRequest,
     PowerSource,
-    Prices,
     PriceSource,
     Rank,
-    RankedGpus,
     ServedCost,
     ServedParallelism,
     Split,
@@ -41,9 +35,6 @@ from app.wire.prediction_form import (
     Interval,
     Memory,
     Notes,
-    RequestedCoverage,
-    RequestedPredictor,
-    Save,
     SavedId,
     SkippedGpus,
     WarningCodes,
@@ -61,7 +52,7 @@ Missing: TypeAlias = Annotated[list[str], about("Per goal, why it is not met")]
 BestGpu: TypeAlias = Annotated[str | None, about("GPU of the first choice that meets the goals; null: none")]
 
 
-class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class PlanRequest(ManyGpusRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A job, its goals, and the GPUs to choose from. A job has at least one of deadline, budget and throughput.
 
     The job is `steps` runs of the workload (default 1; one epoch of a network with a `dataset_size`). Training steps
@@ -78,13 +69,6 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     gpus, dtypes or kv_dtypes, or less max_devices.
     """
 
-    workload: Annotated[
-        dict[str, Any],
-        about(
-            "What runs: a kernel, operators, a model, a graph or a served model", extra_json_schema={"anyOf": WORKLOADS}
-        ),
-    ]
-    gpus: RankedGpus = "all"
     steps: Annotated[
         Samples | None,
         about("Runs of the workload in the job; absent: 1, or one epoch with `dataset_size`", unit="runs"),
@@ -117,13 +101,6 @@ class PlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     ] = None
     probability: Annotated[Share, about("Probability that all goals are met", unit="share")] = 0.9
     limit_probability: Annotated[Share, about("Probability that the job keeps its time limit")] = 0.95
-    max_devices: MostDevices = 8
-    prices: Prices = {}
-    currency: Currency = "USD"
-    powers_w: Powers = {}
-    predictor: RequestedPredictor = "auto"
-    coverage: RequestedCoverage = COVERAGE
-    save: Save = False
 
 
 class IntervalS(Struct, frozen=True):
@@ -134,7 +111,7 @@ class IntervalS(Struct, frozen=True):
     coverage: Coverage
 
 
-class Choice(Struct, frozen=True):
+class JobChoice(Struct, frozen=True):
     """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
 
     `devices` counts all `copies`, each split as in `parallelism`. Cost and energy are for the whole job.
@@ -199,7 +176,7 @@ class PlanResponse(Struct, frozen=True):
 
     steps: Annotated[float, about("Runs of the workload in the job")]
     best: BestGpu
-    choices: Annotated[list[Choice], about("Choices that meet the goals, cheapest first; then the closest")]
+    choices: Annotated[list[JobChoice], about("Choices that meet the goals, cheapest first; then the closest")]
     faster: Annotated[list[Faster], about("Pairwise probabilities of the first choices' order")]
     sensitivities: Annotated[list[Sensitivity], about("Effect of 10 % more of one figure of the GPU")]
     skipped: SkippedGpus

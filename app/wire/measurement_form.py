@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.runtime.release import release
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Milliseconds, Name
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload
 from app.wire.operator_columns import Column, slice_cells
@@ -105,7 +105,7 @@ MOST_MEASUREMENTS = 256
 _WORKLOADS = [
     {"$ref": f"#/components/schemas/{name}"} for name in ("OperatorsWorkload", "ModelWorkload", "GraphWorkload")
 ]
-Count = Annotated[float, Meta(ge=1, le=MOST_MEASUREMENTS, multiple_of=1.0, extra_json_schema={"type": "integer"})]
+Count = Annotated[float, Meta(ge=1, le=MOST_MEASUREMENTS, **WHOLE)]
 
 
 class MeasurementPlanRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

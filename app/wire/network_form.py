@@ -17,7 +17,7 @@ from app.networks.run_choices import (
     PipelineSchedule,
 )
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Name
 from app.wire.prediction_form import (
     Answerer,
@@ -36,14 +36,12 @@ from app.wire.prediction_form import (
 
 # Beyond these limits the unit is wrong; sums stay far from the limits of float64.
 MOST_BATCH, _MOST_TOKENS, _MOST_PIXELS, _MOST_FRAMES, _MOST_DEVICES = 2**24, 2**24, 2**14, 2**14, 2**16
-# Whole numbers, also if a client writes them as 4.0.
-_WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
-Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **_WHOLE)]
-Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, extra={"unit": "tokens"}, **_WHOLE)]
-Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, extra={"unit": "pixels"}, **_WHOLE)]
-Frames: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_FRAMES, **_WHOLE)]
-Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **_WHOLE)]
-Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **_WHOLE)]
+Batch: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_BATCH, **WHOLE)]
+Tokens: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_TOKENS, extra={"unit": "tokens"}, **WHOLE)]
+Pixels: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_PIXELS, extra={"unit": "pixels"}, **WHOLE)]
+Frames: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_FRAMES, **WHOLE)]
+Devices: TypeAlias = Annotated[float, Meta(ge=1, le=_MOST_DEVICES, **WHOLE)]
+Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **WHOLE)]
 # Number formats of whole networks: those of operators, and of weights alone, or scaled by groups of 32 elements.
 NetworkDtype: TypeAlias = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "int8", "nvfp4", "int4_wo", "w4a16_mxfp4",
@@ -143,7 +141,7 @@ class RunOptions(Struct, kw_only=True, frozen=True):
 class LoraIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Low-rank adapters beside the projections of attention (LoRA)."""
 
-    rank: Annotated[float, about("Rank of the adapters: their inner features", ge=1, le=65536, **_WHOLE)]
+    rank: Annotated[float, about("Rank of the adapters: their inner features", ge=1, le=65536, **WHOLE)]
 
 
 class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

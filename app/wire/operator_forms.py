@@ -13,7 +13,7 @@ from app.stacks.release import software_columns
 from app.tables.ops import DTYPES
 from app.warning_codes import CodedWarning
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Name
 from app.wire.names import did_you_mean, operator_hint
 from app.wire.prediction_form import (
@@ -122,7 +122,7 @@ def _cell(field: Field) -> Any:
     elif field.number is not None:
         cell = Name
     elif dim.whole:  # 4096.0 is a whole number too
-        whole = Meta(ge=dim.least, le=dim.most, multiple_of=1.0, extra_json_schema={"type": "integer"})
+        whole = Meta(ge=dim.least, le=dim.most, **WHOLE)
         cell = Annotated[float, whole]
     else:
         cell = Annotated[float, Meta(ge=dim.least, le=dim.most)]

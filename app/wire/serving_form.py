@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct
 from app.stacks.registry import default_stack
 from app.wire.decoding import decode
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Name
 from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
 from app.wire.prediction_form import (
@@ -36,15 +36,14 @@ from app.wire.prediction_form import (
 # The serving stack of requests that name none.
 DEFAULT_SOFTWARE = default_stack("serving").name
 MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
-_WHOLE: dict[str, Any] = {"multiple_of": 1.0, "extra_json_schema": {"type": "integer"}}
-InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **_WHOLE)]
+InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **WHOLE)]
 Rate: TypeAlias = Annotated[float, about("Requests per second, Poisson arrivals", ge=1e-6, le=1e6)]
 # Longer requests take longer than a simulation may.
-ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **_WHOLE)]
+ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
-BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **_WHOLE)]
+BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **WHOLE)]
 WaitSteps: TypeAlias = Annotated[float, Meta(ge=0, le=10_000)]
-Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **_WHOLE)]
+Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **WHOLE)]
 MeanRequestMs: TypeAlias = Annotated[
     float | None, about("Mean time of a request from arrival to its last token, milliseconds; null: saturated")
 ]
@@ -98,7 +97,7 @@ class ServingLoad(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Speculative decoding: tokens that a draft model proposes in a step, of which the model keeps the first ones."""
 
-    tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **_WHOLE, title="Drafted tokens")]
+    tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **WHOLE, title="Drafted tokens")]
     acceptance: Annotated[
         float, about("Probability that a drafted token is kept, given that those before it were", ge=0, le=1)
     ]

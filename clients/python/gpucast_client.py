@@ -67,25 +67,6 @@ class Gpucast:
         answer = self._send("POST", "/predict", body=body)
         return cast("PredictResponse | TableResponse | ServingResponse", answer.json())
 
-    def predict_rows(
-        self,
-        body: OperatorBatch,
-        *,
-        gpu: str | None = None,
-        predictor: str | None = None,
-        coverage: float | None = None,
-    ) -> BatchResponse:
-        """Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`,
-        with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
-        same format, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, equal to those of
-        `operators` with that row alone. In Arrow and Parquet the schema's metadata has, under `gpucast`,
-        the predictors that answered and their warnings.
-        """
-        answer = self._send(
-            "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
-        )
-        return cast("BatchResponse", answer.json())
-
     def list_gpus(self) -> ListGpusAnswer:
         """Every GPU of the catalogue, in the order of their ids."""
         answer = self._send("GET", "/gpus")
@@ -286,21 +267,6 @@ class Gpucast:
         answer = self._send("GET", "/uploads", query={"limit": limit})
         return cast("UploadPage", answer.json())
 
-    def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
-        """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
-        answer = self._send("POST", "/retrain", body=body)
-        return cast("RetrainAnswer", answer.json())
-
-    def list_jobs(self, *, limit: int | None = None) -> JobList:
-        """The latest retrainings, newest first."""
-        answer = self._send("GET", "/jobs", query={"limit": limit})
-        return cast("JobList", answer.json())
-
-    def get_job(self, job_id: int) -> JobOut:
-        """State of a retraining, and its version and validation errors once it succeeded."""
-        answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
-        return cast("JobOut", answer.json())
-
     def list_keys(self) -> KeyList:
         """Every key, in the order of their ids."""
         answer = self._send("GET", "/keys")
@@ -326,13 +292,6 @@ class Gpucast:
     def revoke_key(self, key_id: int) -> None:
         """Revoke a key at once."""
         self._send("DELETE", f"/keys/{_quoted(key_id)}")
-
-    def plan_partition(self, body: PartitionRequest) -> PartitionResponse:
-        """A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the
-        fastest, within each GPU's memory, with the time to pass activations on.
-        """
-        answer = self._send("POST", "/partition", body=body)
-        return cast("PartitionResponse", answer.json())
 
     def plan_job(self, body: PlanRequest) -> PlanResponse | ServingPlanResponse:
         """The cheapest type and count of GPU that meets a deadline, a budget or a throughput with a stated
@@ -383,6 +342,16 @@ class Gpucast:
         )
         return cast("PricePage", answer.json())
 
+    def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
+        """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
+        answer = self._send("POST", "/scheduler/filter", body=body)
+        return cast("FilterResult", answer.json())
+
+    def prioritize_nodes(self, body: dict[str, Any]) -> list[HostPriority]:
+        """Return a score of each node's GPU for a pod's workload."""
+        answer = self._send("POST", "/scheduler/prioritize", body=body)
+        return cast("list[HostPriority]", answer.json())
+
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
         """Saved predictions, page by page."""
         answer = self._send("GET", "/predictions", query={"after": after, "limit": limit})
@@ -398,6 +367,32 @@ class Gpucast:
         answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}")
         return cast("SavedPrediction", answer.json())
 
+    def predict_rows(
+        self,
+        body: OperatorBatch,
+        *,
+        gpu: str | None = None,
+        predictor: str | None = None,
+        coverage: float | None = None,
+    ) -> BatchResponse:
+        """Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`,
+        with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
+        same format, row for row: `latency_ms`, `low_ms`, `high_ms` and `bound`, equal to those of
+        `operators` with that row alone. In Arrow and Parquet the schema's metadata has, under `gpucast`,
+        the predictors that answered and their warnings.
+        """
+        answer = self._send(
+            "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
+        )
+        return cast("BatchResponse", answer.json())
+
+    def plan_partition(self, body: PartitionRequest) -> PartitionResponse:
+        """A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the
+        fastest, within each GPU's memory, with the time to pass activations on.
+        """
+        answer = self._send("POST", "/partition", body=body)
+        return cast("PartitionResponse", answer.json())
+
     def get_predictors(self) -> PredictorList:
         """Every predictor with its versions in use, their training data and validated errors."""
         answer = self._send("GET", "/predictors")
@@ -408,15 +403,20 @@ class Gpucast:
         answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu, "leave": leave})
         return cast("VersionOut", answer.json())
 
-    def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
-        """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
-        answer = self._send("POST", "/scheduler/filter", body=body)
-        return cast("FilterResult", answer.json())
+    def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
+        """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
+        answer = self._send("POST", "/retrain", body=body)
+        return cast("RetrainAnswer", answer.json())
 
-    def prioritize_nodes(self, body: dict[str, Any]) -> list[HostPriority]:
-        """Return a score of each node's GPU for a pod's workload."""
-        answer = self._send("POST", "/scheduler/prioritize", body=body)
-        return cast("list[HostPriority]", answer.json())
+    def list_jobs(self, *, limit: int | None = None) -> JobList:
+        """The latest retrainings, newest first."""
+        answer = self._send("GET", "/jobs", query={"limit": limit})
+        return cast("JobList", answer.json())
+
+    def get_job(self, job_id: int) -> JobOut:
+        """State of a retraining, and its version and validation errors once it succeeded."""
+        answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
+        return cast("JobOut", answer.json())
 
     def predict_next(self, prediction_id: int, body: EngineState) -> NextRequestTimes:
         """Times of a request that an engine in this state gets next. For llm-d's inference gateway, with
@@ -852,18 +852,6 @@ class VersionOut(TypedDict):
     created_at: str | None
 
 
-class PredictRequest(TypedDict):
-    """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
-
-    gpu: NotRequired[str | dict[str, Any] | None]
-    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
-    predictor: NotRequired[str]
-    coverage: NotRequired[float]
-    detail: NotRequired[bool]
-    save: NotRequired[bool]
-    workload: KernelWorkload
-
-
 class KernelWorkload(TypedDict):
     """One launch of any CUDA-like kernel. Sizes are bytes; counts are per launch, over the whole grid."""
 
@@ -926,37 +914,226 @@ class MeasuredKernel(TypedDict):
     bank_conflict_ways: NotRequired[float | None]
 
 
-class PredictResponse(TypedDict):
-    """One entry per GPU in request order; `skipped` are those of "all" that cannot run the workload."""
+class MeasuredModel(TypedDict):
+    """One step of a network, as in POST /predict; a `name` may also be unknown here.
 
-    predictions: list[Prediction]
-    skipped: NotRequired[list[Skipped]]
+    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
+    """
+
+    batch: NotRequired[float]
+    fused: NotRequired[bool]
+    memory_format: NotRequired[Literal["channels_first", "channels_last"]]
+    optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
+    recompute: NotRequired[bool | Literal["full", "selective"]]
+    gradient_accumulation: NotRequired[float]
+    parallelism: NotRequired[ParallelismIn]
+    dataset_size: NotRequired[float | None]
+    software: NotRequired[str | None]
+    kind: Literal["model"]
+    config: NotRequired[dict[str, Any] | None]
+    name: NotRequired[str | None]
+    mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
+    sequence: NotRequired[float | None]
+    image_size: NotRequired[float | None]
+    image_width: NotRequired[float | None]
+    frames: NotRequired[float | None]
+    part: NotRequired[Literal["autoencoder", "denoiser", "text_encoders"] | None]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int4_wo",
+            "int8",
+            "mxfp8",
+            "nvfp4",
+            "tf32",
+            "w4a16_mxfp4",
+            "w4a8_mxfp4",
+            "w4a8_mxfp4_mxfp8",
+        ]
+        | None
+    ]
+    attention: NotRequired[Literal["eager", "flash", "fused"] | None]
+    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
+    output_tokens: NotRequired[float | None]
+    trainable: NotRequired[Literal["all"] | TrainableIn]
+    input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
+    compiled: NotRequired[bool]
+
+
+class ParallelismIn(TypedDict):
+    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines."""
+
+    data: NotRequired[float]
+    tensor: NotRequired[float]
+    pipeline: NotRequired[float]
+    context: NotRequired[float]
+    virtual_pipeline: NotRequired[float]
+    expert: NotRequired[float]
+    attention_data: NotRequired[float]
+    microbatches: NotRequired[float]
+    nodes: NotRequired[float]
+    sequence: NotRequired[bool]
+    tensor_overlap: NotRequired[bool]
+    zero: NotRequired[Literal[0, 1, 2, 3]]
+    schedule: NotRequired[Literal["1f1b", "gpipe"]]
+    network_bytes_per_s: NotRequired[float]
+
+
+class TrainableIn(TypedDict):
+    """What is trained where not all weights are: the model's own are then frozen."""
+
+    lora: LoraIn
+
+
+class LoraIn(TypedDict):
+    """Low-rank adapters beside the projections of attention (LoRA)."""
+
+    rank: float
+
+
+class PlanRequest(TypedDict):
+    """A job, its goals, and the GPUs to choose from. A job has at least one of deadline, budget and
+    throughput.
+
+        The job is `steps` runs of the workload (default 1; one epoch of a network with a
+    `dataset_size`). Training steps
+        run one after another on one set of devices; all other steps are independent, and copies share
+    them. `deadline_s`
+        and `budget_usd` are for the whole job; `throughput_per_s` counts sequences or images of a
+    network, runs of anything
+        else, over all copies. All goals must hold together with `probability`. The time limit holds
+    with
+        `limit_probability`. The other fields are those of POST /compare.
+
+        A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests
+    instead: `ttft_ms`,
+        `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of
+    one engine; there are
+        as many engines as the rate needs, and their token budget and most sequences are chosen where
+    the workload leaves
+        them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to
+    choose among, in
+        place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused
+    (413): send fewer
+        gpus, dtypes or kv_dtypes, or less max_devices.
+    """
+
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
+    prices: NotRequired[dict[str, float]]
+    currency: NotRequired[str]
+    powers_w: NotRequired[dict[str, float]]
+    max_devices: NotRequired[float]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    save: NotRequired[bool]
+    steps: NotRequired[float | None]
+    deadline_s: NotRequired[float | None]
+    budget_usd: NotRequired[float | None]
+    throughput_per_s: NotRequired[float | None]
+    ttft_ms: NotRequired[float | None]
+    tpot_ms: NotRequired[float | None]
+    e2e_ms: NotRequired[float | None]
+    percentile: NotRequired[float]
+    dtypes: NotRequired[
+        list[
+            Literal[
+                "bf16",
+                "fp16",
+                "fp32",
+                "fp64",
+                "fp8",
+                "fp8_block",
+                "int4_wo",
+                "int8",
+                "mxfp8",
+                "nvfp4",
+                "tf32",
+                "w4a16_mxfp4",
+                "w4a8_mxfp4",
+                "w4a8_mxfp4_mxfp8",
+            ]
+        ]
+        | None
+    ]
+    kv_dtypes: NotRequired[list[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"]] | None]
+    probability: NotRequired[float]
+    limit_probability: NotRequired[float]
+
+
+class PlanResponse(TypedDict):
+    """Choices in order: those that meet the goals, cheapest first; then those that come closest.
+
+    `best` is the first that meets all goals, or null. `faster` compares the first few.
+    """
+
+    steps: float
+    best: str | None
+    choices: list[JobChoice]
+    faster: list[Faster]
+    sensitivities: list[Sensitivity]
+    skipped: list[Skipped]
+    notes: list[str]
     id: NotRequired[int]
 
 
-class Prediction(TypedDict):
-    """The answer for one GPU; `operators` only with `detail`, the fields from `devices` on only for
-    networks.
+class JobChoice(TypedDict):
+    """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
+
+        `devices` counts all `copies`, each split as in `parallelism`. Cost and energy are for the whole
+    job.
     """
 
+    rank: int
     gpu: str
-    latency_ms: float
-    interval_ms: Interval
-    bound: Literal["communication", "compute", "launch", "memory"]
-    predictor: AnsweredBy
-    support: Literal["extrapolated", "interpolated", "measured"]
+    devices: int
+    copies: int
+    parallelism: Split | None
+    meets: bool
+    probability: float | None
+    job_s: float
+    job_interval_s: IntervalS
+    time_limit_s: float
+    step_ms: float
+    step_interval_ms: Interval
+    throughput_per_s: float | None
+    throughput_interval_per_s: Interval | None
+    cost_usd: float | None
+    cost_interval_usd: Interval | None
+    energy_j: float | None
+    energy_interval_j: Interval | None
+    power_source: str | None
+    price_usd_per_hour: float | None
+    price_source: str | None
     memory: MemoryUse
-    breakdown: list[Share]
+    predictor: AnsweredBy
+    missing: list[str]
     warnings: list[str]
     warning_codes: list[CodedWarning]
-    operators: NotRequired[list[OperatorRow] | None]
-    devices: NotRequired[int]
-    phases_ms: NotRequired[Phases]
-    throughput_per_s: NotRequired[float]
-    epoch_ms: NotRequired[float]
-    largest_batch: NotRequired[int]
-    suggestions: NotRequired[list[Suggestion]]
-    serving: NotRequired[ServingFigures]
+
+
+class Split(TypedDict):
+    """How a network is split over devices, with the fields of a workload's `parallelism`."""
+
+    data: int
+    tensor: int
+    pipeline: int
+    microbatches: int
+    nodes: int
+    zero: int
+
+
+class IntervalS(TypedDict):
+    """An interval in seconds that holds the true time with probability `coverage`."""
+
+    low: float
+    high: float
+    coverage: float
 
 
 class Interval(TypedDict):
@@ -967,13 +1144,6 @@ class Interval(TypedDict):
     low: float
     high: float
     coverage: float
-
-
-class AnsweredBy(TypedDict):
-    """The predictor that answered, and its version."""
-
-    name: str
-    version: str
 
 
 class MemoryUse(TypedDict):
@@ -1001,13 +1171,11 @@ class MemoryParts(TypedDict):
     reserve_bytes: float
 
 
-class Share(TypedDict):
-    """A group of operators and its share of the time."""
+class AnsweredBy(TypedDict):
+    """The predictor that answered, and its version."""
 
-    group: str
-    latency_ms: float
-    share: float
-    operators: int
+    name: str
+    version: str
 
 
 class CodedWarning(TypedDict):
@@ -1017,157 +1185,28 @@ class CodedWarning(TypedDict):
     text: str
 
 
-class OperatorRow(TypedDict):
-    """One operator in detail; `limit_ms` is the hardware limit.
+class Faster(TypedDict):
+    """The probability that the job takes less time on one choice than on each of the others, by GPU."""
 
-        A kernel has its `name` and `blocks_per_sm`, the number resident at once. A deep-learning
-    operator has its `count`:
-        times, FLOPs and bytes are for all repetitions together; only `auto` gives an `explanation`.
+    gpu: str
+    than: dict[str, float]
+
+
+class Sensitivity(TypedDict):
+    """Effect of `factor` times as much of one figure of the first choice's GPU on a step and on what fits.
+
+        `change` (-0.05: 5 % less time) comes from the physics alone; corrections learned for the actual
+    GPU are not
+        changed.
     """
 
-    op: str
-    latency_ms: float
-    low_ms: float
-    high_ms: float
-    limit_ms: float
-    bound: str
-    flops: float
-    bytes: float
-    name: NotRequired[str]
-    blocks_per_sm: NotRequired[float]
-    group: NotRequired[str]
-    dtype: NotRequired[str]
-    count: NotRequired[float]
-    support: NotRequired[str]
-    predictor: NotRequired[str]
-    phase: NotRequired[str]
-    explanation: NotRequired[Explanation]
-
-
-class Explanation(TypedDict):
-    """How `auto` arrived at its answer, per repetition.
-
-        The latency is that of member `measured` if the operator was measured; otherwise the physics'
-    times exp(`fading` x
-        sum of weight x log_correction), never below the limit. For a collective over several nodes
-    `network` makes up the
-        latency, and all else describes the part within one node. In a network the operator takes
-    `in_network` times this
-        latency: its products run on a hot card, and PyTorch has kernels of its own.
-    """
-
-    situation: str
-    learned_dtype: str | None
-    sustained_clock_hz: float | None
-    roofline: RooflinePosition
-    tile: TileUse | None
-    physics: PhysicsTerms
-    members: list[MemberAnswer]
-    fading: float
-    corrects: Literal["time", "work"]
-    network: NetworkParts | None
-    in_network: NotRequired[float]
-
-
-class RooflinePosition(TypedDict):
-    """Position of the operator under the sustained roofline; null where a figure is unknown.
-
-        `compute_share` is the fraction of `flop_per_s` that it attains, `dram_share` that of
-    `dram_bytes_per_s`, counting
-        bytes that do not fit the L2. Over 1 if the card was measured to be faster than the physics
-    allows.
-    """
-
-    intensity_flop_per_byte: float | None
-    ridge_flop_per_byte: float | None
-    flop_per_s: float | None
-    dram_bytes_per_s: float | None
-    compute_share: float | None
-    dram_share: float | None
-
-
-class TileUse(TypedDict):
-    """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is
-    busy.
-    """
-
-    rows: int
-    columns: int
-    blocks: float
-    waves: float
-    wave_efficiency: float
-
-
-class PhysicsTerms(TypedDict):
-    """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of
-    any call.
-    """
-
-    overhead_ms: float
-    shortest_ms: float
-    compute_ms: float
-    dram_ms: float
-    l2_ms: float
-    link_ms: float
-    limit_ms: float
-
-
-class MemberAnswer(TypedDict):
-    """One member of the answer, and what it predicts alone.
-
-        Learned models correct the physics: `log_correction` is the expected logarithm of measured over
-    physics, from this
-        `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
-    """
-
-    source: Literal["measured", "own", "physics", "shared", "sibling"]
-    gpu: str | None
-    weight: float
-    log_correction: float
-    latency_ms: float
-
-
-class NetworkParts(TypedDict):
-    """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus
-    `hops_ms`.
-
-        Never below the hardware limit. `nodes` are racks where a link joins the devices of a rack.
-    """
-
-    nodes: int
-    node_ms: float
-    adapters_ms: float
-    hops_ms: float
-    limit_ms: float
-    bound: Literal["limit", "network", "node"]
-
-
-class Phases(TypedDict):
-    """A step by phase, milliseconds; `communication` is the part not hidden by computation."""
-
-    forward: float
-    backward: float
-    update: float
-    communication: float
-
-
-class Suggestion(TypedDict):
-    """Workload fields to change so that it fits, and the bytes it then needs."""
-
-    change: dict[str, Any]
-    required_bytes: float
-
-
-class ServingFigures(TypedDict):
-    """Figures that a user of a served model sees; `definitions` explains each."""
-
-    ttft_ms: float
-    tpot_ms: float
-    request_ms: float
-    tokens_per_s: float
-    decode_tokens_per_s: float
-    requests_per_s: float
-    definitions: dict[str, str]
+    gpu: str
+    field: str
+    factor: float
+    step_ms: float
+    change: float
+    fits: bool
+    largest_batch: int | None
 
 
 class Skipped(TypedDict):
@@ -1175,6 +1214,706 @@ class Skipped(TypedDict):
 
     gpu: str
     reason: str
+
+
+class ServingPlanResponse(TypedDict):
+    """Choices in order: those that meet the limits, cheapest first; then those that come closest.
+
+        `best` is the first that meets all limits, or null. `pareto` is over all deployments of one
+    engine in closed loops.
+    """
+
+    rate_per_s: float
+    percentile: float
+    best: str | None
+    choices: list[ServedChoice]
+    pareto: list[ParetoPoint]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class ServedChoice(TypedDict):
+    """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes
+    closest.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    settings: ChosenSettings
+    meets: bool
+    probability: float
+    cost: ServedCost
+    memory: MemoryUse
+    predictor: AnsweredBy
+    serving: ServedFigures
+    missing: list[str]
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+
+
+class ServedSplit(TypedDict):
+    """How an engine is split and how many there are, with the fields of a workload's `parallelism`."""
+
+    tensor: int
+    pipeline: int
+    expert: int
+    attention_data: int
+    replicas: int
+    nodes: int
+
+
+class ChosenSettings(TypedDict):
+    """Fields of the workload that a choice sets; null: as in the request, or the default of the model or
+    the stack.
+    """
+
+    dtype: str | None
+    kv_dtype: str | None
+    max_batched_tokens: int | None
+    max_sequences: int | None
+
+
+class ServedCost(TypedDict):
+    """Costs and energy of a deployment; null where no price, power or throughput is known."""
+
+    usd_per_hour: float | None
+    cost_per_million_tokens: float | None
+    energy_per_token_j: float | None
+    power_w: float | None
+    power_source: str | None
+    price_usd_per_hour: float | None
+    price_source: str | None
+
+
+class ServedFigures(TypedDict):
+    """What users of a served model see. `saturated` loads have no times, but a highest rate and its cause."""
+
+    ttft_ms: ServedTime | None
+    tpot_ms: ServedTime | None
+    e2e_ms: ServedTime | None
+    output_tokens_per_s: float | None
+    output_tokens_per_s_per_gpu: float | None
+    requests_per_s: float | None
+    sequences: ServedSequences
+    kv_cache: KvCacheUse
+    step_ms: ServingSteps
+    saturated: bool
+    saturated_by: Literal["host", "kv_cache", "max_sequences", "prefill"] | None
+    highest_rate_per_s: float
+    method: Literal["closed_form", "simulation"]
+    settings: ServingSettings
+
+
+class ServedTime(TypedDict):
+    """A time over requests, milliseconds: mean with its interval, and percentiles (null: the closed form
+    has none).
+    """
+
+    mean: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    interval: Interval
+
+
+class ServedSequences(TypedDict):
+    """Sequences of all engines: mean over time, and the most that fit at once."""
+
+    mean: float | None
+    limit: int
+
+
+class KvCacheUse(TypedDict):
+    """Bytes of keys and values on the fullest device: the most that are kept at once, and what it has for
+    them.
+    """
+
+    required_bytes: float
+    capacity_bytes: float
+
+
+class ServingSteps(TypedDict):
+    """Mean time of an engine's step, milliseconds: of decoding sequences alone, and with prompts."""
+
+    decode: float | None
+    mixed: float | None
+
+
+class ServingSettings(TypedDict):
+    """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an
+    engine.
+    """
+
+    software: str
+    max_batched_tokens: int
+    max_sequences: int
+    memory_share: float
+    prefill_wait_steps: float
+    prefill_wait_tokens: int | None
+    mixes_prefill: bool
+    chunks_prefill: bool
+    host_version: str
+
+
+class ParetoPoint(TypedDict):
+    """A deployment and load of the Pareto set of tokens per second and user against tokens per second and
+    GPU.
+    """
+
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    dtype: str | None
+    kv_dtype: str | None
+    concurrency: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_gpu: float
+    cost_per_million_tokens: float | None
+
+
+class CompareRequest(TypedDict):
+    """A workload on many GPUs, and the figure to rank them by."""
+
+    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
+    prices: NotRequired[dict[str, float]]
+    currency: NotRequired[str]
+    powers_w: NotRequired[dict[str, float]]
+    max_devices: NotRequired[float]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    save: NotRequired[bool]
+    rank_by: NotRequired[
+        Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
+    ]
+    search_parallelism: NotRequired[bool]
+
+
+class CompareResponse(TypedDict):
+    """The GPUs in ranked order. `skipped` are those of "all" that cannot run the workload; `notes` apply
+    to all rows.
+
+        GPUs without the ranked figure, and after them those with too little memory, come last.
+    """
+
+    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
+    ranking: list[Compared]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class Compared(TypedDict):
+    """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of
+    operators.
+
+        Null means unknown: no price, no power, or a workload that takes no time. `memory` is per
+    device; throughput per
+        dollar and per joule come from the central estimates.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: Split | None
+    latency_ms: float
+    interval_ms: Interval
+    throughput_per_s: float | None
+    throughput_interval_per_s: Interval | None
+    cost_usd: float | None
+    cost_interval_usd: Interval | None
+    energy_j: float | None
+    energy_interval_j: Interval | None
+    power_w: float | None
+    power_source: str | None
+    price_usd_per_hour: float | None
+    price_source: str | None
+    throughput_per_usd: float | None
+    throughput_per_joule: float | None
+    memory: MemoryUse
+    bound: Literal["communication", "compute", "launch", "memory"]
+    support: Literal["extrapolated", "interpolated", "measured"]
+    predictor: AnsweredBy
+    pareto: bool
+    indistinguishable_from: list[str]
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+
+
+class ServingCompareResponse(TypedDict):
+    """GPU types in ranked order; those that are saturated, and after them those that do not fit, come
+    last.
+    """
+
+    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
+    ranking: list[ComparedServing]
+    skipped: list[Skipped]
+    notes: list[str]
+    id: NotRequired[int]
+
+
+class ComparedServing(TypedDict):
+    """One GPU type's figures for a served model under the requested load.
+
+        `pareto`: no other GPU type gives a user as many tokens a second and as many per GPU, and is
+    better in one.
+    """
+
+    rank: int
+    gpu: str
+    devices: int
+    parallelism: ServedSplit
+    latency_ms: float | None
+    interval_ms: Interval | None
+    tokens_per_s: float | None
+    tokens_per_s_per_gpu: float | None
+    tokens_per_s_per_user: float | None
+    cost: ServedCost
+    cost_per_million_tokens: float | None
+    memory: MemoryUse
+    bound: Literal["communication", "compute", "launch", "memory"]
+    support: Literal["extrapolated", "interpolated", "measured"]
+    predictor: AnsweredBy
+    serving: ServedFigures
+    pareto: bool
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+
+
+class PriceIn(TypedDict):
+    """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
+
+    gpu: str
+    usd_per_hour: float
+    source: str
+    date: str
+    provider: NotRequired[str | None]
+    region: NotRequired[str | None]
+
+
+class HostPriority(TypedDict):
+    """Score of a node, 0 to BEST_SCORE."""
+
+    Host: str
+    Score: int
+
+
+class FilterResult(TypedDict):
+    """The nodes that can run the pod, and why the others cannot."""
+
+    Nodes: dict[str, Any]
+    FailedNodes: dict[str, str]
+    Error: NotRequired[str]
+
+
+class MeasurementPlan(TypedDict):
+    """What to measure on a GPU, best first. `measured` is the number of operator rows already stored for
+    it.
+
+        `interval_after` is expected once all are measured. `notes` describe what measuring cannot
+    improve.
+    """
+
+    gpu: str
+    measured: int
+    predictor: AnsweredBy
+    latency_ms: float
+    interval_now: WorkloadInterval
+    interval_after: WorkloadInterval
+    measurements: list[PlannedMeasurement]
+    notes: list[str]
+
+
+class WorkloadInterval(TypedDict):
+    """The workload's time lies in this interval with probability `coverage`, its operators run one after
+    another.
+    """
+
+    low_ms: float
+    high_ms: float
+    coverage: float
+
+
+class PlannedMeasurement(TypedDict):
+    """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
+
+    workload: dict[str, Any]
+    expected_gain: Gain
+    estimated_ms: float
+
+
+class Gain(TypedDict):
+    """The workload's expected error (mean over its time, percent) before and after this and all rows
+    above.
+    """
+
+    error_before: float
+    error_after: float
+
+
+class MeasurementPlanRequest(TypedDict):
+    """The workload to predict better, of kind operators, model or graph, and the number of measurements."""
+
+    workload: OperatorsWorkload | ModelWorkload | GraphWorkload
+    count: NotRequired[float]
+
+
+class Graph(TypedDict):
+    """A network as a graph of operators. `dtype` applies to tensors without their own."""
+
+    name: NotRequired[str]
+    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
+    inputs: NotRequired[list[GraphInput]]
+    nodes: list[GraphNode]
+
+
+class GraphInput(TypedDict):
+    """An input tensor of the graph."""
+
+    name: str
+    shape: list[int | str]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "bool",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int16",
+            "int32",
+            "int64",
+            "int8",
+            "nvfp4",
+            "tf32",
+            "uint8",
+        ]
+        | None
+    ]
+
+
+class GraphNode(TypedDict):
+    """One operator.
+
+        `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: no cost), or
+    anything else, which
+        is costed by the bytes of its tensors and reported. `inputs` name inputs of the graph, nodes
+    (their first output) or
+        `node:1` (their second). `attributes` are the operator's fields; those implied by the tensors
+    may be omitted.
+        `parameters` is the number of weights that the node holds beyond the graph's tensors; if absent,
+    the fields imply
+        it.
+    """
+
+    name: str
+    op: str
+    inputs: NotRequired[list[str]]
+    outputs: list[GraphTensor]
+    attributes: NotRequired[dict[str, bool | int | float | str | list[bool | int | float | str] | None]]
+    parameters: NotRequired[float | None]
+    repeats: NotRequired[int]
+
+
+class GraphTensor(TypedDict):
+    """A tensor that a node writes. Its `dtype` defaults to the graph's."""
+
+    shape: list[int | str]
+    dtype: NotRequired[
+        Literal[
+            "bf16",
+            "bool",
+            "fp16",
+            "fp32",
+            "fp64",
+            "fp8",
+            "fp8_block",
+            "int16",
+            "int32",
+            "int64",
+            "int8",
+            "nvfp4",
+            "tf32",
+            "uint8",
+        ]
+        | None
+    ]
+
+
+class EngineStates(TypedDict):
+    """States of several engines, or several requests."""
+
+    requests: list[EngineState]
+
+
+class EngineState(TypedDict):
+    """State of an engine, and the request that may be sent to it."""
+
+    kv_cache_percentage: float
+    input_token_length: float
+    num_request_waiting: float
+    num_request_running: float
+    num_tokens_generated: float
+    prefix_cache_score: float
+
+
+class NextRequestsTimes(TypedDict):
+    """Times of all requests, in their order."""
+
+    predictions: list[NextRequestTimes]
+    errors: NotRequired[list[str]]
+    total_requests: int
+    successful_predictions: int
+    failed_predictions: NotRequired[int]
+    processing_time_ms: float
+
+
+class NextRequestTimes(TypedDict):
+    """Mean times of a request in such a state; bounds hold the true mean with the saved prediction's
+    coverage.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+    ttft_uncertainty: float
+    tpot_uncertainty: float
+    ttft_prediction_bounds: list[float]
+    tpot_prediction_bounds: list[float]
+    predicted_at: str
+    model_type: str
+    objective_type: str
+    quantile: float
+    last_model_load: NotRequired[str | None]
+
+
+class PredictorStatus(TypedDict):
+    """What the gateway asks before it sends states."""
+
+    is_ready: NotRequired[bool]
+    model_type: str
+    objective_type: str
+    quantile: float
+    last_model_load: NotRequired[str | None]
+    training_server_url: NotRequired[str]
+    models_exist: dict[str, bool]
+
+
+class MeasurementIn(TypedDict):
+    """One measured time of a kernel, an operator, a model or a load on a served model.
+
+        `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside
+    `latency_ms`.
+    """
+
+    gpu: str | dict[str, Any]
+    software: str
+    workload: KernelWorkload | MeasurementInWorkload | OperatorsWorkload | MeasuredModel | ServingWorkload
+    latency_ms: float
+    source: str
+    latency_std_ms: NotRequired[float | None]
+    runs: NotRequired[int | None]
+    phases_ms: NotRequired[dict[str, float] | None]
+    serving: NotRequired[ServedTimes | None]
+    kernel: NotRequired[LaunchedKernel | None]
+    clock_hz: NotRequired[float | None]
+    power_w: NotRequired[float | None]
+    measured_at: NotRequired[str | None]
+
+
+class MeasurementInWorkload(TypedDict):
+    """one operator: `kind` operator, `op` and its own fields, as in a list of operators"""
+
+    kind: Literal["operator"]
+    op: str
+
+
+class ServedTimes(TypedDict):
+    """Means over the requests of a load on a served model, milliseconds; `latency_ms` beside them is end
+    to end.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+class LaunchedKernel(TypedDict):
+    """The device function that ran: its symbol, and its grid and block with one to three sizes."""
+
+    name: NotRequired[str | None]
+    grid: NotRequired[int | list[int] | None]
+    block: NotRequired[int | list[int] | None]
+
+
+OperatorBatch = TypedDict(
+    "OperatorBatch",
+    {
+        "op": "str | list[str]",
+        "gpu": "NotRequired[str | list[str | None] | None]",
+        "dtype": "NotRequired[str | list[str | None] | None]",
+        "m": "NotRequired[float | list[float | None] | None]",
+        "n": "NotRequired[float | list[float | None] | None]",
+        "k": "NotRequired[float | list[float | None] | None]",
+        "count": "NotRequired[float | list[float | None] | None]",
+        "phase": "NotRequired[str | list[str | None] | None]",
+        "run_state": "NotRequired[str | list[str | None] | None]",
+        "software": "NotRequired[str | list[str | None] | None]",
+        "b": "NotRequired[float | list[float | None] | None]",
+        "in_channels": "NotRequired[float | list[float | None] | None]",
+        "out_channels": "NotRequired[float | list[float | None] | None]",
+        "kernel_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "input_size": "NotRequired[float | list[float | list[float] | None] | None]",
+        "stride": "NotRequired[float | list[float | list[float] | None] | None]",
+        "padding": "NotRequired[float | list[float | list[float] | None] | None]",
+        "groups": "NotRequired[float | list[float | None] | None]",
+        "channels_last": "NotRequired[float | list[float | None] | None]",
+        "h": "NotRequired[float | list[float | None] | None]",
+        "channels": "NotRequired[float | list[float | None] | None]",
+        "vocabulary": "NotRequired[float | list[float | None] | None]",
+        "batch": "NotRequired[float | list[float | None] | None]",
+        "input": "NotRequired[float | list[float | None] | None]",
+        "hidden": "NotRequired[float | list[float | None] | None]",
+        "steps": "NotRequired[float | list[float | None] | None]",
+        "cell": "NotRequired[str | list[str | None] | None]",
+        "heads": "NotRequired[float | list[float | None] | None]",
+        "kv_heads": "NotRequired[float | list[float | None] | None]",
+        "head_dim": "NotRequired[float | list[float | None] | None]",
+        "query_length": "NotRequired[float | list[float | None] | None]",
+        "context_length": "NotRequired[float | list[float | None] | None]",
+        "window": "NotRequired[float | list[float | None] | None]",
+        "kv_dtype": "NotRequired[str | list[str | None] | None]",
+        "hybrid": "NotRequired[str | list[str | None] | None]",
+        "latent_dim": "NotRequired[float | list[float | None] | None]",
+        "rope_dim": "NotRequired[float | list[float | None] | None]",
+        "tokens": "NotRequired[float | list[float | None] | None]",
+        "intermediate": "NotRequired[float | list[float | None] | None]",
+        "experts": "NotRequired[float | list[float | None] | None]",
+        "top_k": "NotRequired[float | list[float | None] | None]",
+        "tensor_parallel": "NotRequired[float | list[float | None] | None]",
+        "expert_parallel": "NotRequired[float | list[float | None] | None]",
+        "distribution": "NotRequired[str | list[str | None] | None]",
+        "gate": "NotRequired[str | list[str | None] | None]",
+        "router": "NotRequired[str | list[str | None] | None]",
+        "message_bytes": "NotRequired[float | list[float | None] | None]",
+        "devices": "NotRequired[float | list[float | None] | None]",
+        "nodes": "NotRequired[float | list[float | None] | None]",
+        "spread": "NotRequired[float | list[float | None] | None]",
+        "implementation": "NotRequired[str | list[str | None] | None]",
+        "bytes": "NotRequired[float | list[float | None] | None]",
+        "decodes": "NotRequired[float | list[float | None] | None]",
+        "decode_context": "NotRequired[float | list[float | None] | None]",
+        "key_heads": "NotRequired[float | list[float | None] | None]",
+        "value_heads": "NotRequired[float | list[float | None] | None]",
+        "key_dim": "NotRequired[float | list[float | None] | None]",
+        "value_dim": "NotRequired[float | list[float | None] | None]",
+        "chunk": "NotRequired[float | list[float | None] | None]",
+        "variant": "NotRequired[str | list[str | None] | None]",
+        "taps": "NotRequired[float | list[float | None] | None]",
+        "form": "NotRequired[str | list[str | None] | None]",
+        "query_rank": "NotRequired[float | list[float | None] | None]",
+        "output_rank": "NotRequired[float | list[float | None] | None]",
+        "output_groups": "NotRequired[float | list[float | None] | None]",
+        "index_heads": "NotRequired[float | list[float | None] | None]",
+        "index_dim": "NotRequired[float | list[float | None] | None]",
+        "index_keys": "NotRequired[float | list[float | None] | None]",
+        "compression": "NotRequired[float | list[float | None] | None]",
+        "streams": "NotRequired[float | list[float | None] | None]",
+        "part": "NotRequired[str | list[str | None] | None]",
+        "scale": "NotRequired[str | list[str | None] | None]",
+        "sms": "NotRequired[float | list[float | None] | None]",
+        "mode": "NotRequired[str | list[str | None] | None]",
+        "slots": "NotRequired[float | list[float | None] | None]",
+        "balancer": "NotRequired[str | list[str | None] | None]",
+        "flops": "NotRequired[float | list[float | None] | None]",
+        "outputs": "NotRequired[float | list[float | None] | None]",
+        "weights": "NotRequired[float | list[float | None] | None]",
+        "inputs": "NotRequired[float | list[float | None] | None]",
+        "layers": "NotRequired[float | list[float | None] | None]",
+        "depthwise": "NotRequired[float | list[float | None] | None]",
+        "operators": "NotRequired[float | list[float | None] | None]",
+        "pass": "NotRequired[str | list[str | None] | None]",
+        "compiled": "NotRequired[float | list[float | None] | None]",
+    },
+)
+
+
+class BatchResponse(TypedDict):
+    """The answer, one entry per row. `predictors`, `warnings` and their codes are per GPU."""
+
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictors: dict[str, AnsweredBy]
+    warnings: dict[str, list[str]]
+    warning_codes: dict[str, list[CodedWarning]]
+
+
+class PartitionRequest(TypedDict):
+    """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
+
+    gpus: list[str | dict[str, Any]]
+    workload: dict[str, Any]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    link_bandwidth_bytes_per_s: NotRequired[float | None]
+    link_latency_ms: NotRequired[float]
+
+
+class PartitionResponse(TypedDict):
+    """The partition with the fastest slowest stage, and the time on each GPU alone (null where it does not
+    fit).
+    """
+
+    partition: Cut
+    alone_ms: list[float | None]
+    skipped: NotRequired[list[Skipped]]
+
+
+class Cut(TypedDict):
+    """One partition: consecutive requests finish every `bottleneck_ms`, a single one takes `latency_ms`."""
+
+    stages: list[Stage]
+    bottleneck_ms: float
+    bottleneck_interval_ms: Interval
+    latency_ms: float
+    throughput_per_s: float
+    fits: bool
+    units: int
+    predictor: AnsweredBy
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+
+
+class Stage(TypedDict):
+    """What one GPU runs of the network; its time includes that of receiving the previous stage's output."""
+
+    gpu: str
+    first_unit: int
+    last_unit: int
+    first: str
+    last: str
+    latency_ms: float
+    interval_ms: Interval
+    transfer_ms: float
+    sent_bytes: float
+    memory: MemoryUse
+
+
+class PredictRequest(TypedDict):
+    """A kernel on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
+
+    gpu: NotRequired[str | dict[str, Any] | None]
+    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"] | None]
+    predictor: NotRequired[str]
+    coverage: NotRequired[float]
+    detail: NotRequired[bool]
+    save: NotRequired[bool]
+    workload: KernelWorkload
 
 
 class OperatorsRequest(TypedDict):
@@ -2232,135 +2971,6 @@ OperatorTableWorkload = TypedDict(
 )
 
 
-class TableResponse(TypedDict):
-    """One entry per GPU, in request order."""
-
-    predictions: list[TablePrediction]
-    skipped: NotRequired[list[Skipped]]
-    id: NotRequired[int]
-
-
-class TablePrediction(TypedDict):
-    """The answer for one GPU, one entry per row: milliseconds for all `count` repetitions of a row
-    together.
-    """
-
-    gpu: str
-    latency_ms: list[float]
-    low_ms: list[float]
-    high_ms: list[float]
-    bound: list[str]
-    coverage: float
-    predictor: AnsweredBy
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-OperatorBatch = TypedDict(
-    "OperatorBatch",
-    {
-        "op": "str | list[str]",
-        "gpu": "NotRequired[str | list[str | None] | None]",
-        "dtype": "NotRequired[str | list[str | None] | None]",
-        "m": "NotRequired[float | list[float | None] | None]",
-        "n": "NotRequired[float | list[float | None] | None]",
-        "k": "NotRequired[float | list[float | None] | None]",
-        "count": "NotRequired[float | list[float | None] | None]",
-        "phase": "NotRequired[str | list[str | None] | None]",
-        "run_state": "NotRequired[str | list[str | None] | None]",
-        "software": "NotRequired[str | list[str | None] | None]",
-        "b": "NotRequired[float | list[float | None] | None]",
-        "in_channels": "NotRequired[float | list[float | None] | None]",
-        "out_channels": "NotRequired[float | list[float | None] | None]",
-        "kernel_size": "NotRequired[float | list[float | list[float] | None] | None]",
-        "input_size": "NotRequired[float | list[float | list[float] | None] | None]",
-        "stride": "NotRequired[float | list[float | list[float] | None] | None]",
-        "padding": "NotRequired[float | list[float | list[float] | None] | None]",
-        "groups": "NotRequired[float | list[float | None] | None]",
-        "channels_last": "NotRequired[float | list[float | None] | None]",
-        "h": "NotRequired[float | list[float | None] | None]",
-        "channels": "NotRequired[float | list[float | None] | None]",
-        "vocabulary": "NotRequired[float | list[float | None] | None]",
-        "batch": "NotRequired[float | list[float | None] | None]",
-        "input": "NotRequired[float | list[float | None] | None]",
-        "hidden": "NotRequired[float | list[float | None] | None]",
-        "steps": "NotRequired[float | list[float | None] | None]",
-        "cell": "NotRequired[str | list[str | None] | None]",
-        "heads": "NotRequired[float | list[float | None] | None]",
-        "kv_heads": "NotRequired[float | list[float | None] | None]",
-        "head_dim": "NotRequired[float | list[float | None] | None]",
-        "query_length": "NotRequired[float | list[float | None] | None]",
-        "context_length": "NotRequired[float | list[float | None] | None]",
-        "window": "NotRequired[float | list[float | None] | None]",
-        "kv_dtype": "NotRequired[str | list[str | None] | None]",
-        "hybrid": "NotRequired[str | list[str | None] | None]",
-        "latent_dim": "NotRequired[float | list[float | None] | None]",
-        "rope_dim": "NotRequired[float | list[float | None] | None]",
-        "tokens": "NotRequired[float | list[float | None] | None]",
-        "intermediate": "NotRequired[float | list[float | None] | None]",
-        "experts": "NotRequired[float | list[float | None] | None]",
-        "top_k": "NotRequired[float | list[float | None] | None]",
-        "tensor_parallel": "NotRequired[float | list[float | None] | None]",
-        "expert_parallel": "NotRequired[float | list[float | None] | None]",
-        "distribution": "NotRequired[str | list[str | None] | None]",
-        "gate": "NotRequired[str | list[str | None] | None]",
-        "router": "NotRequired[str | list[str | None] | None]",
-        "message_bytes": "NotRequired[float | list[float | None] | None]",
-        "devices": "NotRequired[float | list[float | None] | None]",
-        "nodes": "NotRequired[float | list[float | None] | None]",
-        "spread": "NotRequired[float | list[float | None] | None]",
-        "implementation": "NotRequired[str | list[str | None] | None]",
-        "bytes": "NotRequired[float | list[float | None] | None]",
-        "decodes": "NotRequired[float | list[float | None] | None]",
-        "decode_context": "NotRequired[float | list[float | None] | None]",
-        "key_heads": "NotRequired[float | list[float | None] | None]",
-        "value_heads": "NotRequired[float | list[float | None] | None]",
-        "key_dim": "NotRequired[float | list[float | None] | None]",
-        "value_dim": "NotRequired[float | list[float | None] | None]",
-        "chunk": "NotRequired[float | list[float | None] | None]",
-        "variant": "NotRequired[str | list[str | None] | None]",
-        "taps": "NotRequired[float | list[float | None] | None]",
-        "form": "NotRequired[str | list[str | None] | None]",
-        "query_rank": "NotRequired[float | list[float | None] | None]",
-        "output_rank": "NotRequired[float | list[float | None] | None]",
-        "output_groups": "NotRequired[float | list[float | None] | None]",
-        "index_heads": "NotRequired[float | list[float | None] | None]",
-        "index_dim": "NotRequired[float | list[float | None] | None]",
-        "index_keys": "NotRequired[float | list[float | None] | None]",
-        "compression": "NotRequired[float | list[float | None] | None]",
-        "streams": "NotRequired[float | list[float | None] | None]",
-        "part": "NotRequired[str | list[str | None] | None]",
-        "scale": "NotRequired[str | list[str | None] | None]",
-        "sms": "NotRequired[float | list[float | None] | None]",
-        "mode": "NotRequired[str | list[str | None] | None]",
-        "slots": "NotRequired[float | list[float | None] | None]",
-        "balancer": "NotRequired[str | list[str | None] | None]",
-        "flops": "NotRequired[float | list[float | None] | None]",
-        "outputs": "NotRequired[float | list[float | None] | None]",
-        "weights": "NotRequired[float | list[float | None] | None]",
-        "inputs": "NotRequired[float | list[float | None] | None]",
-        "layers": "NotRequired[float | list[float | None] | None]",
-        "depthwise": "NotRequired[float | list[float | None] | None]",
-        "operators": "NotRequired[float | list[float | None] | None]",
-        "pass": "NotRequired[str | list[str | None] | None]",
-        "compiled": "NotRequired[float | list[float | None] | None]",
-    },
-)
-
-
-class BatchResponse(TypedDict):
-    """The answer, one entry per row. `predictors`, `warnings` and their codes are per GPU."""
-
-    latency_ms: list[float]
-    low_ms: list[float]
-    high_ms: list[float]
-    bound: list[str]
-    coverage: float
-    predictors: dict[str, AnsweredBy]
-    warnings: dict[str, list[str]]
-    warning_codes: dict[str, list[CodedWarning]]
-
-
 class ModelRequest(TypedDict):
     """A network on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
@@ -2426,37 +3036,6 @@ class ModelWorkload(TypedDict):
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
-
-
-class ParallelismIn(TypedDict):
-    """How a network is split over data x tensor x pipeline x context devices on `nodes` machines."""
-
-    data: NotRequired[float]
-    tensor: NotRequired[float]
-    pipeline: NotRequired[float]
-    context: NotRequired[float]
-    virtual_pipeline: NotRequired[float]
-    expert: NotRequired[float]
-    attention_data: NotRequired[float]
-    microbatches: NotRequired[float]
-    nodes: NotRequired[float]
-    sequence: NotRequired[bool]
-    tensor_overlap: NotRequired[bool]
-    zero: NotRequired[Literal[0, 1, 2, 3]]
-    schedule: NotRequired[Literal["1f1b", "gpipe"]]
-    network_bytes_per_s: NotRequired[float]
-
-
-class TrainableIn(TypedDict):
-    """What is trained where not all weights are: the model's own are then frozen."""
-
-    lora: LoraIn
-
-
-class LoraIn(TypedDict):
-    """Low-rank adapters beside the projections of attention (LoRA)."""
-
-    rank: float
 
 
 class GraphRequest(TypedDict):
@@ -2606,6 +3185,225 @@ class PrefillPool(TypedDict):
     replicas: NotRequired[float | None]
 
 
+class PredictResponse(TypedDict):
+    """One entry per GPU in request order; `skipped` are those of "all" that cannot run the workload."""
+
+    predictions: list[Prediction]
+    skipped: NotRequired[list[Skipped]]
+    id: NotRequired[int]
+
+
+class Prediction(TypedDict):
+    """The answer for one GPU; `operators` only with `detail`, the fields from `devices` on only for
+    networks.
+    """
+
+    gpu: str
+    latency_ms: float
+    interval_ms: Interval
+    bound: Literal["communication", "compute", "launch", "memory"]
+    predictor: AnsweredBy
+    support: Literal["extrapolated", "interpolated", "measured"]
+    memory: MemoryUse
+    breakdown: list[Share]
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+    operators: NotRequired[list[OperatorRow] | None]
+    devices: NotRequired[int]
+    phases_ms: NotRequired[Phases]
+    throughput_per_s: NotRequired[float]
+    epoch_ms: NotRequired[float]
+    largest_batch: NotRequired[int]
+    suggestions: NotRequired[list[Suggestion]]
+    serving: NotRequired[ServingFigures]
+
+
+class Share(TypedDict):
+    """A group of operators and its share of the time."""
+
+    group: str
+    latency_ms: float
+    share: float
+    operators: int
+
+
+class OperatorRow(TypedDict):
+    """One operator in detail; `limit_ms` is the hardware limit.
+
+        A kernel has its `name` and `blocks_per_sm`, the number resident at once. A deep-learning
+    operator has its `count`:
+        times, FLOPs and bytes are for all repetitions together; only `auto` gives an `explanation`.
+    """
+
+    op: str
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    limit_ms: float
+    bound: str
+    flops: float
+    bytes: float
+    name: NotRequired[str]
+    blocks_per_sm: NotRequired[float]
+    group: NotRequired[str]
+    dtype: NotRequired[str]
+    count: NotRequired[float]
+    support: NotRequired[str]
+    predictor: NotRequired[str]
+    phase: NotRequired[str]
+    explanation: NotRequired[Explanation]
+
+
+class Explanation(TypedDict):
+    """How `auto` arrived at its answer, per repetition.
+
+        The latency is that of member `measured` if the operator was measured; otherwise the physics'
+    times exp(`fading` x
+        sum of weight x log_correction), never below the limit. For a collective over several nodes
+    `network` makes up the
+        latency, and all else describes the part within one node. In a network the operator takes
+    `in_network` times this
+        latency: its products run on a hot card, and PyTorch has kernels of its own.
+    """
+
+    situation: str
+    learned_dtype: str | None
+    sustained_clock_hz: float | None
+    roofline: RooflinePosition
+    tile: TileUse | None
+    physics: PhysicsTerms
+    members: list[MemberAnswer]
+    fading: float
+    corrects: Literal["time", "work"]
+    network: NetworkParts | None
+    in_network: NotRequired[float]
+
+
+class RooflinePosition(TypedDict):
+    """Position of the operator under the sustained roofline; null where a figure is unknown.
+
+        `compute_share` is the fraction of `flop_per_s` that it attains, `dram_share` that of
+    `dram_bytes_per_s`, counting
+        bytes that do not fit the L2. Over 1 if the card was measured to be faster than the physics
+    allows.
+    """
+
+    intensity_flop_per_byte: float | None
+    ridge_flop_per_byte: float | None
+    flop_per_s: float | None
+    dram_bytes_per_s: float | None
+    compute_share: float | None
+    dram_share: float | None
+
+
+class TileUse(TypedDict):
+    """The best candidate tile: its blocks, their waves over the SMs, and the fraction of SM time that is
+    busy.
+    """
+
+    rows: int
+    columns: int
+    blocks: float
+    waves: float
+    wave_efficiency: float
+
+
+class PhysicsTerms(TypedDict):
+    """Time of each part by the physics model, with its fitted constants; `shortest_ms` is the minimum of
+    any call.
+    """
+
+    overhead_ms: float
+    shortest_ms: float
+    compute_ms: float
+    dram_ms: float
+    l2_ms: float
+    link_ms: float
+    limit_ms: float
+
+
+class MemberAnswer(TypedDict):
+    """One member of the answer, and what it predicts alone.
+
+        Learned models correct the physics: `log_correction` is the expected logarithm of measured over
+    physics, from this
+        `gpu`'s own model, a `sibling`'s, or the one `shared` by all.
+    """
+
+    source: Literal["measured", "own", "physics", "shared", "sibling"]
+    gpu: str | None
+    weight: float
+    log_correction: float
+    latency_ms: float
+
+
+class NetworkParts(TypedDict):
+    """A collective over several nodes, per repetition: the longer of `node_ms` and `adapters_ms`, plus
+    `hops_ms`.
+
+        Never below the hardware limit. `nodes` are racks where a link joins the devices of a rack.
+    """
+
+    nodes: int
+    node_ms: float
+    adapters_ms: float
+    hops_ms: float
+    limit_ms: float
+    bound: Literal["limit", "network", "node"]
+
+
+class Phases(TypedDict):
+    """A step by phase, milliseconds; `communication` is the part not hidden by computation."""
+
+    forward: float
+    backward: float
+    update: float
+    communication: float
+
+
+class Suggestion(TypedDict):
+    """Workload fields to change so that it fits, and the bytes it then needs."""
+
+    change: dict[str, Any]
+    required_bytes: float
+
+
+class ServingFigures(TypedDict):
+    """Figures that a user of a served model sees; `definitions` explains each."""
+
+    ttft_ms: float
+    tpot_ms: float
+    request_ms: float
+    tokens_per_s: float
+    decode_tokens_per_s: float
+    requests_per_s: float
+    definitions: dict[str, str]
+
+
+class TableResponse(TypedDict):
+    """One entry per GPU, in request order."""
+
+    predictions: list[TablePrediction]
+    skipped: NotRequired[list[Skipped]]
+    id: NotRequired[int]
+
+
+class TablePrediction(TypedDict):
+    """The answer for one GPU, one entry per row: milliseconds for all `count` repetitions of a row
+    together.
+    """
+
+    gpu: str
+    latency_ms: list[float]
+    low_ms: list[float]
+    high_ms: list[float]
+    bound: list[str]
+    coverage: float
+    predictor: AnsweredBy
+    warnings: list[str]
+    warning_codes: list[CodedWarning]
+
+
 class ServingResponse(TypedDict):
     """One entry per GPU in request order; `skipped` are those of "all" that cannot run the model."""
 
@@ -2633,804 +3431,6 @@ class ServingPrediction(TypedDict):
     warning_codes: list[CodedWarning]
     devices: int
     serving: ServedFigures
-
-
-class ServedFigures(TypedDict):
-    """What users of a served model see. `saturated` loads have no times, but a highest rate and its cause."""
-
-    ttft_ms: ServedTime | None
-    tpot_ms: ServedTime | None
-    e2e_ms: ServedTime | None
-    output_tokens_per_s: float | None
-    output_tokens_per_s_per_gpu: float | None
-    requests_per_s: float | None
-    sequences: ServedSequences
-    kv_cache: KvCacheUse
-    step_ms: ServingSteps
-    saturated: bool
-    saturated_by: Literal["host", "kv_cache", "max_sequences", "prefill"] | None
-    highest_rate_per_s: float
-    method: Literal["closed_form", "simulation"]
-    settings: ServingSettings
-
-
-class ServedTime(TypedDict):
-    """A time over requests, milliseconds: mean with its interval, and percentiles (null: the closed form
-    has none).
-    """
-
-    mean: float
-    p50: float | None
-    p90: float | None
-    p99: float | None
-    interval: Interval
-
-
-class ServedSequences(TypedDict):
-    """Sequences of all engines: mean over time, and the most that fit at once."""
-
-    mean: float | None
-    limit: int
-
-
-class KvCacheUse(TypedDict):
-    """Bytes of keys and values on the fullest device: the most that are kept at once, and what it has for
-    them.
-    """
-
-    required_bytes: float
-    capacity_bytes: float
-
-
-class ServingSteps(TypedDict):
-    """Mean time of an engine's step, milliseconds: of decoding sequences alone, and with prompts."""
-
-    decode: float | None
-    mixed: float | None
-
-
-class ServingSettings(TypedDict):
-    """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an
-    engine.
-    """
-
-    software: str
-    max_batched_tokens: int
-    max_sequences: int
-    memory_share: float
-    prefill_wait_steps: float
-    prefill_wait_tokens: int | None
-    mixes_prefill: bool
-    chunks_prefill: bool
-    host_version: str
-
-
-class ServingCompareResponse(TypedDict):
-    """GPU types in ranked order; those that are saturated, and after them those that do not fit, come
-    last.
-    """
-
-    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
-    ranking: list[ComparedServing]
-    skipped: list[Skipped]
-    notes: list[str]
-    id: NotRequired[int]
-
-
-class ComparedServing(TypedDict):
-    """One GPU type's figures for a served model under the requested load.
-
-        `pareto`: no other GPU type gives a user as many tokens a second and as many per GPU, and is
-    better in one.
-    """
-
-    rank: int
-    gpu: str
-    devices: int
-    parallelism: ServedSplit
-    latency_ms: float | None
-    interval_ms: Interval | None
-    tokens_per_s: float | None
-    tokens_per_s_per_gpu: float | None
-    tokens_per_s_per_user: float | None
-    cost: ServedCost
-    cost_per_million_tokens: float | None
-    memory: MemoryUse
-    bound: Literal["communication", "compute", "launch", "memory"]
-    support: Literal["extrapolated", "interpolated", "measured"]
-    predictor: AnsweredBy
-    serving: ServedFigures
-    pareto: bool
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-class ServedSplit(TypedDict):
-    """How an engine is split and how many there are, with the fields of a workload's `parallelism`."""
-
-    tensor: int
-    pipeline: int
-    expert: int
-    attention_data: int
-    replicas: int
-    nodes: int
-
-
-class ServedCost(TypedDict):
-    """Costs and energy of a deployment; null where no price, power or throughput is known."""
-
-    usd_per_hour: float | None
-    cost_per_million_tokens: float | None
-    energy_per_token_j: float | None
-    power_w: float | None
-    power_source: str | None
-    price_usd_per_hour: float | None
-    price_source: str | None
-
-
-class ServingPlanResponse(TypedDict):
-    """Choices in order: those that meet the limits, cheapest first; then those that come closest.
-
-        `best` is the first that meets all limits, or null. `pareto` is over all deployments of one
-    engine in closed loops.
-    """
-
-    rate_per_s: float
-    percentile: float
-    best: str | None
-    choices: list[ServedChoice]
-    pareto: list[ParetoPoint]
-    skipped: list[Skipped]
-    notes: list[str]
-    id: NotRequired[int]
-
-
-class ServedChoice(TypedDict):
-    """The deployment of one GPU type that is cheapest among those that meet the limits, or else comes
-    closest.
-    """
-
-    rank: int
-    gpu: str
-    devices: int
-    parallelism: ServedSplit
-    settings: ChosenSettings
-    meets: bool
-    probability: float
-    cost: ServedCost
-    memory: MemoryUse
-    predictor: AnsweredBy
-    serving: ServedFigures
-    missing: list[str]
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-class ChosenSettings(TypedDict):
-    """Fields of the workload that a choice sets; null: as in the request, or the default of the model or
-    the stack.
-    """
-
-    dtype: str | None
-    kv_dtype: str | None
-    max_batched_tokens: int | None
-    max_sequences: int | None
-
-
-class ParetoPoint(TypedDict):
-    """A deployment and load of the Pareto set of tokens per second and user against tokens per second and
-    GPU.
-    """
-
-    gpu: str
-    devices: int
-    parallelism: ServedSplit
-    dtype: str | None
-    kv_dtype: str | None
-    concurrency: int
-    tokens_per_s_per_user: float
-    tokens_per_s_per_gpu: float
-    cost_per_million_tokens: float | None
-
-
-class PartitionRequest(TypedDict):
-    """A network (a workload of kind `model` or `graph`) and the GPUs in pipeline order."""
-
-    gpus: list[str | dict[str, Any]]
-    workload: dict[str, Any]
-    predictor: NotRequired[str]
-    coverage: NotRequired[float]
-    link_bandwidth_bytes_per_s: NotRequired[float | None]
-    link_latency_ms: NotRequired[float]
-
-
-class PartitionResponse(TypedDict):
-    """The partition with the fastest slowest stage, and the time on each GPU alone (null where it does not
-    fit).
-    """
-
-    partition: Cut
-    alone_ms: list[float | None]
-    skipped: NotRequired[list[Skipped]]
-
-
-class Cut(TypedDict):
-    """One partition: consecutive requests finish every `bottleneck_ms`, a single one takes `latency_ms`."""
-
-    stages: list[Stage]
-    bottleneck_ms: float
-    bottleneck_interval_ms: Interval
-    latency_ms: float
-    throughput_per_s: float
-    fits: bool
-    units: int
-    predictor: AnsweredBy
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-class Stage(TypedDict):
-    """What one GPU runs of the network; its time includes that of receiving the previous stage's output."""
-
-    gpu: str
-    first_unit: int
-    last_unit: int
-    first: str
-    last: str
-    latency_ms: float
-    interval_ms: Interval
-    transfer_ms: float
-    sent_bytes: float
-    memory: MemoryUse
-
-
-class CompareRequest(TypedDict):
-    """One workload of any kind except columns, on many GPUs: a list of names and specifications, or "all"."""
-
-    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
-    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
-    rank_by: NotRequired[
-        Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
-    ]
-    prices: NotRequired[dict[str, float]]
-    currency: NotRequired[str]
-    powers_w: NotRequired[dict[str, float]]
-    search_parallelism: NotRequired[bool]
-    max_devices: NotRequired[float]
-    predictor: NotRequired[str]
-    coverage: NotRequired[float]
-    save: NotRequired[bool]
-
-
-class CompareResponse(TypedDict):
-    """The GPUs in ranked order. `skipped` are those of "all" that cannot run the workload; `notes` apply
-    to all rows.
-
-        GPUs without the ranked figure, and after them those with too little memory, come last.
-    """
-
-    rank_by: Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
-    ranking: list[Compared]
-    skipped: list[Skipped]
-    notes: list[str]
-    id: NotRequired[int]
-
-
-class Compared(TypedDict):
-    """One GPU's figures for one step of a network, one launch of a kernel, or one run of a list of
-    operators.
-
-        Null means unknown: no price, no power, or a workload that takes no time. `memory` is per
-    device; throughput per
-        dollar and per joule come from the central estimates.
-    """
-
-    rank: int
-    gpu: str
-    devices: int
-    parallelism: Split | None
-    latency_ms: float
-    interval_ms: Interval
-    throughput_per_s: float | None
-    throughput_interval_per_s: Interval | None
-    cost_usd: float | None
-    cost_interval_usd: Interval | None
-    energy_j: float | None
-    energy_interval_j: Interval | None
-    power_w: float | None
-    power_source: str | None
-    price_usd_per_hour: float | None
-    price_source: str | None
-    throughput_per_usd: float | None
-    throughput_per_joule: float | None
-    memory: MemoryUse
-    bound: Literal["communication", "compute", "launch", "memory"]
-    support: Literal["extrapolated", "interpolated", "measured"]
-    predictor: AnsweredBy
-    pareto: bool
-    indistinguishable_from: list[str]
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-class Split(TypedDict):
-    """How a network is split over devices, with the fields of a workload's `parallelism`."""
-
-    data: int
-    tensor: int
-    pipeline: int
-    microbatches: int
-    nodes: int
-    zero: int
-
-
-class PlanRequest(TypedDict):
-    """A job, its goals, and the GPUs to choose from. A job has at least one of deadline, budget and
-    throughput.
-
-        The job is `steps` runs of the workload (default 1; one epoch of a network with a
-    `dataset_size`). Training steps
-        run one after another on one set of devices; all other steps are independent, and copies share
-    them. `deadline_s`
-        and `budget_usd` are for the whole job; `throughput_per_s` counts sequences or images of a
-    network, runs of anything
-        else, over all copies. All goals must hold together with `probability`. The time limit holds
-    with
-        `limit_probability`. The other fields are those of POST /compare.
-
-        A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests
-    instead: `ttft_ms`,
-        `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of
-    one engine; there are
-        as many engines as the rate needs, and their token budget and most sequences are chosen where
-    the workload leaves
-        them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to
-    choose among, in
-        place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused
-    (413): send fewer
-        gpus, dtypes or kv_dtypes, or less max_devices.
-    """
-
-    workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
-    gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
-    steps: NotRequired[float | None]
-    deadline_s: NotRequired[float | None]
-    budget_usd: NotRequired[float | None]
-    throughput_per_s: NotRequired[float | None]
-    ttft_ms: NotRequired[float | None]
-    tpot_ms: NotRequired[float | None]
-    e2e_ms: NotRequired[float | None]
-    percentile: NotRequired[float]
-    dtypes: NotRequired[
-        list[
-            Literal[
-                "bf16",
-                "fp16",
-                "fp32",
-                "fp64",
-                "fp8",
-                "fp8_block",
-                "int4_wo",
-                "int8",
-                "mxfp8",
-                "nvfp4",
-                "tf32",
-                "w4a16_mxfp4",
-                "w4a8_mxfp4",
-                "w4a8_mxfp4_mxfp8",
-            ]
-        ]
-        | None
-    ]
-    kv_dtypes: NotRequired[list[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"]] | None]
-    probability: NotRequired[float]
-    limit_probability: NotRequired[float]
-    max_devices: NotRequired[float]
-    prices: NotRequired[dict[str, float]]
-    currency: NotRequired[str]
-    powers_w: NotRequired[dict[str, float]]
-    predictor: NotRequired[str]
-    coverage: NotRequired[float]
-    save: NotRequired[bool]
-
-
-class PlanResponse(TypedDict):
-    """Choices in order: those that meet the goals, cheapest first; then those that come closest.
-
-    `best` is the first that meets all goals, or null. `faster` compares the first few.
-    """
-
-    steps: float
-    best: str | None
-    choices: list[Choice]
-    faster: list[Faster]
-    sensitivities: list[Sensitivity]
-    skipped: list[Skipped]
-    notes: list[str]
-    id: NotRequired[int]
-
-
-class Choice(TypedDict):
-    """One GPU type with the count that is cheapest among those that meet the goals, or else comes closest.
-
-        `devices` counts all `copies`, each split as in `parallelism`. Cost and energy are for the whole
-    job.
-    """
-
-    rank: int
-    gpu: str
-    devices: int
-    copies: int
-    parallelism: Split | None
-    meets: bool
-    probability: float | None
-    job_s: float
-    job_interval_s: IntervalS
-    time_limit_s: float
-    step_ms: float
-    step_interval_ms: Interval
-    throughput_per_s: float | None
-    throughput_interval_per_s: Interval | None
-    cost_usd: float | None
-    cost_interval_usd: Interval | None
-    energy_j: float | None
-    energy_interval_j: Interval | None
-    power_source: str | None
-    price_usd_per_hour: float | None
-    price_source: str | None
-    memory: MemoryUse
-    predictor: AnsweredBy
-    missing: list[str]
-    warnings: list[str]
-    warning_codes: list[CodedWarning]
-
-
-class IntervalS(TypedDict):
-    """An interval in seconds that holds the true time with probability `coverage`."""
-
-    low: float
-    high: float
-    coverage: float
-
-
-class Faster(TypedDict):
-    """The probability that the job takes less time on one choice than on each of the others, by GPU."""
-
-    gpu: str
-    than: dict[str, float]
-
-
-class Sensitivity(TypedDict):
-    """Effect of `factor` times as much of one figure of the first choice's GPU on a step and on what fits.
-
-        `change` (-0.05: 5 % less time) comes from the physics alone; corrections learned for the actual
-    GPU are not
-        changed.
-    """
-
-    gpu: str
-    field: str
-    factor: float
-    step_ms: float
-    change: float
-    fits: bool
-    largest_batch: int | None
-
-
-class FilterResult(TypedDict):
-    """The nodes that can run the pod, and why the others cannot."""
-
-    Nodes: dict[str, Any]
-    FailedNodes: dict[str, str]
-    Error: NotRequired[str]
-
-
-class HostPriority(TypedDict):
-    """Score of a node, 0 to BEST_SCORE."""
-
-    Host: str
-    Score: int
-
-
-class PriceIn(TypedDict):
-    """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
-
-    gpu: str
-    usd_per_hour: float
-    source: str
-    date: str
-    provider: NotRequired[str | None]
-    region: NotRequired[str | None]
-
-
-class MeasuredModel(TypedDict):
-    """One step of a network, as in POST /predict; a `name` may also be unknown here.
-
-    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
-    """
-
-    batch: NotRequired[float]
-    fused: NotRequired[bool]
-    memory_format: NotRequired[Literal["channels_first", "channels_last"]]
-    optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
-    recompute: NotRequired[bool | Literal["full", "selective"]]
-    gradient_accumulation: NotRequired[float]
-    parallelism: NotRequired[ParallelismIn]
-    dataset_size: NotRequired[float | None]
-    software: NotRequired[str | None]
-    kind: Literal["model"]
-    config: NotRequired[dict[str, Any] | None]
-    name: NotRequired[str | None]
-    mode: NotRequired[Literal["decode", "inference", "prefill", "training"]]
-    sequence: NotRequired[float | None]
-    image_size: NotRequired[float | None]
-    image_width: NotRequired[float | None]
-    frames: NotRequired[float | None]
-    part: NotRequired[Literal["autoencoder", "denoiser", "text_encoders"] | None]
-    dtype: NotRequired[
-        Literal[
-            "bf16",
-            "fp16",
-            "fp32",
-            "fp64",
-            "fp8",
-            "fp8_block",
-            "int4_wo",
-            "int8",
-            "mxfp8",
-            "nvfp4",
-            "tf32",
-            "w4a16_mxfp4",
-            "w4a8_mxfp4",
-            "w4a8_mxfp4_mxfp8",
-        ]
-        | None
-    ]
-    attention: NotRequired[Literal["eager", "flash", "fused"] | None]
-    kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
-    output_tokens: NotRequired[float | None]
-    trainable: NotRequired[Literal["all"] | TrainableIn]
-    input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
-    compiled: NotRequired[bool]
-
-
-class MeasurementIn(TypedDict):
-    """One measured time of a kernel, an operator, a model or a load on a served model.
-
-        `gpu` is an id, an alias or a whole specification. A load on a served model has `serving` beside
-    `latency_ms`.
-    """
-
-    gpu: str | dict[str, Any]
-    software: str
-    workload: KernelWorkload | MeasurementInWorkload | OperatorsWorkload | MeasuredModel | ServingWorkload
-    latency_ms: float
-    source: str
-    latency_std_ms: NotRequired[float | None]
-    runs: NotRequired[int | None]
-    phases_ms: NotRequired[dict[str, float] | None]
-    serving: NotRequired[ServedTimes | None]
-    kernel: NotRequired[LaunchedKernel | None]
-    clock_hz: NotRequired[float | None]
-    power_w: NotRequired[float | None]
-    measured_at: NotRequired[str | None]
-
-
-class MeasurementInWorkload(TypedDict):
-    """one operator: `kind` operator, `op` and its own fields, as in a list of operators"""
-
-    kind: Literal["operator"]
-    op: str
-
-
-class ServedTimes(TypedDict):
-    """Means over the requests of a load on a served model, milliseconds; `latency_ms` beside them is end
-    to end.
-    """
-
-    ttft_ms: float
-    tpot_ms: float
-
-
-class LaunchedKernel(TypedDict):
-    """The device function that ran: its symbol, and its grid and block with one to three sizes."""
-
-    name: NotRequired[str | None]
-    grid: NotRequired[int | list[int] | None]
-    block: NotRequired[int | list[int] | None]
-
-
-class MeasurementPlan(TypedDict):
-    """What to measure on a GPU, best first. `measured` is the number of operator rows already stored for
-    it.
-
-        `interval_after` is expected once all are measured. `notes` describe what measuring cannot
-    improve.
-    """
-
-    gpu: str
-    measured: int
-    predictor: AnsweredBy
-    latency_ms: float
-    interval_now: WorkloadInterval
-    interval_after: WorkloadInterval
-    measurements: list[PlannedMeasurement]
-    notes: list[str]
-
-
-class WorkloadInterval(TypedDict):
-    """The workload's time lies in this interval with probability `coverage`, its operators run one after
-    another.
-    """
-
-    low_ms: float
-    high_ms: float
-    coverage: float
-
-
-class PlannedMeasurement(TypedDict):
-    """A row of POST /measurements without its time. `estimated_ms` is how long it should take."""
-
-    workload: dict[str, Any]
-    expected_gain: Gain
-    estimated_ms: float
-
-
-class Gain(TypedDict):
-    """The workload's expected error (mean over its time, percent) before and after this and all rows
-    above.
-    """
-
-    error_before: float
-    error_after: float
-
-
-class MeasurementPlanRequest(TypedDict):
-    """The workload to predict better, of kind operators, model or graph, and the number of measurements."""
-
-    workload: OperatorsWorkload | ModelWorkload | GraphWorkload
-    count: NotRequired[float]
-
-
-class Graph(TypedDict):
-    """A network as a graph of operators. `dtype` applies to tensors without their own."""
-
-    name: NotRequired[str]
-    dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
-    inputs: NotRequired[list[GraphInput]]
-    nodes: list[GraphNode]
-
-
-class GraphInput(TypedDict):
-    """An input tensor of the graph."""
-
-    name: str
-    shape: list[int | str]
-    dtype: NotRequired[
-        Literal[
-            "bf16",
-            "bool",
-            "fp16",
-            "fp32",
-            "fp64",
-            "fp8",
-            "fp8_block",
-            "int16",
-            "int32",
-            "int64",
-            "int8",
-            "nvfp4",
-            "tf32",
-            "uint8",
-        ]
-        | None
-    ]
-
-
-class GraphNode(TypedDict):
-    """One operator.
-
-        `op` is an operator of POST /predict, a view (`reshape`, `transpose`, `slice` ...: no cost), or
-    anything else, which
-        is costed by the bytes of its tensors and reported. `inputs` name inputs of the graph, nodes
-    (their first output) or
-        `node:1` (their second). `attributes` are the operator's fields; those implied by the tensors
-    may be omitted.
-        `parameters` is the number of weights that the node holds beyond the graph's tensors; if absent,
-    the fields imply
-        it.
-    """
-
-    name: str
-    op: str
-    inputs: NotRequired[list[str]]
-    outputs: list[GraphTensor]
-    attributes: NotRequired[dict[str, bool | int | float | str | list[bool | int | float | str] | None]]
-    parameters: NotRequired[float | None]
-    repeats: NotRequired[int]
-
-
-class GraphTensor(TypedDict):
-    """A tensor that a node writes. Its `dtype` defaults to the graph's."""
-
-    shape: list[int | str]
-    dtype: NotRequired[
-        Literal[
-            "bf16",
-            "bool",
-            "fp16",
-            "fp32",
-            "fp64",
-            "fp8",
-            "fp8_block",
-            "int16",
-            "int32",
-            "int64",
-            "int8",
-            "nvfp4",
-            "tf32",
-            "uint8",
-        ]
-        | None
-    ]
-
-
-class EngineState(TypedDict):
-    """State of an engine, and the request that may be sent to it."""
-
-    kv_cache_percentage: float
-    input_token_length: float
-    num_request_waiting: float
-    num_request_running: float
-    num_tokens_generated: float
-    prefix_cache_score: float
-
-
-class EngineStates(TypedDict):
-    """States of several engines, or several requests."""
-
-    requests: list[EngineState]
-
-
-class NextRequestTimes(TypedDict):
-    """Mean times of a request in such a state; bounds hold the true mean with the saved prediction's
-    coverage.
-    """
-
-    ttft_ms: float
-    tpot_ms: float
-    ttft_uncertainty: float
-    tpot_uncertainty: float
-    ttft_prediction_bounds: list[float]
-    tpot_prediction_bounds: list[float]
-    predicted_at: str
-    model_type: str
-    objective_type: str
-    quantile: float
-    last_model_load: NotRequired[str | None]
-
-
-class NextRequestsTimes(TypedDict):
-    """Times of all requests, in their order."""
-
-    predictions: list[NextRequestTimes]
-    errors: NotRequired[list[str]]
-    total_requests: int
-    successful_predictions: int
-    failed_predictions: NotRequired[int]
-    processing_time_ms: float
-
-
-class PredictorStatus(TypedDict):
-    """What the gateway asks before it sends states."""
-
-    is_ready: NotRequired[bool]
-    model_type: str
-    objective_type: str
-    quantile: float
-    last_model_load: NotRequired[str | None]
-    training_server_url: NotRequired[str]
-    models_exist: dict[str, bool]
 
 
 class Problem(TypedDict):

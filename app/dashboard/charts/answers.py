@@ -10,7 +10,7 @@ from app.services.compare.compare import figure_of
 from app.services.compare.served_compare import Curves
 from app.services.models.scaling import Point
 from app.wire.compare_form import Compared, ComparedServing, CompareResponse, ServingCompareResponse
-from app.wire.job_plan_form import Choice, PlanResponse, ServedChoice, ServingPlanResponse
+from app.wire.job_plan_form import JobChoice, PlanResponse, ServedChoice, ServingPlanResponse
 from app.wire.prediction_form import Interval, PredictResponse
 from app.wire.serving_form import ServingResponse
 
@@ -111,7 +111,7 @@ def accuracy_chart(rows: Sequence[Mapping[str, Any]], predictor: str, test_set: 
     )
 
 
-def _named(row: Compared | ComparedServing | Choice | ServedChoice) -> str:
+def _named(row: Compared | ComparedServing | JobChoice | ServedChoice) -> str:
     """Return a GPU, with the number of devices where there are several."""
     return row.gpu if row.devices == 1 else f"{row.gpu} x{row.devices}"
 

@@ -32,9 +32,9 @@ from app.tables.gpus import GpuSpec
 from app.wire.compare_form import Compared, CompareRequest
 from app.wire.graph_form import NetworkWorkload
 from app.wire.job_plan_form import (
-    Choice,
     Faster,
     IntervalS,
+    JobChoice,
     PlanRequest,
     PlanResponse,
     Sensitivity,
@@ -91,7 +91,7 @@ def choose_gpus(
     answer = comparison.predict(comparison.predict_request)
     first = {prediction.gpu: comparison.row(prediction) for prediction in answer.predictions}
     goals = _goals(request, comparison.predict_request.workload)
-    best: dict[str, Choice] = {}
+    best: dict[str, JobChoice] = {}
     for option in [*first.values(), *comparison.search_splits(first)]:
         for choice in _copies(option, goals):
             if option.gpu not in best or _order(choice) < _order(best[option.gpu]):
@@ -158,7 +158,7 @@ def _goals(request: PlanRequest, workload: object) -> _Goals:
     return _Goals(request, steps, sequential)
 
 
-def _copies(option: Compared, goals: _Goals) -> Iterator[Choice]:
+def _copies(option: Compared, goals: _Goals) -> Iterator[JobChoice]:
     """Yield the option with 1 copy, 2 copies, ... up to the fewest that meet the goals."""
     most = 1 if goals.sequential else int(min(max(goals.request.max_devices // option.devices, 1), goals.steps))
     for copies in range(1, most + 1):
@@ -168,7 +168,7 @@ def _copies(option: Compared, goals: _Goals) -> Iterator[Choice]:
             return
 
 
-def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
+def _choice(option: Compared, copies: int, goals: _Goals) -> JobChoice:
     allowed = goals.allowed_ms(option, copies)
     known = [ms for ms in allowed.values() if ms is not None]
     band = option.interval_ms.band(option.latency_ms)
@@ -179,7 +179,7 @@ def _choice(option: Compared, copies: int, goals: _Goals) -> Choice:
     limit_ms = quantile(option.latency_ms, band, goals.request.limit_probability)
     seconds, devices = rounds / 1e3, option.devices * copies
     dollars = None if option.price_usd_per_hour is None else devices * option.price_usd_per_hour / _HOUR_S
-    return Choice(
+    return JobChoice(
         rank=0,
         gpu=option.gpu,
         devices=devices,
@@ -234,7 +234,7 @@ def _missing(option: Compared, allowed_ms: dict[str, float | None]) -> list[str]
     return messages
 
 
-def _order(choice: Choice) -> tuple[bool, bool, float, float, str]:
+def _order(choice: JobChoice) -> tuple[bool, bool, float, float, str]:
     """Sort key: choices that meet the goals by cost (else device-seconds), then the others by probability."""
     spent = choice.cost_usd if choice.cost_usd is not None else choice.job_s * choice.devices
     if choice.meets:
@@ -243,7 +243,7 @@ def _order(choice: Choice) -> tuple[bool, bool, float, float, str]:
     return True, not choice.memory.fits, -likely, spent, choice.gpu
 
 
-def _pairwise(choices: list[Choice]) -> list[Faster]:
+def _pairwise(choices: list[JobChoice]) -> list[Faster]:
     if not choices:
         return []
     ends = [(choice.job_s, choice.job_interval_s.low, choice.job_interval_s.high) for choice in choices]
@@ -267,7 +267,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 
 
-def sensitivities(comparison: Comparison, choice: Choice) -> list[Sensitivity]:
+def sensitivities(comparison: Comparison, choice: JobChoice) -> list[Sensitivity]:
     """Return a step on the choice's GPU with more of each figure in its specification, with the same split."""
     spec = comparison.candidates[choice.gpu].spec
     fields = [name for name in FIELDS if getattr(spec, name) is not None]
@@ -308,7 +308,7 @@ def _modified_spec(spec: GpuSpec, suffix: str, changes: dict[str, float]) -> dic
     return changed | {"id": f"{spec.id}-{suffix}".replace("_", "-"), "name": f"{spec.name}, {suffix}", "aliases": []}
 
 
-def _sensitivity(choice: Choice, field: str, before: Prediction, after: Prediction) -> Sensitivity:
+def _sensitivity(choice: JobChoice, field: str, before: Prediction, after: Prediction) -> Sensitivity:
     ratio = after.latency_ms / before.latency_ms if before.latency_ms > 0 else 1.0
     batch = None if after.largest_batch is UNSET else after.largest_batch
     return Sensitivity(choice.gpu, field, FACTOR, choice.step_ms * ratio, ratio - 1.0, after.memory.fits, batch)

@@ -14,7 +14,7 @@ from math import ceil, inf
 from app.engine.gpu_types import gpu_of_type
 from app.errors import BadInput, FieldError, NotFound
 from app.tables.catalog import Catalog
-from app.wire.job_plan_form import Choice
+from app.wire.job_plan_form import JobChoice
 
 SINFO_FORMAT = "%R %a %l %D %G"
 _COLUMNS = 5
@@ -70,7 +70,7 @@ class Proposal:
     """A partition and a plan's choice to request from Slurm."""
 
     partition: Partition
-    choice: Choice
+    choice: JobChoice
 
     @property
     def options(self) -> list[str]:
@@ -126,7 +126,7 @@ def _untyped(names: Mapping[str, str], catalog: Catalog) -> tuple[str, str]:
     raise NotFound(f"GPUs whose type Slurm does not name (gpu:TYPE:COUNT). Name them with --name {UNTYPED}=GPU.")
 
 
-def propose(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Proposal | None:
+def propose(choices: Sequence[JobChoice], partitions: Sequence[Partition]) -> Proposal | None:
     """Return the first choice that meets the goals within a partition's time limit and nodes, or None."""
     for choice in choices:
         fitting = [item for item in partitions if item.gpu == choice.gpu and not _too_small(choice, item)]
@@ -135,14 +135,14 @@ def propose(choices: Sequence[Choice], partitions: Sequence[Partition]) -> Propo
     return None
 
 
-def passed_over(choices: Sequence[Choice], partitions: Sequence[Partition], proposal: Proposal | None) -> list[str]:
+def passed_over(choices: Sequence[JobChoice], partitions: Sequence[Partition], proposal: Proposal | None) -> list[str]:
     """Return a sentence for each partition that was not proposed, with the reason."""
     of_gpu = {choice.gpu: choice for choice in choices}
     chosen = None if proposal is None else proposal.partition
     return [f"{item.shown} not chosen: {_reason(of_gpu.get(item.gpu), item)}" for item in partitions if item != chosen]
 
 
-def _reason(choice: Choice | None, partition: Partition) -> str:
+def _reason(choice: JobChoice | None, partition: Partition) -> str:
     if choice is None:
         return f"{partition.gpu} cannot run this workload."
     if not choice.meets:
@@ -153,7 +153,7 @@ def _reason(choice: Choice | None, partition: Partition) -> str:
     return f"{choice.devices} {partition.gpu} also do, but the job takes up to {slurm_time(choice.time_limit_s)}{cost}."
 
 
-def _too_small(choice: Choice, partition: Partition) -> str:
+def _too_small(choice: JobChoice, partition: Partition) -> str:
     """Return why a partition's time limit or nodes do not suffice; empty if they do."""
     if choice.time_limit_s > partition.most_s:
         most, needed = slurm_time(partition.most_s), slurm_time(choice.time_limit_s)
@@ -164,7 +164,7 @@ def _too_small(choice: Choice, partition: Partition) -> str:
     return ""
 
 
-def nodes_of(choice: Choice, partition: Partition) -> int:
+def nodes_of(choice: JobChoice, partition: Partition) -> int:
     """Return the number of nodes that have the devices of a choice."""
     return ceil(choice.devices / partition.count)
 
