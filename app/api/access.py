@@ -92,7 +92,6 @@ class RateLimit:
             self._mine[slot] += 1
 
     def _expected(self, slot: Slot, now: float) -> float:
-        """Requests of a caller to other processes in this window."""
         if now - self._others.at > STALE_S:
             return 0.0
         return self._others.expected(slot, self._item.amount, is_short=self._is_short)

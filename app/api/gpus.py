@@ -79,7 +79,6 @@ _Size = Annotated[int, Query(ge=1, le=2**24)]
 
 
 def _refuse_parameters(parameters: Mapping[str, object], why: str) -> None:
-    """Raise BadInput that names the parameters that are set."""
     errors = [FieldError((name,), f"{name} {why}") for name, value in parameters.items() if value is not None]
     if errors:
         raise BadInput(f"{errors[0].msg}.", errors=errors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -136,14 +137,4 @@ def get_graph(
 
 
 def _out(row: GraphRow) -> GraphOut:
-    return GraphOut(
-        graph_id=row.id,
-        name=row.name,
-        form=row.form,
-        nodes=row.nodes,
-        parameters=row.parameters,
-        flops=row.flops,
-        unknown=dict(row.unknown),
-        dims=dict(row.dims),
-        created_at=row.created_at,
-    )
+    return GraphOut.model_validate(asdict(row) | {"graph_id": row.id})

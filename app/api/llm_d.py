@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from app.runtime.sized_cache import SizedCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.store.session import Database
+from app.wire.decoding import decode
 from app.wire.serving_form import (
     STATE_EXAMPLE,
     STATES_EXAMPLE,
@@ -25,9 +27,9 @@ from app.wire.serving_form import (
     NextRequestsTimes,
     NextRequestTimes,
     PredictorStatus,
-    read_state,
-    read_states,
 )
+
+_STATE, _STATES = msgspec.json.Decoder(EngineState), msgspec.json.Decoder(EngineStates)
 
 router = APIRouter(tags=["Deciding"], prefix="/llm-d/{prediction_id}")
 
@@ -52,7 +54,7 @@ def predict_next(
     settings: SettingsDep,
 ) -> Response:
     """Predict the next request of an engine."""
-    state = read_state(body)
+    state = decode(_STATE, body, example=STATE_EXAMPLE)
     return as_json(_saved(call, prediction_id, database, holder, settings).times(state))
 
 
@@ -76,7 +78,7 @@ def predict_next_of_several(
     settings: SettingsDep,
 ) -> Response:
     """Predict the next request of several engines."""
-    began, states = time.perf_counter(), read_states(body).requests
+    began, states = time.perf_counter(), decode(_STATES, body, example=STATES_EXAMPLE).requests
     engine = _saved(call, prediction_id, database, holder, settings)
     times = [engine.times(state) for state in states]
     answer = NextRequestsTimes(

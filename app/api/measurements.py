@@ -249,7 +249,6 @@ def delete_measurements(
 
 
 def _key_id(request: Request) -> int | None:
-    """Return the id of the caller's key; None where no key is required."""
     key = request.scope.get(KEY)
     return None if key is None else int(key.id)
 

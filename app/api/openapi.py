@@ -78,7 +78,6 @@ def partial_gpu(*, required: bool) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the meaning of each field."""
     properties = {name: {"description": MEANINGS[name], **kind} for name, kind in schema["properties"].items()}
     return {**schema, "properties": properties}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -266,18 +267,5 @@ def get_job(job_id: Annotated[Id, Path(description="Identifier of the retraining
 
 def _out(job: Job) -> JobOut:
     result = job.result or {}
-    return JobOut(
-        job_id=job.id,
-        predictor=job.predictor,
-        gpu=None if job.gpu_id == POOLED else job.gpu_id,
-        state=job.state,
-        progress=result.get("progress"),
-        version=job.version,
-        served=result.get("served"),
-        validation=result.get("validation"),
-        trained_on=result.get("trained_on"),
-        reason=job.reason,
-        created_at=job.created_at,
-        started_at=job.started_at,
-        finished_at=job.finished_at,
-    )
+    of_result = {name: result.get(name) for name in ("progress", "served", "validation", "trained_on")}
+    return JobOut.model_validate(asdict(job) | of_result | {"job_id": job.id, "gpu": _gpu(job.gpu_id)})

@@ -345,7 +345,6 @@ def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point
 
 
 def _shown(item: tuple[Point, Mapping[str, Any]] | None) -> str:
-    """Return a short description of a measured point."""
     if item is None:
         return ""
     point, row = item
@@ -359,7 +358,6 @@ def _target(point: Point) -> str:
 
 
 def _report(output: Output) -> None:
-    """Print the number of rows by outcome."""
     outcomes = Counter(str(row["outcome"]) for row in output.rows.values())
     print(f"{output.path}: {len(output.rows)} rows")
     for outcome, count in outcomes.most_common(_REASONS_SHOWN):

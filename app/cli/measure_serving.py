@@ -218,7 +218,6 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
 
 def _send(server: Connection, results: Results) -> None:
-    """Send the points of the file, and print the results."""
     from app.measure.connection import decoded
 
     rows, left_out = _rows(results.document)

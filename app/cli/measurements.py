@@ -166,7 +166,6 @@ def import_files(
 
 
 def _import(importer: Importer | PartsImporter, path: Path, dry_run: bool) -> None:
-    """Import a path, and print the report."""
     from app.bootstrap.runtime import open_runtime
     from app.formats.base import PartsImporter
     from app.services.measurements.importing import import_folder, import_parts

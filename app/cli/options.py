@@ -146,12 +146,10 @@ def _expanded(item: Parameter) -> tuple[list[Parameter], _Take]:
 
 
 def _default(field: Field[Any]) -> Any:
-    """Return the default of a dataclass's field, as a parameter has it."""
     return Parameter.empty if field.default is MISSING else field.default
 
 
 def _annotated(kind: Any, option: Any) -> Any:
-    """Return `kind` with an option, as the annotation of a parameter."""
     return Annotated[kind, option]
 
 

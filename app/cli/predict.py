@@ -195,7 +195,6 @@ def predict(
 
 
 def _computed(settings: Settings, body: bytes) -> bytes:
-    """Return the answer of POST /predict, without a running service."""
     from app.wire.graph_form import GraphRequest
     from app.wire.predict_body import read_request, write_response
 

@@ -58,7 +58,6 @@ def command(
 
 
 def _made(module: str, function: str) -> tuple[Any, tuple[Any, ...]]:
-    """Return the model and its example inputs."""
     factory = f"{module}:{function}"
     sys.path.insert(0, "")
     try:

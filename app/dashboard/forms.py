@@ -121,7 +121,6 @@ def _kinds(hint: Any) -> Iterator[Any]:
 
 
 def _metas(hint: Any) -> Iterator[Meta]:
-    """Yield the annotations of a field, the outermost first."""
     if get_origin(hint) is Annotated:
         inner, *metas = get_args(hint)
         yield from (meta for meta in reversed(metas) if isinstance(meta, Meta))

@@ -231,5 +231,4 @@ def _number(address: Address, name: str) -> float | None:
 
 
 def _items_per_run(row: Compared, per_item: float) -> float:
-    """Return how many tokens, images or runs one run has."""
     return (row.throughput_per_s or 0.0) * row.latency_ms / 1e3 * per_item or 1.0

@@ -9,11 +9,9 @@ from __future__ import annotations
 import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import UNSET, Meta, Struct
 
 from app.stacks.registry import default_stack
-from app.wire.decoding import decode
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Name
@@ -349,15 +347,3 @@ class PredictorStatus(Struct, kw_only=True, frozen=True):
 
 STATE_EXAMPLE: dict[str, Any] = EXAMPLES["engine_state"]
 STATES_EXAMPLE: dict[str, Any] = {"requests": [STATE_EXAMPLE]}
-
-_STATE, _STATES = msgspec.json.Decoder(EngineState), msgspec.json.Decoder(EngineStates)
-
-
-def read_state(body: bytes) -> EngineState:
-    """Return the state from JSON. Raises Malformed, or BadInput that names every wrong field."""
-    return decode(_STATE, body, example=STATE_EXAMPLE)
-
-
-def read_states(body: bytes) -> EngineStates:
-    """Return the states from JSON. Raises as `read_state`."""
-    return decode(_STATES, body, example=STATES_EXAMPLE)

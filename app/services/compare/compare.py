@@ -43,7 +43,8 @@ _FIGURES: Mapping[RankBy, tuple[str, str]] = {
     "cost": ("cost_usd", "cost_interval_usd"),
     "energy": ("energy_j", "energy_interval_j"),
 }
-_UNRANKED: Mapping[RankBy, CodedWarning] = {
+# Why a row without the ranked figure is last.
+UNRANKED: Mapping[RankBy, CodedWarning] = {
     "cost": warning(
         "price_unknown",
         "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
@@ -167,7 +168,7 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
     """Return the rows in ranked order, with the fields that depend on the other rows."""
     ordered = sorted(rows, key=lambda row: _order(row, rank_by))
     ties, best = _ties(ordered, rank_by), _pareto(ordered)
-    unranked = [[_UNRANKED[rank_by]] if figure_of(row, rank_by)[0] is None else [] for row in ordered]
+    unranked = [[UNRANKED[rank_by]] if figure_of(row, rank_by)[0] is None else [] for row in ordered]
     warnings = [[*row.warning_codes, *added] for row, added in zip(ordered, unranked, strict=True)]
     return [
         structs.replace(

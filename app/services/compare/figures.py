@@ -92,7 +92,6 @@ def _per_s(prediction: Prediction) -> float | None:
 
 
 def _inverse(per_s: float, prediction: Prediction) -> Interval:
-    """Return the interval of the throughput, with the ends of the time inverted."""
     time = prediction.interval_ms
     return Interval.of(per_s, time.band(prediction.latency_ms).inverse(), time.coverage)
 

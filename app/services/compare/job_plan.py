@@ -218,7 +218,6 @@ def _seconds(interval: Interval, factor: float) -> IntervalS:
 
 
 def _missing(option: Compared, allowed_ms: dict[str, float | None]) -> list[str]:
-    """Return, per unmet goal, a message with what is missing."""
     room, messages = option.memory, []
     if not room.fits:
         messages.append(f"memory: {room.required_bytes:.4g} bytes are needed, a device has {room.capacity_bytes:.4g}")

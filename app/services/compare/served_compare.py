@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from app.engine.power import power_notes
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
-from app.services.compare.compare import compare
+from app.services.compare.compare import UNRANKED, compare
 from app.services.compare.figures import pareto
 from app.services.compare.request import Candidate, resolve_candidates, to_predict_request
 from app.services.compare.served_options import cost_of, deployments, split_of
@@ -36,14 +36,11 @@ from app.wire.prediction_form import Interval
 from app.wire.serving_form import ServedTime, ServingLoad, ServingParallelism, ServingPrediction, ServingRequest
 
 _UNRANKED: Mapping[RankBy, CodedWarning] = {
-    "cost": warning(
-        "price_unknown",
-        "no price is known, so it is ranked last: send one in prices, or import a table (gpucast prices import)",
-    ),
+    "cost": UNRANKED["cost"],
+    "energy": UNRANKED["energy"],
     "cost_per_million_tokens": warning(
         "price_unknown", "no price is known, so it is ranked last: send one in prices, or import a table"
     ),
-    "energy": warning("power_unknown", "no power is known, so it is ranked last: send one in powers_w"),
 }
 
 

@@ -290,7 +290,6 @@ def _program(body: bytes) -> tuple[str, str, bytes]:
 
 
 def _find_program(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
-    """Return the entry of the program."""
     programs = [
         entry for entry in archive.infolist() if len(entry.filename) < 500 and _PROGRAM.fullmatch(entry.filename)
     ]

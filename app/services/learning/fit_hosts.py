@@ -86,7 +86,6 @@ def fit_hosts(engine: Engine, report: Report) -> FittedHosts:
 
 
 def _reason(served: ServingHosts, fitted: Mapping[str, HostTimes]) -> str | None:
-    """Return why the fitted times are held back."""
     if fitted == served.fitted:
         return "They are the times in use." if fitted else "Of no stack are they better than those that ship."
     return None

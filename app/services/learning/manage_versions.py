@@ -70,7 +70,6 @@ def request_retraining(database: Database, catalog: Catalog, predictor: str, gpu
 
 
 def _request_hosts(database: Database, gpu: str | None) -> int:
-    """Queue the fit of the times of serving stacks' hosts."""
     if gpu is not None:
         msg = f"{SERVING_HOSTS} are those of all GPUs: leave it out"
         raise BadInput(f"gpu: {msg}.", errors=[FieldError(("gpu",), msg)])

@@ -165,7 +165,6 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
 
 
 def _retrain_hosts(settings: Settings, database: Database, job: jobs.Job, *, assemble: Assemble) -> None:
-    """Fit the times of serving stacks' hosts to the stored loads."""
     report = partial(_report, database, job)
     patiently = partial(_patiently, settings, report=report)
     while True:
@@ -194,7 +193,6 @@ def _report(database: Database, job: jobs.Job, what: str) -> None:
 
 
 def _served(database: Database, job: jobs.Job) -> Version | None:
-    """Return the version that is served now."""
     with database.begin() as connection:
         return versions.served_for(connection, job.predictor, job.gpu_id)
 

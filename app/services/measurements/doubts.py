@@ -202,7 +202,6 @@ def _doubtful(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRo
 
 
 def _operator_row(block: OperatorBlock, k: int) -> MeasurementRow:
-    """Return a row of a block."""
     context, at, runs = block.contexts[block.context[k]], block.measured_at[k], _known(block.runs[k])
     kernel = {"name": context.kernel, "grid": _extents(block.grid[:, k]), "block": _extents(block.block[:, k])}
     held = dict(zip(context.fields, block.dims[:, k].tolist(), strict=True))

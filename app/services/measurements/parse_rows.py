@@ -120,7 +120,6 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
 
 
 def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
-    """Return the network of a row."""
     model = _convert(form.workload, MeasuredModel, MEASURED_MODEL_EXAMPLE, loc, thorough)
     for name in ("dataset_size", "output_tokens"):
         if getattr(model, name) is not None:
@@ -161,7 +160,6 @@ def _check_storable(raw: Any, loc: Loc) -> None:
 
 
 def _operator(form: MeasurementIn, kind: str, loc: Loc, thorough: bool) -> Any:
-    """Return the operator of a row."""
     fields: Any = {name: value for name, value in form.workload.items() if name != "kind"}
     if kind == "operators":
         operators = fields.pop("operators", None)

@@ -145,7 +145,6 @@ def _version(engine: Engine, key: tuple[str, str]) -> str | None:
 
 
 def _since(connection: Connection, engine: Engine, versions: Pins) -> list[str]:
-    """Return what changed since the answer was saved."""
     changes = []
     if versions["code"] != __version__:
         changes.append(f"the code was version {versions['code']} and is {__version__}")
@@ -197,7 +196,6 @@ def save_answer(database: Database, snapshot: Snapshot, kind: str, request: Sava
 
 
 def _answered_gpus(answer: SavableAnswer) -> list[str]:
-    """Return the ids of an answer's GPUs, in its order."""
     if isinstance(answer, CompareResponse | ServingCompareResponse):
         return [row.gpu for row in answer.ranking]
     if isinstance(answer, PlanResponse | ServingPlanResponse):

@@ -133,7 +133,6 @@ def answer_chunk(snapshot: Snapshot, rows: SweepRows, plan: SweepPlan, folder: P
 
 
 def _predict(snapshot: Snapshot, table: pa.Table, plan: SweepPlan, gpu: str, first: int) -> pa.Table:
-    """Return the rows with their predictions on one GPU."""
     try:
         times = (_of_models if is_model_table(table.column_names) else _of_operators)(snapshot, table, plan, gpu)
     except GpucastError as error:
