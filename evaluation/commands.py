@@ -178,6 +178,26 @@ def scorecard(
     _finish(report(results, selected), json_file, docs)
 
 
+@command.command("first-contact")
+def first_contact(
+    data: Data,
+    source: Annotated[list[str] | None, _names("Only this source")] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask the gpucast that runs there (default: this checkout).")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="The commit of the gpucast at --url, which the ledger names.")
+    ] = None,
+) -> None:
+    """Record what this version says of sources that nobody has looked at yet; the ledger keeps it for good.
+
+    Without --source, records every source at hand that the ledger lacks.
+    """
+    from evaluation.first_contact.record import record_sources
+
+    record_sources(data, source or (), url, version, _print_progress)
+
+
 @command.command("calibration")
 def calibration(
     data: Data,

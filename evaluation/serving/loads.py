@@ -106,7 +106,7 @@ def _closed_loop(point: Point) -> Load:
     return Load(source, point.model, point.gpu, dtype, point.stack, point.deployment, workload, measured)
 
 
-def _config(model: str) -> dict[str, Any]:
+def served_config(model: str) -> dict[str, Any]:
     """Return the configuration of a served model: that of a built-in network, with other sizes."""
     changes = dict(facts_of(SERVED)["models"][model])
     return {**(find_config(changes.pop("like")) or {}), **changes}
@@ -118,7 +118,7 @@ def _arrivals(rows: Sequence[Row]) -> Iterator[Load]:
         prompt, output = row["prompt_tokens_mean"], row["output_tokens_mean"]
         workload = ServingWorkload(
             kind="serving",
-            config=_config(row["model"]),
+            config=served_config(row["model"]),
             dtype="bf16",
             software="vllm",
             parallelism=ServingParallelism(tensor=row["tp"]),
@@ -147,7 +147,7 @@ def _requests(rows: Sequence[Row]) -> Iterator[Load]:
     )
     workload = ServingWorkload(
         kind="serving",
-        config=_config(first["model"]),
+        config=served_config(first["model"]),
         dtype="bf16",
         software=f"vllm-{first['vllm']}",
         load=ServingLoad(trace=trace),
@@ -165,7 +165,7 @@ def _tgi(rows: Sequence[Row]) -> Iterator[Load]:
             continue
         workload = ServingWorkload(
             kind="serving",
-            config=_config(row["model"]),
+            config=served_config(row["model"]),
             dtype="fp16",
             software="vllm",
             parallelism=ServingParallelism(tensor=row["devices"]),

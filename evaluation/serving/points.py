@@ -74,6 +74,13 @@ class Point(NamedTuple):
         return {"fp4": "nvfp4"}.get(self.precision, self.precision)
 
     @property
+    def user_dtype(self) -> str | None:
+        """Return the number format that a user gives; None where the configuration has the published one."""
+        if self.precision == "fp4":
+            return None if self.model == "gptoss" else "nvfp4"
+        return None if "quantization_config" in self.config else self.precision
+
+    @property
     def settings(self) -> dict[str, float]:
         """Return fields of a workload of kind `serving` that InferenceX's launch scripts (benchmarks/*.sh) set.
 
@@ -98,10 +105,11 @@ def read_points(folder: Path) -> list[Point]:
         for model, name in CONFIG_OF.items()
     }
     rows = pq.read_table(path).to_pylist()
-    return [_point(row, configs[row["model"]]) for row in rows if row["model"] in configs]
+    return [point_of(row, configs[row["model"]]) for row in rows if row["model"] in configs]
 
 
-def _point(row: Mapping[str, Any], config: Mapping[str, Any]) -> Point:
+def point_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> Point:
+    """Return the point of a row of the file."""
     return Point(
         model=row["model"],
         gpu=row["gpu"],

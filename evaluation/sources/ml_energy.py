@@ -9,7 +9,6 @@ from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 SOURCE = "ml_energy"
-_GPU = "h100-sxm5-80gb"
 # Forward passes of a denoising step, and samples of each per image, of the pipelines of Diffusers: one of one where
 # guidance is distilled, two of one in Wan; all others have the prompt and the empty one in a batch.
 _GUIDANCE = {
@@ -30,7 +29,7 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row: the median time between tokens, or the time of a batch of images or videos."""
     same = facts_of(SOURCE)["models"]
     for row in rows:
-        name, task = str(row["model_id"]), str(row["task_file"])
+        name, task, gpu = str(row["model_id"]), str(row["task_file"]), _gpu(row)
         model = name.partition("/")[2]
         if row["median_itl_ms"] is None:
             yield from _diffusion_cases(row, name, model)
@@ -43,24 +42,31 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
             reason = f"no configuration of {model} is at hand"
         parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
         which = f"{which} batch {row['avg_batch_size']:.0f}"
-        yield Case(_GPU, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
+        yield Case(gpu, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
         each = tuple(_token(part.workload, _PROMPT_TOKENS[task], float(row["avg_output_len"])) for part in parts)
         energy = tuple(part for pair in each for part in pair)
         yield Case(
-            _GPU, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
+            gpu, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
         )
+
+
+def _gpu(row: Row) -> str:
+    """Return the id in the catalogue of the GPU of a row."""
+    gpu: str = facts_of(SOURCE)["gpus"][row["gpu_model"]]
+    return gpu
 
 
 def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
     """Yield the time of a batch of images or videos, and the energy of one."""
-    task, which = str(row["task_file"]), f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
+    task, gpu = str(row["task_file"]), _gpu(row)
+    which = f"{row['num_gpus']} GPUs batch {row['batch_size']:g}"
     one = task.removeprefix("text-to-")
     reason = "the sequence of a diffusion transformer cannot be split" if int(row["num_gpus"]) > 1 else ""
     parts = () if reason else _pipeline(row, name, one)
-    yield Case(_GPU, model, task, which, float(row["batch_latency_s"]), parts, reason)
+    yield Case(gpu, model, task, which, float(row["batch_latency_s"]), parts, reason)
     each = tuple(Part(part.times / float(row["batch_size"]), part.workload) for part in parts)
     joules = float(row[f"energy_per_{one}_joules"])
-    yield Case(_GPU, model, f"energy of {one}s", which, joules, each, reason, unit="J")
+    yield Case(gpu, model, f"energy of {one}s", which, joules, each, reason, unit="J")
 
 
 def _pipeline(row: Row, name: str, one: str) -> tuple[Part, ...]:

@@ -17,6 +17,8 @@ _NETWORK_BYTES_PER_S = {"b300": 100e9, "gb300": 100e9}
 _SLOW_ADAPTER = ("a30", "nvidia-l4")
 # Catalogue ids of GPUs on which NVIDIA's BERT runs its linear layers in FP8.
 _FP8_GPUS = ("h100", "h200", "b200", "gb200")
+# GPUs on which NVIDIA trains LLMs in NVFP4 from round v5.1 on.
+_FP4_GPUS = ("b200", "gb200", "b300", "gb300")
 # Mean share of BERT's 512 positions that holds tokens; submissions leave the padding out.
 _BERT_TOKENS = 256
 # Layouts of NVIDIA's LoRA runs by the devices that share a sequence: tensor, pipeline, context, chunks, sequences.
@@ -28,7 +30,8 @@ def _megatron_cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row."""
     slower, facts = _slower_twins(rows), facts_of(MEGATRON)
     for number, row in enumerate(rows):
-        gpu, model = facts["gpus"][row["gpu"]], str(row["model"]).partition(" ")[0]
+        gpu, name = facts["gpus"][row["gpu"]], str(row["model"])
+        model = name if name in facts["models"] else name.partition(" ")[0]
         dtype = "mxfp8" if number in slower else facts["dtypes"].get(row["precision"], "fp8")
         split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
         split += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
@@ -111,6 +114,8 @@ def _mlperf_workload(row: Row, gpu: str, models: Mapping[str, str]) -> Mapping[s
     if layout is None:
         return None
     fields = {"config": config_of(models[benchmark]), "sequence": int(row["sequence"])}
+    if row["round"] == "v5.1" and gpu.startswith(_FP4_GPUS):
+        fields["dtype"] = "nvfp4"
     return request_of(MLPERF, row, benchmark, **fields, parallelism=split | _split(row, layout) | {"zero": 1})
 
 
@@ -133,8 +138,10 @@ def _mosaic_cases(rows: Sequence[Row]) -> Iterator[Case]:
     gpus = facts_of(MOSAIC)["gpus"]
     for row in rows:
         devices, model = int(row["# GPUs"]), str(row["Model"])
-        split = {"data": devices, "nodes": max(devices // 8, 1), "zero": 3, "network_bytes_per_s": 25e9}
-        workload = request_of(MOSAIC, row, config=config_of(f"mosaicml/mpt-{model}"), parallelism=split)
+        zero = 2 if row["Sharding Strategy"] == "SHARD_GRAD_OP" else 3
+        split = {"data": devices, "nodes": max(devices // 8, 1), "zero": zero, "network_bytes_per_s": 25e9}
+        dtype = "fp8" if row["Precision"] == "amp_fp8" else "bf16"
+        workload = request_of(MOSAIC, row, config=config_of(f"mosaicml/mpt-{model}"), dtype=dtype, parallelism=split)
         which = f"{devices} GPUs sequence {row['SeqLen (T)']} batch {row['GlobalBatchSize']} x{row['MicroBatchSize']}"
         which += " recompute" * bool(row["Activation Checkpointing"])
         measured_s = float(row["step_s_from_tokens"])
