@@ -188,14 +188,19 @@ def first_contact(
     version: Annotated[
         str | None, typer.Option(metavar="COMMIT", help="The commit of the gpucast at --url, which the ledger names.")
     ] = None,
+    json_file: JsonFile = None,
+    results: Annotated[bool, typer.Option("--results", help="Write the table of docs/reference/results.md.")] = False,
 ) -> None:
     """Record what this version says of sources that nobody has looked at yet; the ledger keeps it for good.
 
-    Without --source, records every source at hand that the ledger lacks.
+    Without --source, records every source at hand that the ledger lacks. Prints the errors of all first contacts.
     """
     from evaluation.first_contact.record import record_sources
+    from evaluation.first_contact.report import report
 
+    _refuse_unwritable(json_file)
     record_sources(data, source or (), url, version, _print_progress)
+    _finish(report(), json_file, results)
 
 
 @command.command("calibration")

@@ -1,7 +1,7 @@
 """The ledger: a Parquet file per source with the errors of the first version that was asked, written once.
 
 Columns: `case`; `asked`, as a user asks or with the settings of launch scripts; those of Levels; `error`, ln(measured
-over predicted); `below` and `above`, the interval's half-widths in log space at 80 %; `reason`, where there is no answer.
+over predicted); `below` and `above`, the interval's half-widths in log space at 80 %; `reason`, if there is no answer.
 The file's metadata has the source, its origin, what is assumed, and the version and commit that answered, and when.
 """
 
@@ -87,7 +87,7 @@ def record(source: Source, folder: Path, ask: Ask, version: Mapping[str, str], p
         raise BadInput(f"{source.name} has its first contact in {path.name}, which is never replaced.")
     questions = list(source.questions(folder))
     progress(f"{source.name}: {len(questions)} figures")
-    rows = []
+    rows: list[dict[str, Any]] = []
     known: dict[bytes, Mapping[str, Any]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(questions), _BLOCK):

@@ -29,7 +29,10 @@ def record_sources(
         progress("the ledger has every source that is known: nothing to record")
         return
     if url is None:
-        _record(sources, data, ask_shipped(shipped_snapshot()), {"version": __version__, "commit": commit()}, progress)
+        here = commit() or ""
+        if not here or here.endswith("-dirty"):
+            raise BadInput("The ledger names the commit that answered: commit what has changed first.")
+        _record(sources, data, ask_shipped(shipped_snapshot()), {"version": __version__, "commit": here}, progress)
         return
     with httpx.Client(base_url=url) as client:
         answered_by = client.get("/openapi.json").raise_for_status().json()["info"]["version"]

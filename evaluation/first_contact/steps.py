@@ -125,7 +125,7 @@ def trained(
 def _cloud(folder: Path) -> Iterator[Question]:
     """Yield NVIDIA's DGX Cloud recipes, asked as Megatron-LM."""
     for number, row in enumerate(read_rows(folder / "more/whole_models/dgxc_training.parquet")):
-        gpu = {"h100-sxm": "h100-sxm5-80gb"}.get(row["gpu"], row["gpu"])
+        gpu = "h100-sxm5-80gb" if row["gpu"] == "h100-sxm" else str(row["gpu"])
         tensor, pipeline, context = (int(row[name]) for name in ("tensor", "pipeline", "context"))
         data = int(row["devices"]) // (tensor * pipeline * context)
         config = config_of(_CLOUD_CONFIGS.get(row["model"], ""))
