@@ -31,8 +31,7 @@ from app.networks.convmeter_figures import figures
 from app.networks.convnets import is_convnet
 from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import hf
-from app.networks.run import Run
-from app.networks.run_choices import Mode
+from app.networks.run import Mode, Run
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),

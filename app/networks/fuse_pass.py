@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.networks.batched import same_in_all, work_of_rows
-from app.networks.inserted_rows import stacked, table_of
+from app.networks.build import stacked, table_of
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable

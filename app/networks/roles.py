@@ -1,14 +1,16 @@
-"""Roles of rows: experts that are dealt to devices and adapters (LoRA), by their names, and products with a bias."""
+"""Roles of rows: what feeds them, experts that are dealt to devices, adapters (LoRA), products with a bias."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from app.networks.batched import same_in_all
 from app.networks.run import Run
-from app.ops import OPS
-from app.tables.arrays import Bools
-from app.tables.workload import Workload
+from app.ops import OP_CODE, OPS
+from app.tables.arrays import Bools, Ints
+from app.tables.workload import FORWARD, Workload
 
 # First word of the names of rows of routed experts, and of the low-rank adapters beside linear layers.
 EXPERTS, ADAPTER = "grouped_experts", "adapter"
@@ -54,3 +56,58 @@ def learning(w: Workload, run: Run) -> Bools:
     if not run.adapter_rank:
         return np.ones(len(w), dtype=np.bool_)
     return np.array([name.startswith(ADAPTER) for name in w.names], dtype=np.bool_)
+
+
+# Operators without a producer in their block that do not read its input, but tables, masks or buffers.
+_OWN_INPUT = np.flatnonzero([op.own_input for op in OPS])
+_FLAT = np.flatnonzero([op.traffic == "streams" and op.rereads is None for op in OPS])
+_TIED = np.flatnonzero([op.tied for op in OPS])
+
+
+class Operands(NamedTuple):
+    """Inputs and consumers of every row, [n] each.
+
+    producers, consumers  number of rows of its block that feed it, and that it feeds
+    from_outside          True if it reads the block's input
+    learning              True if its output has a gradient: it has weights, or its input has a gradient
+    fed                   True if its input has a gradient
+    """
+
+    producers: Ints
+    consumers: Ints
+    from_outside: Bools
+    learning: Bools
+    fed: Bools
+
+
+def operands(w: Workload) -> Operands:
+    """Return the operands of every row, from the edges.
+
+    A block's input has no edge within the block. It is read by rows without a producer there, and by an addition with
+    one producer (a residual), unless a softmax follows directly or behind an element-wise row: that adds a mask.
+    """
+    return Operands(*fed_by(w), *_gradients(w))
+
+
+def fed_by(w: Workload) -> tuple[Ints, Ints, Bools]:
+    """Return `producers`, `consumers` and `from_outside` of `operands`."""
+    n = len(w)
+    edges = w.edges[:, w.block[w.edges[0]] == w.block[w.edges[1]]]
+    producers, consumers = np.bincount(edges[1], minlength=n), np.bincount(edges[0], minlength=n)
+    masks = np.zeros(n, dtype=np.bool_)
+    masks[edges[0, w.ops.kind[edges[1]] == OP_CODE["softmax"]]] = True
+    masks[edges[0, (masks & np.isin(w.ops.kind, _FLAT))[edges[1]]]] = True
+    first = (producers == 0) & ~np.isin(w.ops.kind, _OWN_INPUT)
+    residual = (producers == 1) & (w.ops.kind == OP_CODE["add"]) & ~masks
+    return producers, consumers, (first | residual) & (w.phase == FORWARD)
+
+
+def _gradients(w: Workload) -> tuple[Bools, Bools]:
+    """Return `learning` and `fed`. The input of every block but the first has a gradient; an unread output has none."""
+    fed = (w.block > 0) & same_in_all(w.output_bytes > 0)
+    # Tied embedding tables have their parameters at another row.
+    learning = fed | same_in_all(w.parameters > 0) | np.isin(w.ops.kind, _TIED)
+    for producer, consumer in w.edges[:, np.argsort(w.edges[1], kind="stable")].T.tolist():
+        if learning[producer]:
+            fed[consumer] = learning[consumer] = True
+    return learning, fed

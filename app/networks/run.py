@@ -1,21 +1,51 @@
-"""Settings of a run: mode, batch, sequence, number format, parallelism, optimiser."""
+"""Settings of a run: mode, batch, sequence, number formats, parallelism, optimiser."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from app.networks.formats import Formats
-from app.networks.run_choices import (
-    Attention,
-    DiffusionPart,
-    InputCopy,
-    MemoryFormat,
-    Mode,
-    Optimizer,
-    PipelineSchedule,
-)
 from app.stacks.facts import NO_RULES, LayerRules
 from app.stacks.release import Release, plain_release, release_of
+
+MODES = ("inference", "training", "prefill", "decode")
+Mode = Literal["inference", "training", "prefill", "decode"]
+Attention = Literal["eager", "fused", "flash"]
+Optimizer = Literal["none", "sgd", "adam", "adamw"]
+PipelineSchedule = Literal["gpipe", "1f1b"]
+InputCopy = Literal["none", "pageable", "pinned"]
+MemoryFormat = Literal["channels_first", "channels_last"]
+DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Number formats of weights and products by kind of part, as published (`quantization_config`); "": 16 bits.
+
+    linear      linear layers of dense feed-forward parts, and what no other field names
+    shared      shared experts
+    attention   projections of attention
+    recurrence  projections of linear attention
+    experts     routed experts
+    head        logits
+    kv_cache    keys and values
+    """
+
+    linear: str = ""
+    shared: str = ""
+    attention: str = ""
+    recurrence: str = ""
+    experts: str = ""
+    head: str = ""
+    kv_cache: str = ""
+
+
+def has_formats(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration says how the model is quantised."""
+    text = config.get("text_config")
+    parts = (config, text) if isinstance(text, Mapping) else (config,)
+    return any(part.get(name) is not None for part in parts for name in ("quantization_config", "quantization"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +102,7 @@ class Run:
     image_size    pixels per side, for networks that take images
     image_width, frames  of diffusion transformers: pixels of a row, if other than `image_size`, and frames of a video
     part          of a diffusion model's pipeline, the one that runs; None: another network
-    memory_format layout of images (app.networks.memory_format)
+    memory_format layout of images (app.networks.convolutions)
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     release       what the release of its software does in this mode

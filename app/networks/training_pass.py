@@ -17,10 +17,8 @@ import numpy as np
 
 from app.networks.backward import Forward, backward
 from app.networks.batched import same_in_all
-from app.networks.inserted_rows import InsertedRows, inserted, table_of, with_column
-from app.networks.narrow_products import with_quantised_operands
-from app.networks.operands import Operands, operands
-from app.networks.roles import biased, learning, of_experts, of_scores, unfused
+from app.networks.build import InsertedRows, inserted, table_of, with_column
+from app.networks.roles import Operands, biased, learning, of_experts, of_scores, operands, unfused
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Floats, Ints
@@ -147,3 +145,22 @@ def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Inserted
 def _recomputed(w: Workload, source: Ints, target: Ints) -> InsertedRows:
     """Return copies of the forward rows `source`, before their block's backward."""
     return InsertedRows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)
+
+
+_NARROW = [DTYPE_CODE[name] for name in ("fp8", "fp8_block", "nvfp4")]
+
+
+def with_quantised_operands(ops: OpTable) -> OpTable:
+    """Return the rows with `m` at most `n` in every product in 8 or 4 bits."""
+    narrow = (ops.kind == OP_CODE["linear"]) & np.isin(ops.dtype, _NARROW)
+    if not narrow.any():
+        return ops
+    turned = narrow & same_in_all(~narrow | (ops.column("m") > ops.column("n")))
+    columns = [ops.fields["m"], ops.fields["n"]]
+    if ops.place is None:
+        dims = ops.dims.copy()
+        dims[columns] = np.where(turned, dims[columns[::-1]], dims[columns])
+        return replace(ops, dims=dims)
+    place = ops.place.copy()
+    place[columns] = np.where(turned, place[columns[::-1]], place[columns])
+    return replace(ops, place=place)

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.networks.data_parallel import gradient_bytes
-from app.networks.operands import fed_by
-from app.networks.roles import learning, of_experts, of_scores
+from app.networks.exchanges import gradient_bytes
+from app.networks.roles import fed_by, learning, of_experts, of_scores
 from app.networks.run import Run
 from app.networks.training_pass import recomputed
 from app.steps.stages import stage_repeats

@@ -11,11 +11,9 @@ import numpy as np
 from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
 from app.networks.batched import by_row, per_configuration, unique_rows
-from app.networks.context_parallel import with_key_exchange
-from app.networks.convolution_bias import with_bias_kernels
-from app.networks.data_parallel import with_gradient_exchange
+from app.networks.convolutions import in_memory_format, with_bias_kernels
+from app.networks.exchanges import with_gradient_exchange, with_key_exchange
 from app.networks.fuse_pass import fused
-from app.networks.memory_format import in_memory_format
 from app.networks.run import Run
 from app.networks.training_pass import training
 from app.ops import OPS

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from app.bands.coverage import COVERAGE
-from app.networks.run_choices import (
+from app.networks.run import (
     Attention,
     DiffusionPart,
     InputCopy,

@@ -19,7 +19,7 @@ import numpy as np
 
 from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
-from app.networks.run_choices import Mode
+from app.networks.run import Mode
 from app.services.models.resolve_networks import resolve_network
 from app.stacks.release import plain_release
 from app.steps.networks import prepare

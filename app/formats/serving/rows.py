@@ -10,7 +10,7 @@ from typing import Any
 from app.errors import BadInput
 from app.formats.serving.point import FP4, BenchmarkPoint
 from app.networks.builtin import canonical_name, find_config, names
-from app.networks.formats import has_formats
+from app.networks.run import has_formats
 from app.stacks.registry import engine_in
 
 Row = dict[str, Any]

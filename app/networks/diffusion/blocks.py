@@ -185,15 +185,9 @@ def _linear_attention(rows: DenoiserRows, qkv: Flow, model: Denoiser, tokens: To
     k = rows.cast(rows.each("relu", qkv, count, inner, "attention.key_relu"), elements, "attention.key_cast")
     v = rows.cast(qkv, elements, "attention.value_cast")
     v = rows.fp32("copy", v, batched, (size + 1.0) * image, "attention.value_padded")
-    state = rows.add(
-        "bmm", (*v, *k), outputs=batched * (size + 1.0) * size, name="attention.state", dtype="fp32",
-        b=batched, m=size + 1.0, n=size, k=image,
-    )  # fmt: skip
-    y = rows.add(
-        "bmm", (state, *q), outputs=batched * (size + 1.0) * image, name="attention.read", dtype="fp32",
-        b=batched, m=size + 1.0, n=image, k=size,
-    )  # fmt: skip
-    divided = rows.fp32("div_scalar", (y,), batched, size * image, "attention.divided")
+    state = rows.bmm((*v, *k), (batched, size + 1.0, size, image), "attention.state", dtype="fp32")
+    y = rows.bmm((*state, *q), (batched, size + 1.0, image, size), "attention.read", dtype="fp32")
+    divided = rows.fp32("div_scalar", y, batched, size * image, "attention.divided")
     return rows.cast(divided, elements, "attention.cast_back")
 
 

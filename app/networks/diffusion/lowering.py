@@ -129,7 +129,7 @@ def _encoder_attention(rows: DenoiserRows, encoder: TextEncoder, qkv: Flow, batc
     heads = batch * encoder.heads
     x = rows.bmm(qkv, (heads, tokens, tokens, size), "text_encoder.scores")
     x = rows.each("add", x, heads * tokens, tokens, "text_encoder.bias")
-    x = (rows.add("softmax", x, outputs=heads * tokens**2, name="text_encoder.softmax", b=heads * tokens, h=tokens),)
+    x = rows.each("softmax", x, heads * tokens, tokens, "text_encoder.softmax")
     return rows.bmm((*x, *qkv), (heads, tokens, size, tokens), "text_encoder.weighted")
 
 
@@ -206,8 +206,8 @@ def _residual(
 
 def _decoder_norm(rows: DenoiserRows, decoder: ImageDecoder, x: Flow, count: float, width: float, name: str) -> Flow:
     passes = _GROUP_NORM if decoder.grouped else _CHANNEL_NORM
-    return (rows.add("memory", x, outputs=count * width, name=name, parameters=2.0 * width,
-                     bytes=passes * count * width * rows.size),)  # fmt: skip
+    moved = passes * count * width * rows.size
+    return rows.add("memory", x, outputs=count * width, name=name, parameters=2.0 * width, bytes=moved)
 
 
 def _middle(rows: DenoiserRows, images: float, width: float, plane: _Plane) -> None:
@@ -222,8 +222,7 @@ def _middle(rows: DenoiserRows, images: float, width: float, plane: _Plane) -> N
         qkv += rows.linear(x, count, width, width, f"decoder.attention.{part}", bias=True)
     # A head of as many elements as channels, which no fused kernel takes.
     y = rows.bmm(qkv, (images, pixels, pixels, width), "decoder.attention.scores")
-    y = (rows.add("softmax", y, outputs=images * pixels**2, name="decoder.attention.softmax",
-                  b=images * pixels, h=pixels),)  # fmt: skip
+    y = rows.each("softmax", y, images * pixels, pixels, "decoder.attention.softmax")
     y = rows.bmm((*y, *qkv), (images, pixels, width, pixels), "decoder.attention.weighted")
     rows.summed_in(rows.linear(y, count, width, width, "decoder.attention.output", bias=True), count, width, "decoder")
 
@@ -236,9 +235,8 @@ def _linear_attention(rows: DenoiserRows, images: float, width: float, plane: _P
                          groups=3.0 * width, bias=False)  # fmt: skip
     x = rows.fp32("relu", x, count, both, "decoder.attention.relu")[:1]
     heads, size = 2.0 * width / 32.0, 32.0
-    for name, (m, n, k) in (("state", (33.0, size, plane[0] * plane[1])), ("read", (33.0, plane[0] * plane[1], size))):
-        x = (rows.add("bmm", x, outputs=images * heads * m * n, name=f"decoder.attention.{name}", dtype="fp32",
-                      b=images * heads, m=m, n=n, k=k),)  # fmt: skip
+    for name, sizes in (("state", (33.0, size, plane[0] * plane[1])), ("read", (33.0, plane[0] * plane[1], size))):
+        x = rows.bmm(x, (images * heads, *sizes), f"decoder.attention.{name}", dtype="fp32")
     x = rows.linear(x, count, width, both, "decoder.attention.output")
     x = rows.summed_in(x, count, width, "decoder.attention")
     x = rows.convolution(x, images, (width, 2.0 * inner), plane, "decoder.mlp.up")

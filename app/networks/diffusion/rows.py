@@ -42,7 +42,7 @@ class DenoiserRows(RowWriter):
 
     def moved(self, x: Flow, elements: float, size: float, name: str) -> Flow:
         """Add a kernel that reads and writes `size` bytes per element in all."""
-        return (self.add("memory", x, outputs=elements, name=name, bytes=elements * size),)
+        return self.add("memory", x, outputs=elements, name=name, bytes=elements * size)
 
     def cast(self, x: Flow, elements: float, name: str) -> Flow:
         """Add the copy to FP32, or back from it; none where the format is FP32."""
@@ -50,7 +50,7 @@ class DenoiserRows(RowWriter):
 
     def fp32(self, op: str, x: Flow, b: float, h: float, name: str) -> Flow:
         """Add an operator on `b` rows of `h` elements in FP32."""
-        return (self.add(op, x, outputs=b * h, name=name, dtype="fp32", b=b, h=h),)
+        return self.add(op, x, outputs=b * h, name=name, dtype="fp32", b=b, h=h)
 
     def plain_norm(
         self, x: Flow, b: float, h: float, name: str, *, affine: bool = False, precise: bool = False
@@ -58,11 +58,11 @@ class DenoiserRows(RowWriter):
         """Add a layer norm, with weights where `affine`; in PyTorch in FP32 where `precise`."""
         cast = self.eager and precise
         x = self.cast(x, b * h, f"{name}.cast") if cast else x
-        row = self.add(
+        y = self.add(
             "layer_norm", x, outputs=b * h, name=name, parameters=2.0 * h if affine else 0.0, b=b, h=h,
             dtype="fp32" if cast else None,
         )  # fmt: skip
-        return self.cast((row,), b * h, f"{name}.cast_back") if cast else (row,)
+        return self.cast(y, b * h, f"{name}.cast_back") if cast else y
 
     def modulated_norm(
         self, x: Flow, b: float, h: float, name: str, *, affine: bool = False, precise: bool = False
@@ -100,7 +100,7 @@ class DenoiserRows(RowWriter):
         mean = self.moved(squares, b * h, _FP32_BYTES, f"{name}.mean")
         scaled = self.moved((*x, *mean), b * h, self.size + _FP32_BYTES, f"{name}.scale")
         scaled = self.cast(scaled, b * h, f"{name}.cast_back")
-        return (self.add("mul_scalar", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h),)
+        return self.add("mul_scalar", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h)
 
     def rotated(self, x: Flow, b: float, h: float, name: str) -> Flow:
         """Add the rotary position of `b` rows of `h`, x cos + rotate(x) sin; in PyTorch in FP32."""
@@ -129,7 +129,7 @@ class DenoiserRows(RowWriter):
         """Add fused attention of all queries to all keys; `lengths` are queries and keys of a sample."""
         (number, size), (queries, keys) = heads, lengths
         # Without a causal mask, a window as long as the keys gives the same pairs of query and key.
-        row = self.add(
+        return self.add(
             "attention_prefill",
             (*dict.fromkeys(qkv),),
             outputs=batch * queries * number * size,
@@ -142,7 +142,6 @@ class DenoiserRows(RowWriter):
             context_length=keys + queries - 1.0,
             window=keys,
         )
-        return (row,)
 
     def chained(self, x: Flow, m: float, layers: Sequence[Sizes], name: str) -> Flow:
         """Add linear layers on `m` rows with an activation before all but the first."""
@@ -185,11 +184,10 @@ class DenoiserRows(RowWriter):
         """Add a convolution of `plane` (height, width) from and to `channels`; the plane keeps its size."""
         inputs, outputs = channels
         padding = (kernel - 1) / 2.0
-        row = self.add(
+        return self.add(
             "conv2d", x, outputs=images * plane[0] * plane[1] * outputs, name=name,
             parameters=inputs * outputs / groups * kernel**2 + (outputs if bias else 0.0),
             b=images, in_channels=inputs, out_channels=outputs, groups=groups,
             kernel_size_height=kernel, kernel_size_width=kernel,
             input_size_height=plane[0], input_size_width=plane[1], padding_height=padding, padding_width=padding,
         )  # fmt: skip
-        return (row,)

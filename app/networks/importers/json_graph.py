@@ -18,8 +18,7 @@ import numpy as np
 from app.errors import BadInput, FieldError
 from app.networks.build import DEFAULTS, Builder
 from app.networks.importers.node_fields import Fields, Mistake, completed, read_attributes
-from app.networks.importers.steps import RESHAPES, STANDS_FOR, VIEWS
-from app.networks.importers.tensors import INDEX_BYTES, Tensor, binding, bound
+from app.networks.importers.tensors import INDEX_BYTES, RESHAPES, STANDS_FOR, VIEWS, Tensor, binding, bound
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.base import MOST_BYTES, Dim

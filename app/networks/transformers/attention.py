@@ -199,7 +199,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         # The same pairs of query and key as with a causal mask, for queries that stand later by the keys after each.
         after = min(spec.window // 2.0, span.queries - 1.0) if spec.window else span.queries - 1.0
         window = min(spec.window or span.keys, span.keys)
-    row = rows.add(
+    return rows.add(
         "attention_decode" if rows.run.mode == "decode" else "attention_prefill",
         (*dict.fromkeys((*qkv[0], *qkv[1], *qkv[2])),),
         outputs=span.tokens * heads * spec.value_dim,
@@ -217,7 +217,6 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         context_length=span.keys + after,
         window=window,
     )
-    return (row,)
 
 
 def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span: Span, kv_bytes: float) -> Flow:
@@ -238,20 +237,10 @@ def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, span:
         q = rows.each("copy", q, batched * span.queries, spec.head_dim, "attention.query_copy")
     scores = rows.bmm((*dict.fromkeys((*q, *k)),), (batched, span.queries, keys, spec.head_dim), "attention.scores")
     weights = softmax(rows, scores, spec, (batched, span.queries, keys))
-    row = rows.add(
-        "bmm",
-        (*weights, *v),
-        outputs=batched * span.queries * spec.value_dim,
-        name="attention.values",
-        dtype=rows.product_dtype,
-        parameters=heads if spec.sinks else 0.0,
-        kv_bytes=kv_bytes,
-        b=batched,
-        m=span.queries,
-        n=spec.value_dim,
-        k=keys,
-    )
-    return rows.each("copy", (row,), batched * span.queries, spec.value_dim, "attention.merge")
+    held = heads if spec.sinks else 0.0
+    product = batched, span.queries, spec.value_dim, keys
+    y = rows.bmm((*weights, *v), product, "attention.values", parameters=held, kv_bytes=kv_bytes)
+    return rows.each("copy", y, batched * span.queries, spec.value_dim, "attention.merge")
 
 
 def softmax(rows: RowWriter, scores: Flow, spec: Attention, sizes: tuple[float, float, float]) -> Flow:
@@ -285,11 +274,10 @@ def softmax(rows: RowWriter, scores: Flow, spec: Attention, sizes: tuple[float, 
 def _biased(rows: RowWriter, scores: Flow, heads: float, sizes: tuple[float, float, float]) -> Flow:
     """Add the scores' bias, which is stored with heads last (T5), and return the sum's rows."""
     batched, queries, keys = sizes
-    row = rows.add(
+    return rows.add(
         "add_strided", scores, outputs=batched * queries * keys, name="attention.bias", b=batched, h=queries * keys,
         stride=heads,
     )  # fmt: skip
-    return (row,)
 
 
 def softcapped(rows: RowWriter, x: Flow, b: float, h: float, name: str) -> Flow:

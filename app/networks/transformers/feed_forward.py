@@ -78,7 +78,7 @@ def _routed(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float
         y = rows.each("softmax", y, tokens, spec.count, "experts.softmax")
     chosen = tokens * spec.top_k
     moved = tokens * spec.count * rows.size + chosen * (rows.size + 8.0)
-    return (rows.add("memory", y, outputs=chosen, name="experts.top_k", bytes=moved),)
+    return rows.add("memory", y, outputs=chosen, name="experts.top_k", bytes=moved)
 
 
 class _Deal(NamedTuple):
@@ -108,7 +108,7 @@ def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: floa
     run, whole = rows.run, spec.count % rows.run.parallelism.expert == 0
     if deal.replicas == 1 or not rows.rules.exchanges_by_expert or run.parallelism.nodes > 1 or not whole:
         return _swapped(rows, x, deal, width)
-    row = rows.add(
+    return rows.add(
         op,
         x,
         outputs=deal.pairs * width,
@@ -122,7 +122,6 @@ def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: floa
         devices=run.parallelism.expert,
         mode=LOW_LATENCY if run.mode == "decode" else NORMAL,
     )
-    return (row,)
 
 
 def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
@@ -130,7 +129,7 @@ def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
     if deal.replicas == 1:
         return x
     outputs = deal.pairs * width
-    row = rows.add(
+    return rows.add(
         "all_to_all",
         x,
         outputs=outputs,
@@ -141,7 +140,6 @@ def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
         nodes=spanned(deal.replicas, rows.tensor, rows.run),
         spread=deal.replicas * rows.tensor,
     )
-    return (row,)
 
 
 _AddExperts: TypeAlias = Callable[[RowWriter, Flow, Experts, float, float], Flow]
@@ -190,7 +188,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     inner, matrices = each.inner / deal.shards, 3.0 if each.gated else 2.0
     biases = (matrices - 1.0) * inner + width if each.bias else 0.0
     y = _exchanged(rows, x, spec, deal, width, "expert_dispatch")
-    row = rows.add(
+    y = rows.add(
         "moe",
         y,
         outputs=tokens * width,
@@ -209,7 +207,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         router=BY_GROUPS if spec.grouped else PLAIN,
         distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
-    return _exchanged(rows, (row,), spec, deal, width, "expert_combine")
+    return _exchanged(rows, y, spec, deal, width, "expert_combine")
 
 
 def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:
@@ -246,7 +244,7 @@ def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, token
     if spec.capacity:  # each expert's tokens are numbered, and those over its capacity masked
         moved = 2.0 * tokens * spec.count * rows.size
         counted = rows.add("memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=moved)
-        y = rows.each("mul", (*y, counted), tokens, spec.count, "experts.mask")
+        y = rows.each("mul", (*y, *counted), tokens, spec.count, "experts.mask")
     even = -(-tokens * spec.top_k // spec.count)
     taken = deal.replicas * (min(even, spec.capacity * sequences) if spec.capacity else even)
     experts, inner, activation = deal.experts, each.inner / deal.shards, ACTIVATIONS[each.activation][1]

@@ -59,7 +59,7 @@ def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, s
         expanded = heads * (latent.plain + latent.value)
         k = rows.linear(k, tokens, expanded, latent.keys, "attention.key_up")
     cached = span.batch * span.keys * (latent.keys + spec.rotary)
-    row = rows.add(
+    y = rows.add(
         "attention_mla",
         (*q, *k),
         outputs=tokens * heads * (latent.keys if decode else latent.value),
@@ -75,9 +75,9 @@ def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, s
         rope_dim=spec.rotary,
     )
     if not decode:
-        return (row,)
+        return y
     out = (heads, tokens, latent.value, latent.keys)
-    return rows.bmm((row,), out, "attention.expand", parameters=heads * latent.value * latent.keys)
+    return rows.bmm(y, out, "attention.expand", parameters=heads * latent.value * latent.keys)
 
 
 def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, latent: Latent, span: Span) -> Flow:
@@ -91,26 +91,17 @@ def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, laten
     q = rows.each("copy", q, batched * span.queries, scored, "attention.query_join")
     scores = rows.bmm((*q, *k), (batched, span.queries, span.keys, scored), "attention.scores")
     weights = softmax(rows, scores, spec, (batched, span.queries, span.keys))
-    row = rows.add(
-        "bmm",
-        (*weights, *v),
-        outputs=batched * span.queries * latent.value,
-        name="attention.values",
-        dtype=rows.product_dtype,
-        kv_bytes=cached * (scored + latent.value) * rows.size if rows.caches else 0.0,
-        b=batched,
-        m=span.queries,
-        n=latent.value,
-        k=span.keys,
-    )
-    return rows.each("copy", (row,), batched * span.queries, latent.value, "attention.merge")
+    kv_bytes = cached * (scored + latent.value) * rows.size if rows.caches else 0.0
+    product = batched, span.queries, latent.value, span.keys
+    y = rows.bmm((*weights, *v), product, "attention.values", kv_bytes=kv_bytes)
+    return rows.each("copy", y, batched * span.queries, latent.value, "attention.merge")
 
 
 def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span, width: float) -> Flow:
     """Add attention of the new tokens, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
     sizes = _sizes(spec, rows.tensor, width)
-    row = rows.add(
+    y = rows.add(
         "attention_module",
         x,
         outputs=span.tokens * width,
@@ -126,7 +117,7 @@ def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span
         index_keys=spec.index_keys,
         **sizes._asdict(),
     )
-    return rows.summed((row,), span.tokens, width)
+    return rows.summed(y, span.tokens, width)
 
 
 def _sizes(spec: AttentionModule, tensor: int, width: float) -> Sizes:

@@ -4,12 +4,18 @@ Blocks: a stack's embedding, one per distinct layer with its repeats, the head. 
 all tokens, decode one new token per sequence with `run.sequence` keys. The head processes all tokens, as in PyTorch,
 and in prefill the last one of each sequence. An encoder-decoder has `run.sequence` tokens on both sides: prefill
 encodes them and decodes the first token, decode has as many keys on both sides.
+
+Transformers that differ only in sizes are one Architecture of batched configurations (app/networks/batched.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
 
+from app.networks.batched import per_configuration
 from app.networks.refusal import refuse
 from app.networks.run import Run
 from app.networks.transformers.architecture import (
@@ -24,12 +30,9 @@ from app.networks.transformers.architecture import (
     Stack,
 )
 from app.networks.transformers.attention import Span, cross_attention, self_attention, softcapped
-from app.networks.transformers.embedding import embedded
-from app.networks.transformers.feed_forward import feed_forward
-from app.networks.transformers.latent import attention_module, latent_attention
-from app.networks.transformers.recurrence import recurrence
-from app.networks.transformers.residual_streams import (
+from app.networks.transformers.embedding import (
     corrected,
+    embedded,
     fed_inputs,
     into_part,
     joined,
@@ -38,8 +41,12 @@ from app.networks.transformers.residual_streams import (
     out_of_part,
     predicted,
 )
+from app.networks.transformers.feed_forward import feed_forward
+from app.networks.transformers.latent import attention_module, latent_attention
+from app.networks.transformers.recurrence import recurrence
 from app.networks.transformers.row_writer import Flow, RowWriter
 from app.ops.alignment import LOAD_BYTES
+from app.tables.arrays import Floats
 from app.tables.ops import WEIGHT_DTYPES
 from app.tables.workload import Workload
 
@@ -235,7 +242,7 @@ def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:
     elements = tokens * vocabulary
     if rows.size != _FP32_BYTES:
         moved = elements * (rows.size + _FP32_BYTES)
-        x = (rows.add("memory", x, outputs=elements, saved=0.0, name="loss.copy", bytes=moved),)
+        x = rows.add("memory", x, outputs=elements, saved=0.0, name="loss.copy", bytes=moved)
     rows.add("softmax", x, outputs=elements, name="loss.softmax", dtype="fp32", b=tokens, h=vocabulary)
 
 
@@ -327,3 +334,52 @@ def _tokens(architecture: Architecture, run: Run) -> None:
     for span in spans_of(architecture, run):
         if span is not None and span.tokens % run.parallelism.tensor:
             refuse(_TENSOR, f"must divide the {span.tokens:.0f} tokens of a device where sequence is true")
+
+
+class Sized(NamedTuple):
+    """An architecture split into its form and its sizes; architectures of equal `form` differ only in sizes."""
+
+    form: Hashable
+    sizes: tuple[int, ...]
+    architecture: Architecture
+
+
+def split_sizes(architecture: Architecture) -> Sized:
+    """Return an architecture's form and its sizes, in the order of its fields."""
+    sizes: list[int] = []
+    return Sized(_form(architecture, sizes), tuple(sizes), architecture)
+
+
+def _form(part: Any, sizes: list[int]) -> Hashable:
+    kind: Any = type(part)
+    if kind is int:  # not bool
+        sizes.append(part)
+        return None
+    if isinstance(part, tuple):
+        return tuple([_form(item, sizes) for item in part])
+    if names := _fields(kind):
+        return kind, tuple([_form(getattr(part, name), sizes) for name in names])
+    return part, kind  # str, bool or None
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields; cached, because `dataclasses.fields` is slow."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+
+
+def _with_sizes(part: Any, sizes: Iterator[Any]) -> Any:
+    kind: Any = type(part)
+    if kind is int:
+        return next(sizes)
+    if isinstance(part, tuple):
+        return tuple(_with_sizes(item, sizes) for item in part)
+    if names := _fields(kind):
+        return replace(part, **{name: _with_sizes(getattr(part, name), sizes) for name in names})
+    return part
+
+
+def with_sizes(template: Architecture, sizes: Floats) -> Architecture:
+    """Return `template` with the sizes of c configurations, float64 [c, sizes]."""
+    batched: Architecture = _with_sizes(template, iter([per_configuration(column) for column in sizes.T]))
+    return batched

@@ -82,7 +82,7 @@ def _through(rows: RowWriter, x: Flow, sizes: tuple[float, float, float], tokens
 def _convolved(rows: RowWriter, x: Flow, spec: Recurrence, channels: float, span: Span) -> Flow:
     """Add the short convolution, which keeps the last tokens of every sequence in a cache."""
     kept = span.batch * channels * (spec.taps - 1.0) * rows.size
-    row = rows.add(
+    return rows.add(
         "short_convolution",
         x,
         outputs=span.tokens * channels,
@@ -96,7 +96,6 @@ def _convolved(rows: RowWriter, x: Flow, spec: Recurrence, channels: float, span
         form=STEP if rows.run.mode == "decode" else SCAN,
         variant=_VARIANTS[spec.kind],
     )
-    return (row,)
 
 
 def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Span) -> Flow:
@@ -106,7 +105,7 @@ def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Spa
     states = span.batch * dealt.value_heads * spec.key_dim * spec.value_dim * STATE_BYTES
     decode = rows.run.mode == "decode"
     chunk: dict[str, Any] = {} if decode else {"chunk": spec.chunk}
-    row = rows.add(
+    return rows.add(
         "linear_attention_step" if decode else "linear_attention",
         x,
         outputs=span.tokens * dealt.values,
@@ -122,7 +121,6 @@ def _stated(rows: RowWriter, x: Flow, spec: Recurrence, dealt: _Dealt, span: Spa
         variant=_VARIANTS[spec.kind],
         **chunk,
     )
-    return (row,)
 
 
 def _normed(rows: RowWriter, x: Flow, gate: Flow, spec: Recurrence, dealt: _Dealt, tokens: float) -> Flow:

@@ -7,12 +7,13 @@ them. A broadcast constant operand (a mask of keys, a scale) costs no traffic: s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from app.networks.build import Builder
-from app.networks.formats import Formats
 from app.networks.roles import ADAPTER
-from app.networks.run import Run, spanned
+from app.networks.run import Formats, Run, spanned
 from app.networks.transformers.architecture import Architecture, NormKind
 from app.ops.attention import HYBRIDS
 from app.ops.collective import CUSTOM, NCCL
@@ -90,7 +91,10 @@ class RowWriter:
         # Weights of norms that a collective computes, counted with the product that follows.
         self.norm_weights = 0.0
         self.builder = Builder(self.dtype, run.release.column)
-        self.add = self.builder.add
+
+    def add(self, op: str, x: Flow = (), **row: Any) -> Flow:
+        """Add an operator that reads `x`, and return its row; `row` are further arguments of `Builder.add`."""
+        return (self.builder.add(op, x, **row),)
 
     def linear(  # noqa: PLR0913  a product's sizes, and what it holds
         self,
@@ -110,11 +114,11 @@ class RowWriter:
         x = self._quantised(x, (m, n, k), dtype, name, count)
         held = (n * k + n if bias else n * k) if parameters is None else parameters
         held, self.norm_weights = held + self.norm_weights / count, 0.0
-        row = self.add(
+        y = self.add(
             "linear", x, outputs=count * m * n, name=name, dtype=dtype, parameters=count * held,
             m=m, n=n, k=k, count=count, **self._product_stack(dtype),
         )  # fmt: skip
-        return self._adapted((row,), x, (m, n, k), name, count)
+        return self._adapted(y, x, (m, n, k), name, count)
 
     def _quantised(self, x: Flow, sizes: tuple[float, float, float], dtype: str, name: str, count: float) -> Flow:
         """Add the quantisation of a product's operands in training; return the rows of the first."""
@@ -124,8 +128,7 @@ class RowWriter:
         m, n, k = sizes
         # Forward handles the input, backward the output's gradient: half of both in either.
         moved, kept = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], count * m * k
-        row = self.add("memory", x, outputs=kept, saved=kept, name=f"{name}.quantised", dtype=dtype, bytes=moved)
-        return (row,)
+        return self.add("memory", x, outputs=kept, saved=kept, name=f"{name}.quantised", dtype=dtype, bytes=moved)
 
     def _adapted(self, y: Flow, x: Flow, sizes: tuple[float, float, float], name: str, count: float) -> Flow:
         """Add the low-rank adapter beside a projection of attention (LoRA, Hu et al. 2021), and return the sum."""
@@ -150,30 +153,28 @@ class RowWriter:
         owner = self.rules.products_of
         return {"stack": code_of(owner)} if owner is not None and dtype in _BORROWED else {}
 
-    def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, *, parameters: float = 0.0) -> Flow:
+    def bmm(self, x: Flow, sizes: tuple[float, float, float, float], name: str, **row: Any) -> Flow:
         """Add `b` products (m x k)(k x n), and return their row; `sizes` are b, m, n, k."""
         b, m, n, k = sizes
-        row = self.add(
-            "bmm", x, outputs=b * m * n, name=name, dtype=self.product_dtype, parameters=parameters, b=b, m=m, n=n, k=k
-        )
-        return (row,)
+        dtype = row.pop("dtype", self.product_dtype)
+        return self.add("bmm", x, outputs=b * m * n, name=name, dtype=dtype, b=b, m=m, n=n, k=k, **row)
 
     def each(self, op: str, x: Flow, b: float, h: float, name: str, count: float = 1.0) -> Flow:
         """Add an element-wise operator, softmax or copy on `b` vectors of `h` elements, and return its row."""
-        return (self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count),)
+        return self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count)
 
     def norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
         """Add a norm of `b` vectors of `h` elements, and return its output row."""
         kind = kind or self.norm_kind
         if kind != "rms_norm" or not self.eager:
             op = "rms_norm" if kind == "rms_norm" else "layer_norm"
-            return (self.add(op, x, outputs=b * h, name=name, parameters=_norm_weights(kind, h), b=b, h=h),)
+            return self.add(op, x, outputs=b * h, name=name, parameters=_norm_weights(kind, h), b=b, h=h)
         squares = self.each("pow_scalar", x, b, h, f"{name}.pow")
         mean = self.add("memory", squares, outputs=b, name=f"{name}.mean", bytes=b * (h + 1.0) * self.size)
-        shifted = self.each("add_scalar", (mean,), b, 1.0, f"{name}.epsilon")
+        shifted = self.each("add_scalar", mean, b, 1.0, f"{name}.epsilon")
         root = self.each("pow_scalar", shifted, b, 1.0, f"{name}.rsqrt")
         scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale")
-        return (self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h),)
+        return self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h)
 
     def entering_norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
         """Add the norm that a part begins with, and the residual sum before it where the stack fuses these."""
@@ -184,7 +185,7 @@ class RowWriter:
         if self.rules.norms_in_sum and self.tensor > 1:
             self.norm_weights += held
             return x
-        return (self.add("add_norm", x, outputs=b * h, name=name, parameters=held, b=b, h=h),)
+        return self.add("add_norm", x, outputs=b * h, name=name, parameters=held, b=b, h=h)
 
     def activation(self, x: Flow, b: float, h: float, function: str, name: str) -> Flow:
         """Add an activation `function` by its Hugging Face name, and return its output row."""
@@ -202,7 +203,7 @@ class RowWriter:
             return x
         elements = count * b * h
         mask = elements * MASK_BYTES / self.size
-        return (self.add("dropout", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count),)
+        return self.add("dropout", x, outputs=elements, name="dropout", saved=mask, b=b, h=h, count=count)
 
     def residual(self, x: Flow, y: Flow, tokens: float, width: float) -> Flow:
         """Add the residual sum of x and y on this device's tokens, and return its row.
@@ -232,11 +233,10 @@ class RowWriter:
         exposed = 1.0 / self.tensor if self.run.parallelism.tensor_overlap and op in _OF_SEQUENCES else 1.0
         own = self.rules.sums_itself and not self.run.release.sums_by_library
         kernel = CUSTOM if own and op == "all_reduce" else NCCL
-        row = self.add(
+        return self.add(
             op, x, outputs=outputs, saved=0.0, name=op, message_bytes=whole * self.size, devices=self.tensor,
             count=exposed, nodes=self.nodes, implementation=kernel,
         )  # fmt: skip
-        return (row,)
 
 
 def _norm_weights(kind: NormKind, h: float) -> float:

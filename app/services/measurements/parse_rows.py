@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own_tables import FIGURES, WORDS
-from app.networks.formats import has_formats
+from app.networks.run import has_formats
 from app.runtime.release import release
 from app.services.operators.operator_tables import json_columns
 from app.stacks.release import stack_name

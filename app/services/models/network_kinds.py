@@ -11,7 +11,7 @@ from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import MODES as CONVNET_MODES
 from app.networks.importers import hf
 from app.networks.importers.diffusers import is_diffusion
-from app.networks.run_choices import MODES
+from app.networks.run import MODES
 
 
 @dataclass(frozen=True, slots=True)

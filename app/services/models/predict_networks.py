@@ -17,8 +17,7 @@ from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.networks.formats import has_formats
-from app.networks.run import Run
+from app.networks.run import Run, has_formats
 from app.ops import OPS
 from app.predictors import capabilities
 from app.services.graphs.graph_store import Graphs

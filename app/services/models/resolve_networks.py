@@ -14,9 +14,8 @@ from app.errors import BadInput, FieldError
 from app.networks import builtin as builtin_models
 from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import lower as lower_convnet
-from app.networks.formats import Formats, has_formats
 from app.networks.importers import diffusers, hf
-from app.networks.run import Run
+from app.networks.run import Formats, Run, has_formats
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.services.models.run_options import attention_kernels, to_run
 from app.steps.networks import Network

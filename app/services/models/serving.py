@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
-from app.networks.run_choices import Mode
+from app.networks.run import Mode
 from app.networks.serving import DEFINITIONS, decode_contexts, serving
 from app.tables.arrays import Floats
 from app.wire.network_form import ModelWorkload

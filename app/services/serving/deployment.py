@@ -11,10 +11,8 @@ from msgspec import structs
 
 from app.errors import BadInput, FieldError
 from app.networks.builtin import find_config
-from app.networks.formats import has_formats
 from app.networks.importers import hf
-from app.networks.run import Run
-from app.networks.run_choices import Mode
+from app.networks.run import Mode, Run, has_formats
 from app.networks.transformers.architecture import Architecture
 from app.services.models.resolve_networks import resolve_network
 from app.serving.requests import Lengths

@@ -15,7 +15,7 @@ from app.engine.gpu_rows import GpuRows
 from app.engine.serving_hosts import host_name
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.networks.run_choices import Mode
+from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
 from app.services.models.predict_networks import predict_network
 from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes

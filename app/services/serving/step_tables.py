@@ -10,7 +10,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.networks.batched import by_row, lower_groups, per_configuration
-from app.networks.run_choices import Mode
+from app.networks.run import Mode
 from app.ops import OPS
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import Deployment, run_of

@@ -20,12 +20,10 @@ from app.networks.batched import LoweredGroup, lower_groups, per_configuration
 from app.networks.builtin import find_config
 from app.networks.convnets import is_convnet
 from app.networks.convnets import lower as lower_convnet
-from app.networks.formats import has_formats
 from app.networks.importers import hf
-from app.networks.run import Run
+from app.networks.run import Run, has_formats
 from app.networks.transformers.architecture import Architecture
-from app.networks.transformers.batched import split_sizes, with_sizes
-from app.networks.transformers.lowering import check, write
+from app.networks.transformers.lowering import check, split_sizes, with_sizes, write
 from app.services.models.resolve_networks import (
     IMAGE_SIZE,
     convnet_run,

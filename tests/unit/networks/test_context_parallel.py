@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.networks.batched import work_of_rows
-from app.networks.context_parallel import with_key_exchange
+from app.networks.exchanges import with_key_exchange
 from app.networks.importers.hf import lower
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training

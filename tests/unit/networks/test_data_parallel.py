@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.networks.build import Builder
-from app.networks.data_parallel import BUCKET_BYTES, with_gradient_exchange
+from app.networks.exchanges import BUCKET_BYTES, with_gradient_exchange
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
 from app.ops import OP_CODE

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput
-from app.networks.formats import Formats
 from app.networks.importers.hf import formats_of, lower
-from app.networks.run import Run
+from app.networks.run import Formats, Run
 from tests.unit.networks.test_published_models import DATA, configuration, needs_data
 from tests.unit.transformers import PUBLISHED, config
 

@@ -11,7 +11,7 @@ from app.config import SEED_DATA
 from app.networks.builtin import find_config, names
 from app.networks.importers.diffusers import is_diffusion
 from app.networks.importers.hf import lower, read
-from app.networks.operands import operands
+from app.networks.roles import operands
 from app.networks.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.ops.expert_gates import BY_GROUPS, GELU, PLAIN, SILU

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.networks.convnets import lower
-from app.networks.memory_format import in_memory_format
+from app.networks.convolutions import in_memory_format
 from app.networks.run import Run
 from app.ops import OP_CODE
 

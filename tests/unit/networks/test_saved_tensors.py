@@ -1,8 +1,7 @@
 """Saved tensors of training, against the count of Korthikanti et al. (2022), section 4.1."""
 
 from app.networks.importers.hf import lower
-from app.networks.run import Parallelism, Run
-from app.networks.run_choices import Attention
+from app.networks.run import Attention, Parallelism, Run
 from tests.unit.transformers import config
 
 SEQUENCE, BATCH, WIDTH, HEADS = 512, 4, 1024, 16

@@ -18,8 +18,7 @@ import pytest
 
 from app.errors import BadInput
 from app.networks.importers.hf import formats_of, lower, read
-from app.networks.run import Parallelism, Run
-from app.networks.run_choices import Mode
+from app.networks.run import Mode, Parallelism, Run
 from app.networks.transformers.architecture import FeedForward
 from app.ops import OPS
 from app.ops.linear_attention import GDN, KDA, MAMBA2

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
-from app.networks.data_parallel import with_gradient_exchange
+from app.networks.exchanges import with_gradient_exchange
 from app.networks.importers.hf import lower
-from app.networks.narrow_products import with_quantised_operands
 from app.networks.roles import ADAPTER, EXPERTS, learning, of_experts
 from app.networks.run import Parallelism, Run
-from app.networks.training_pass import training
+from app.networks.training_pass import training, with_quantised_operands
 from app.ops import OP_CODE
 from app.ops.kinds import kinds_of, work_of
 from app.stacks.release import plain_release, release_of

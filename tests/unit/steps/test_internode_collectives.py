@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.networks.inserted_rows import table_of
+from app.networks.build import table_of
 from app.ops import MIXED_FIELDS, OPS
 from app.steps.predict_rows import over_nodes, within_nodes
 from app.tables.ops import DTYPE_CODE, OpTable

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.bands.of_rows import band_of_rows
-from app.networks.build import Builder
-from app.networks.data_parallel import with_gradient_exchange
-from app.networks.inserted_rows import with_column
+from app.networks.build import Builder, with_column
+from app.networks.exchanges import with_gradient_exchange
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
 from app.ops import OP_CODE

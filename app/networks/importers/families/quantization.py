@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from app.networks.formats import Formats
 from app.networks.importers.families.config_fields import Fields
+from app.networks.run import Formats
 from app.networks.transformers.architecture import Architecture, Experts, FeedForward, Recurrence
 
 _INSTEAD = "; send dtype, which is used in its place"

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from app.networks.importers.onnx.values import Shape, ShapeError, Value
-from app.networks.importers.steps import Step, table
+from app.networks.importers.tensors import Step, table
 
 Attributes = Mapping[str, Any]
 

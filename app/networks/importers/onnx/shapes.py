@@ -8,7 +8,7 @@ from math import ceil
 from app.networks.importers.onnx.calls import Call, Rule, Shapes, attention_shapes, einsum_shapes, packed_shapes
 from app.networks.importers.onnx.layouts import LAYOUTS
 from app.networks.importers.onnx.values import MAX_RANK, Shape, ShapeError, axis_of, broadcast
-from app.networks.importers.steps import table
+from app.networks.importers.tensors import table
 
 
 def result_shapes(call: Call) -> Shapes | None:

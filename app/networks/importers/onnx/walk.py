@@ -16,13 +16,11 @@ import numpy as np
 
 from app.errors import BadInput, FieldError, TooLarge
 from app.networks.importers.onnx.calls import Call, Shapes, in_format, packed_elements, plain, quantised_format
-from app.networks.importers.onnx.control_flow import MOST_ROUNDS, body_of, entered
-from app.networks.importers.onnx.nodes import STATISTICS, bound_by_memory, steps
+from app.networks.importers.onnx.nodes import MOST_ROUNDS, STATISTICS, body_of, bound_by_memory, entered, steps
 from app.networks.importers.onnx.shapes import result_dtypes, result_shapes
 from app.networks.importers.onnx.stripped_file import MAX_DEPTH, MAX_NODES, lie, stripped
 from app.networks.importers.onnx.values import Shape, ShapeError, Value, constant, folded
-from app.networks.importers.steps import VIEWS, Step
-from app.networks.importers.tensors import INDEX_BYTES, bound, free_dims
+from app.networks.importers.tensors import INDEX_BYTES, VIEWS, Step, bound, free_dims
 
 Message = Mapping[str, Any]
 Place = tuple[str | int, ...]

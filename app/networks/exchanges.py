@@ -1,10 +1,15 @@
-"""Data parallelism: gradients are reduced over devices in buckets, overlapped with backward.
+"""Exchanges between devices: gradients of data parallelism, and keys and values of devices that share a sequence.
 
-This models PyTorch's DistributedDataParallel: gradients fill buckets of 25 MB in the order in which backward computes
-them, and a full bucket starts its all_reduce (Li et al. 2020). With ZeRO 1 and 2 gradients are reduce_scattered and
-updated weights gathered after the update; with ZeRO 3 each block's weights are prefetched by all_gathers before its
-forward and its backward, and gradients reduce_scattered (Rajbhandari et al. 2020). A repeated block that fills part of
-a bucket launches that fraction of a collective.
+Data parallelism models PyTorch's DistributedDataParallel: gradients fill buckets of 25 MB in the order in which
+backward computes them, and a full bucket starts its all_reduce, beside backward (Li et al. 2020). With ZeRO 1 and 2
+gradients are reduce_scattered and updated weights gathered after the update; with ZeRO 3 each block's weights are
+prefetched by all_gathers before its forward and its backward, and gradients reduce_scattered (Rajbhandari et al. 2020).
+A repeated block that fills part of a bucket launches that fraction of a collective.
+
+Context parallelism: each device holds an equal share of the queries, dealt so that all have as many pairs of query and
+key (zig-zag, as in Megatron-LM and Llama 3, 2024). Forward sends every device's keys and values around a ring to all
+others, beside their attention; backward sends them again, and returns their gradients. A ring of sends moves the bytes
+of an all_gather and of a reduce_scatter.
 """
 
 from __future__ import annotations
@@ -15,11 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from app.networks.batched import same_in_all
-from app.networks.inserted_rows import InsertedRows, inserted, table_of
+from app.networks.build import InsertedRows, inserted, table_of
 from app.networks.roles import learning, of_experts
 from app.networks.run import Run, spanned
+from app.ops import OP_CODE
+from app.ops.attention_tiles import shared_heads
 from app.tables.arrays import Floats, Ints
-from app.tables.ops import DTYPE_CODE, OpTable
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
@@ -142,3 +149,42 @@ def _collective(op: str, message: Floats, count: Floats, w: Workload, group: _Gr
     devices, stride = group
     place = {"devices": devices, "nodes": spanned(devices, stride, run), "spread": devices * stride}
     return table_of(op, dtype, w.ops.fields, message_bytes=message, count=count, **place)
+
+
+_ATTENTION = OP_CODE["attention_prefill"]
+
+
+def with_key_exchange(w: Workload, run: Run) -> Workload:
+    """Return the workload with the exchange of keys and values (unchanged where no devices share a sequence)."""
+    if run.parallelism.context == 1:
+        return w
+    rows = np.flatnonzero(w.ops.kind == _ATTENTION)
+    back = w.phase[rows] == BACKWARD
+    parts = [_keys_exchanged("all_gather", w, rows[~back], run), _keys_exchanged("all_gather", w, rows[back], run)]
+    parts.append(_keys_exchanged("reduce_scatter", w, rows[back], run))
+    return inserted(w, [part for part in parts if len(part.source)])
+
+
+def _keys_exchanged(op: str, w: Workload, rows: Ints, run: Run) -> InsertedRows:
+    """Return a collective of the keys and values of attention `rows`: a gather beside it, a reduction behind it."""
+    ops, split = w.ops.take(rows), run.parallelism
+    place = {
+        "devices": split.context,
+        "nodes": spanned(split.context, split.tensor, run),
+        "spread": split.context * split.tensor,
+    }
+    count = ops.column("count")
+    made = table_of(
+        op, ops.dtype, w.ops.fields, message_bytes=_keys_bytes(w, rows) * split.context, count=count, **place
+    )
+    order: Floats = rows.astype(np.float64) + (0.25 if op == "reduce_scatter" else -0.25)
+    phase = int(w.phase[rows[0]]) if len(rows) else BACKWARD
+    return InsertedRows(made, rows, w.block[rows], order, phase, overlapped=True)
+
+
+def _keys_bytes(w: Workload, rows: Ints) -> Floats:
+    """Return the bytes of a device's own keys and values, as many tokens as it has queries."""
+    ops = w.ops.take(rows)
+    tokens = ops.column("batch") * ops.column("query_length")
+    held: Floats = 2.0 * tokens * shared_heads(ops) * ops.column("head_dim") * DTYPE_BYTES[ops.dtype]
+    return held
