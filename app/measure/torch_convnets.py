@@ -5,49 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from app.networks.convnets import build
-from app.networks.convnets.layers import Net, Tensor
-
-
-class Layer(NamedTuple):
-    """A described layer."""
-
-    op: str
-    name: str
-    inputs: tuple[Tensor, ...]
-    output: Tensor
-    parameters: float
-    dims: dict[str, Any]
-
-
-class _Recorded(Net):
-    """A network that records its layers by block."""
-
-    def __init__(self, side: int, *, training: bool) -> None:
-        super().__init__(side, training=training)
-        self.layers: list[list[Layer]] = []
-
-    def begin(self, kind: str, repeats: int = 1) -> None:
-        super().begin(kind, repeats)
-        self.layers.append([])
-
-    def layer(
-        self,
-        op: str,
-        name: str,
-        inputs: Sequence[Tensor],
-        shape: tuple[int, int],
-        parameters: float = 0.0,
-        **dims: float,
-    ) -> Tensor:
-        output = super().layer(op, name, inputs, shape, parameters, **dims)
-        self.layers[-1].append(Layer(op, name, tuple(inputs), output, parameters, dims))
-        return output
+from app.networks.convnets.layers import Layer, Net
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +66,14 @@ class ConvNet(nn.Module):
 def convnet(name: str, side: int, *, training: bool) -> ConvNet:
     """Return a known network, or a block of one (`resnet50/Bottleneck4`), for images of `side` pixels."""
     network, _, block = name.partition("/")
-    net = _Recorded(side, training=training)
+    net = Net(side, training=training)
     build(network, net)
     if block:
         return ConvNet([next(layers for layers, b in _named(net) if b == block)])
     return ConvNet([layers for layers, _ in _named(net)])
 
 
-def _named(net: _Recorded) -> list[tuple[list[Layer], str]]:
+def _named(net: Net) -> list[tuple[list[Layer], str]]:
     """Return the layers and the name of every repetition of every block."""
     return [
         (layers, f"{block.kind}{block.first + i}")

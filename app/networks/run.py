@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
+from app.errors import BadInput, FieldError
 from app.stacks.facts import NO_RULES, LayerRules
 from app.stacks.release import Release, plain_release, release_of
 
@@ -163,3 +164,8 @@ def spanned(devices: int, stride: int, run: Run) -> int:
     per_node = max(run.parallelism.devices // run.parallelism.nodes, 1)
     least = min(-(-devices * stride // per_node), devices)
     return next(nodes for nodes in range(least, devices + 1) if devices % nodes == 0)
+
+
+def refuse(loc: tuple[str | int, ...], why: str) -> NoReturn:
+    """Raise BadInput for the field at `loc`."""
+    raise BadInput(f"{'.'.join(map(str, loc[1:]))}: {why}", errors=[FieldError(loc, why)])

@@ -27,8 +27,7 @@ from app.config import SEED_DATA
 from app.networks.batched import Diverged, PerConfiguration, expanded, per_configuration
 from app.networks.build import NEEDS_READ, NEEDS_WRITTEN, with_column
 from app.networks.convnets.layers import Block, Net, Tensor, TooSmall
-from app.networks.refusal import refuse
-from app.networks.run import Run
+from app.networks.run import Run, refuse
 from app.ops import OP_CODE
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES

@@ -8,7 +8,7 @@ in `ceil` mode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from app.networks.build import Builder
 
@@ -47,6 +47,17 @@ class Tensor(NamedTuple):
         return self.channels * self.area
 
 
+class Layer(NamedTuple):
+    """A layer: its operator and name, what it reads and writes, its weights, and fields of the operator."""
+
+    op: str
+    name: str
+    inputs: Sequence[Tensor]
+    output: Tensor
+    parameters: float
+    dims: dict[str, Any]
+
+
 class Block(NamedTuple):
     """A block that runs `repeats` times: numbers `first` to first + repeats - 1 of its kind, from 1."""
 
@@ -66,12 +77,14 @@ class Net:
         self.training = training
         self.activation = "relu"
         self.blocks: list[Block] = []
+        self.layers: list[list[Layer]] = []  # of each block
         self.rows = Builder("fp32")
 
     def begin(self, kind: str, repeats: int = 1) -> None:
         """Start a block that runs `repeats` times."""
         first = 1 + sum(block.repeats for block in self.blocks if block.kind == kind)
         self.blocks.append(Block(kind, first, repeats))
+        self.layers.append([])
         self.rows.begin(repeats)
 
     def conv(
@@ -94,7 +107,7 @@ class Net:
             f"conv {height}x{width}",
             (x,),
             (channels, side),
-            parameters=channels * (x.channels // groups * height * width + bias),
+            weights=channels * (x.channels // groups * height * width + bias),
             in_channels=x.channels,
             out_channels=channels,
             groups=groups,
@@ -104,26 +117,16 @@ class Net:
     def norm(self, x: Tensor) -> Tensor:
         """Add a batch norm, with a scale and a shift per channel."""
         parameters = 2 * x.channels
-        return self.layer("batch_norm", "batch_norm", (x,), x[1:], parameters=parameters, b=x.area, h=x.channels)
+        return self.layer("batch_norm", "batch_norm", (x,), x[1:], parameters, b=x.area, h=x.channels)
 
     def act(self, x: Tensor, kind: str | None = None) -> Tensor:
         """Add an activation, by default that of the network; none if it is called none."""
         kind = kind or self.activation
         return x if kind == "none" else self._elementwise(_ACTIVATIONS[kind], kind, x)
 
-    def conv_norm(
-        self,
-        x: Tensor,
-        channels: int,
-        kernel: Sides = 3,
-        stride: int = 1,
-        *,
-        act: str | None = None,
-        padding: int | None = None,
-        groups: int = 1,
-    ) -> Tensor:
-        """Add a convolution without bias, a batch norm, and an activation."""
-        return self.act(self.norm(self.conv(x, channels, kernel, stride, padding=padding, groups=groups)), act)
+    def conv_norm(self, x: Tensor, *sizes: Any, act: str | None = None, **options: Any) -> Tensor:
+        """Add a convolution without bias, as `conv` does, a batch norm, and an activation."""
+        return self.act(self.norm(self.conv(x, *sizes, **options)), act)
 
     def project(self, x: Tensor, channels: int, kernel: int = 1, stride: int = 1) -> Tensor:
         """Add a convolution and a batch norm without activation, as before a residual sum."""
@@ -201,7 +204,7 @@ class Net:
         name: str,
         inputs: Sequence[Tensor],
         shape: tuple[int, int],
-        parameters: float = 0.0,
+        weights: float = 0.0,
         **dims: float,
     ) -> Tensor:
         """Add the row of a layer and return its output of `shape` (channels, side); all layers use this."""
@@ -212,10 +215,12 @@ class Net:
             [x.row for x in inputs if x.row is not None],
             outputs=channels * side * side,
             name=f"{block.kind}{block.first}.{name}",
-            parameters=parameters,
+            parameters=weights,
             **(dims if op == "linear" else {"b": 1} | dims),
         )
-        return Tensor(row, channels, side)
+        output = Tensor(row, channels, side)
+        self.layers[-1].append(Layer(op, name, inputs, output, weights, dims))
+        return output
 
 
 def _slid(side: int, kernel: int, stride: int, padding: int) -> int:

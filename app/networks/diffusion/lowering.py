@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from app.networks.diffusion.architecture import Denoiser, ImageDecoder, TextEncoder
 from app.networks.diffusion.blocks import write_block
 from app.networks.diffusion.rows import DenoiserRows, Tokens
-from app.networks.refusal import refuse
-from app.networks.run import Run
+from app.networks.run import Run, refuse
 from app.networks.transformers.row_writer import Flow
 from app.tables.workload import Workload
 

@@ -32,8 +32,7 @@ from app.networks.diffusion.architecture import (
 )
 from app.networks.diffusion.lowering import write, write_decoder, write_encoders
 from app.networks.importers.families.config_fields import CONFIG, Fields, shown
-from app.networks.refusal import refuse
-from app.networks.run import Run
+from app.networks.run import Run, refuse
 from app.tables.workload import Workload
 
 _TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "diffusion_pipelines.json").read_text("utf-8"))

@@ -1,8 +1,8 @@
 """Importer of Hugging Face's `config.json`: `model_type` selects the family that reads it.
 
 It is read into an Architecture (app.networks.transformers.architecture), which app.networks.transformers.lowering
-lowers.
-A new model type is a row of seed_data/model_types.json, and a function named here where its layers are of other parts.
+lowers. A new model type is a row of seed_data/model_types.json, and a function that seed_data/model_configs.json names
+where its layers are of other parts.
 The head follows the first entry of `architectures`; by default decoders have a language-model head, encoders that of
 their family.
 """
@@ -15,64 +15,22 @@ from typing import Any, NoReturn
 
 from app.networks.importers.diffusers import CLASS_NAME, is_diffusion
 from app.networks.importers.families import decoder_families, encoder_decoders, encoders, hybrids, sparse
-from app.networks.importers.families.config_fields import CONFIG, Fields, shown
+from app.networks.importers.families.config_fields import CONFIG, Fields, shown, table
 from app.networks.importers.families.decoders import TYPES, decoder
 from app.networks.importers.families.multimodal import WRAPPERS, multimodal
 from app.networks.importers.families.quantization import read_formats
-from app.networks.refusal import refuse
-from app.networks.run import Formats, Run
+from app.networks.run import Formats, Run, refuse
 from app.networks.transformers.architecture import Architecture
 from app.networks.transformers.lowering import check, write
 from app.tables.workload import Workload
 
-_FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = {
-    **dict.fromkeys(TYPES, decoder),
-    "dbrx": decoder_families.dbrx,
-    "falcon": decoder_families.falcon,
-    "gemma3n_text": decoder_families.gemma3n,
-    "gemma4_text": decoder_families.gemma4,
-    "gpt2": decoder_families.gpt2,
-    "gpt_bigcode": decoder_families.gpt_bigcode,
-    "hunyuan_v1_moe": decoder_families.hunyuan_moe,
-    "llama4_text": decoder_families.llama4,
-    "mimo_v2_flash": decoder_families.mimo_v2,
-    "mllama_text_model": decoder_families.mllama_text,
-    "mpt": decoder_families.mpt,
-    "nemotron-nas": decoder_families.nemotron_nas,
-    "opt": decoder_families.opt,
-    "phi4mm": decoder_families.phi4mm,
-    "step3_text": decoder_families.step3,
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), sparse.deepseek_v32),
-    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), sparse.deepseek_v4),
-    "longcat_flash": sparse.longcat_flash,
-    "minimax_m3": sparse.minimax_m3,
-    "bamba": hybrids.bamba,
-    "falcon_h1": hybrids.falcon_h1,
-    "granitemoehybrid": hybrids.granite_hybrid,
-    "jamba": hybrids.jamba,
-    "kimi_linear": hybrids.kimi_linear,
-    "lfm2": hybrids.lfm2,
-    "lfm2_moe": hybrids.lfm2_moe,
-    "mamba2": hybrids.mamba2,
-    **dict.fromkeys(("mamba", "falcon_mamba"), hybrids.mamba),
-    "nemotron_h": hybrids.nemotron_h,
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), hybrids.qwen_hybrid),
-    "bert": encoders.bert,
-    "clip": encoders.clip,
-    "deberta-v2": encoders.deberta_v2,
-    "dinov2": encoders.dinov2,
-    "distilbert": encoders.distilbert,
-    "electra": encoders.electra,
-    "modernbert": encoders.modernbert,
-    "mpnet": encoders.mpnet,
-    "nomic_bert": encoders.nomic_bert,
-    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), encoders.roberta),
-    "siglip": encoders.siglip,
-    "vit": encoders.vit,
-    **dict.fromkeys(encoder_decoders.PAIRS, encoder_decoders.encoder_decoder),
-    "switch_transformers": encoder_decoders.switch_transformers,
-    **dict.fromkeys(("t5", "mt5", "umt5"), encoder_decoders.t5),
-    "whisper": encoder_decoders.whisper,
+_READERS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": part
+    for module in (decoder_families, encoder_decoders, encoders, hybrids, sparse)
+    for name, part in vars(module).items()
+}
+_FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = dict.fromkeys(TYPES, decoder) | {
+    model_type: _READERS[reader] for reader, model_types in table("readers").items() for model_type in model_types
 }
 KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
 # Named where nothing resembles an unknown model type.

@@ -7,9 +7,9 @@ memory-bound by its tensors (NeuSight's rule) and counted.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, NamedTuple
 
@@ -273,41 +273,19 @@ def running_order(nodes: Sequence[Node], names: Names) -> Order:
             break
     if errors or not late:
         return Order(range(len(nodes)), errors)
-    return _sorted(nodes, writer)
-
-
-def _sorted(nodes: Sequence[Node], writer: Mapping[str, int]) -> Order:
-    readers: list[list[int]] = [[] for _ in nodes]
-    waits = [0] * len(nodes)
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(nodes)), ()))
     for k, node in enumerate(nodes):
-        for name in node.get("inputs", ()):
-            if writer[name] != _INPUT:
-                readers[writer[name]].append(k)
-                waits[k] += 1
-    ready = deque(k for k, count in enumerate(waits) if not count)
-    order: list[int] = []
-    while ready:
-        order.append(ready.popleft())
-        for k in readers[order[-1]]:
-            waits[k] -= 1
-            if not waits[k]:
-                ready.append(k)
-    if len(order) < len(nodes):
-        return Order(order, [_cycle(nodes, writer, {k for k, count in enumerate(waits) if count})])
-    return Order(order, [])
+        sorter.add(k, *(at for name in node.get("inputs", ()) if (at := writer[name]) != _INPUT))
+    try:
+        return Order(list(sorter.static_order()), [])
+    except CycleError as error:
+        return Order((), [_cycle(nodes, error.args[1][1:])])
 
 
-def _cycle(nodes: Sequence[Node], writer: Mapping[str, int], stuck: set[int]) -> FieldError:
-    """Return an error with one cycle among the blocked nodes, found by following edges backwards."""
-    at, place = min(stuck), dict[int, int]()
-    path: list[int] = []
-    while at not in place:
-        place[at] = len(path)
-        path.append(at)
-        at = next(writer[name] for name in nodes[at]["inputs"] if writer[name] in stuck)
-    cycle = path[place[at] :][::-1]
+def _cycle(nodes: Sequence[Node], cycle: Sequence[int]) -> FieldError:
+    """Return the error of a cycle, whose nodes each write what the next one reads."""
     first = cycle.index(min(cycle))
-    cycle = cycle[first:] + cycle[:first]
+    cycle = [*cycle[first:], *cycle[:first]]
     shown = [str(nodes[k]["name"])[:100] for k in cycle[:_SHOWN]]
     more = f" and {len(cycle) - _SHOWN} more" if len(cycle) > _SHOWN else f" -> {shown[0]}"
     return FieldError(("nodes", cycle[0], "inputs"), f"the nodes are a cycle: {' -> '.join(shown)}{more}")

@@ -16,8 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from app.networks.batched import per_configuration
-from app.networks.refusal import refuse
-from app.networks.run import Run
+from app.networks.run import Run, refuse
 from app.networks.transformers.architecture import (
     Architecture,
     Attention,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
-from app.networks.refusal import refuse
+from app.config import SEED_DATA
+from app.networks.run import refuse
 from app.networks.transformers.architecture import Head
+from app.networks.transformers.row_writer import ACTIVATIONS
 
 T = TypeVar("T")
 CONFIG = ("workload", "config")
@@ -17,16 +20,12 @@ MOST_LAYERS = 10_000
 MOST_EXPERTS = 2**16
 # Characters of a refused value that its error repeats.
 _SHOWN = 60
-# Heads of decoders, by the end of a class name in `architectures`.
-_CAUSAL = {
-    "ForCausalLM": "words",
-    "LMHeadModel": "words",
-    "ForConditionalGeneration": "words",
-    "ForSequenceClassification": "score",
-    "ForTokenClassification": "token labels",
-    "ForQuestionAnswering": "token labels",
-    "Model": "none",
-}
+_TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "model_configs.json").read_text("utf-8"))
+
+
+def table(name: str) -> Any:
+    """Return a table of what configurations mean by model type (seed_data/model_configs.json)."""
+    return _TABLES[name]["rows"]
 
 
 def shown(value: object) -> str:
@@ -153,6 +152,10 @@ class Fields:
             self.refuse(name, f"must be one of {', '.join(choices)}")
         return value
 
+    def activation(self, *names: str, default: str) -> str:
+        """Return an activation by its Hugging Face name; `names` are synonyms."""
+        return self.word(*names, choices=ACTIVATIONS, default=default)
+
     def kinds(self, name: str, choices: Mapping[Any, T], layers: int) -> list[T] | None:
         """Return the meaning of each layer's choice (a word or a number); None if the field is absent."""
         value = self.given(name)
@@ -198,11 +201,9 @@ class Fields:
         return size // parts
 
 
-def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
-    """Return the kind of head of the first entry of `architectures`, or `default` if the field is absent.
-
-    `known` maps suffixes of class names to kinds.
-    """
+def head_kind(fields: Fields, of: str, default: str) -> str:
+    """Return the kind of head of the first entry of `architectures`, or `default`; `of` names a table of `heads`."""
+    known: Mapping[str, str] = table("heads")[of]
     given = fields.config.get("architectures")
     if given is None:
         return default
@@ -216,7 +217,7 @@ def head_kind(fields: Fields, known: Mapping[str, str], default: str) -> str:
 
 def causal_head(fields: Fields, vocabulary: int, *, tied: bool, bias: bool = False, softcap: bool = False) -> Head:
     """Return the head of a decoder; by default that of a causal language model."""
-    kind = head_kind(fields, _CAUSAL, "words")
+    kind = head_kind(fields, "causal", "words")
     if kind == "words":
         return Head(vocabulary=vocabulary, tied=tied, bias=bias, softcap=softcap)
     if kind == "none":

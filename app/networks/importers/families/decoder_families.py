@@ -34,7 +34,6 @@ from app.networks.transformers.architecture import (
     LayerInputs,
     Stack,
 )
-from app.networks.transformers.row_writer import ACTIVATIONS
 
 _MARKS = {0: False, 1: True}
 
@@ -142,7 +141,7 @@ def gemma3n(fields: Fields) -> Architecture:
     inner = fields.sizes("intermediate_size", layers) if listed else [fields.size("intermediate_size")] * layers
     if not inner or not all(inner):
         fields.refuse("intermediate_size", "must hold positive numbers")
-    activation = fields.word("hidden_activation", choices=ACTIVATIONS, default=traits.activation)
+    activation = fields.activation("hidden_activation", default=traits.activation)
     parts = grouped(
         Layer(
             replace(window if near else heads, keys_from_earlier=k >= own),
@@ -176,7 +175,7 @@ def gpt2(fields: Fields, kv_heads: int = 0) -> Architecture:
     width = fields.size("n_embd", "hidden_size")
     heads = fields.size("n_head", "num_attention_heads")
     vocabulary, positions = fields.size("vocab_size"), fields.size("n_positions", "n_ctx", "max_position_embeddings")
-    activation = fields.word("activation_function", choices=ACTIVATIONS, default="gelu_new")
+    activation = fields.activation("activation_function", default="gelu_new")
     attention = Attention(
         heads, kv_heads or heads, fields.whole("n_head", width, heads, "n_embd"), one_linear=True, bias=True,
         out_bias=True, scale="divided" if fields.flag("scale_attn_weights", default=True) else "none", mask="selected",
@@ -207,7 +206,7 @@ def opt(fields: Fields) -> Architecture:
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), bias=bias, out_bias=bias,
         scale="queries", floored=True, copied="always",
     )  # fmt: skip
-    activation = fields.word("activation_function", choices=ACTIVATIONS, default="relu")
+    activation = fields.activation("activation_function", default="relu")
     layer = Layer(attention, FeedForward(fields.size("ffn_dim"), activation, bias=bias), "pre" if before else "post")
     own = fields.size("word_embed_proj_dim", default=width)
     embedding = Embedding(own, vocabulary, positions + _OPT_OFFSET, positions)
@@ -356,7 +355,7 @@ def nemotron_nas(fields: Fields) -> Architecture:
     if not isinstance(blocks, list) or len(blocks) != layers:
         fields.refuse("block_configs", f"must be a list of {layers} objects, one per layer")
     heads = heads_of(Fields({**fields.config, "num_key_value_heads": None}, fields.model_type, fields.within))
-    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="silu")
+    activation = fields.activation("hidden_act", default="silu")
     width = fields.size("hidden_size")
     return whole(*opened(fields), grouped(_searched(fields, block, heads, activation, width) for block in blocks))
 

@@ -30,7 +30,6 @@ from app.networks.transformers.architecture import (
     Order,
     Stack,
 )
-from app.networks.transformers.row_writer import ACTIVATIONS
 
 # A trait of all models of a type; or the field that decides it, and its value where that is absent.
 Trait = bool | tuple[str, bool]
@@ -281,7 +280,7 @@ def in_window(fields: Fields, traits: Traits, heads: Attention) -> Attention:
 
 def inner_of(fields: Fields, traits: Traits, size: str = "intermediate_size", bias: Trait | None = None) -> FeedForward:
     """Return a feed-forward part, whose inner features are the field `size`, with the traits' biases or others."""
-    activation = fields.word("hidden_activation", "hidden_act", choices=ACTIVATIONS, default=traits.activation)
+    activation = fields.activation("hidden_activation", "hidden_act", default=traits.activation)
     usual = traits.inner_default * fields.size("hidden_size") if traits.inner_default else None
     inner = fields.size(size, default=usual)
     if traits.halved_inner:

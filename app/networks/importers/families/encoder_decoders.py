@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from app.networks.importers.families.config_fields import MOST_EXPERTS, Fields, head_kind
+import msgspec
+
+from app.networks.importers.families.config_fields import MOST_EXPERTS, Fields, head_kind, table
 from app.networks.transformers.architecture import (
     Architecture,
     Attention,
@@ -21,8 +22,6 @@ from app.networks.transformers.architecture import (
 from app.networks.transformers.row_writer import ACTIVATIONS
 
 _Parts = tuple[tuple[FeedForward | Experts, int], ...]
-_T5_HEADS = {"ForConditionalGeneration": "words", "WithLMHeadModel": "words", "Model": "none"}
-_BART_HEADS = {"ForConditionalGeneration": "words", "MTModel": "words", "Model": "none"}
 # Values of T5's `feed_forward_proj`: whether it is gated, and its activation.
 _PROJECTIONS = {word: (False, word) for word in ACTIVATIONS} | {
     "gated-gelu": (True, "gelu_new"),
@@ -33,15 +32,8 @@ _PROJECTIONS = {word: (False, word) for word in ACTIVATIONS} | {
 _OFFSET = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """What sets an encoder-decoder like BART apart.
-
-    order     place of the norms; with `pre` a norm follows the last layer
-    learned   positions are learned (else computed)
-    normed    a norm follows the embedding
-    held      computed positions are kept as weights
-    """
+class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What sets an encoder-decoder like BART apart (`encoder_decoders` of seed_data/model_configs.json)."""
 
     order: Order
     learned: bool = True
@@ -49,13 +41,7 @@ class Pair:
     held: bool = False
 
 
-PAIRS: Mapping[str, Pair] = {
-    "bart": Pair("post", normed=True),
-    "m2m_100": Pair("pre", learned=False),
-    "marian": Pair("post", learned=False, held=True),
-    "mbart": Pair("pre", normed=True),
-    "pegasus": Pair("pre", learned=False, held=True),
-}
+PAIRS = msgspec.convert(table("encoder_decoders"), dict[str, Pair])
 
 
 def t5(fields: Fields) -> Architecture:
@@ -114,7 +100,7 @@ def _t5_stacks(fields: Fields, encoder: _Parts, decoder: _Parts) -> Architecture
         Stack(width, replace(words, shared=True), decoding, "rms_norm", relative=buckets),
     )
     tied = fields.flag("tie_word_embeddings", default=True)
-    words_head = head_kind(fields, _T5_HEADS, "words") == "words"
+    words_head = head_kind(fields, "t5", "words") == "words"
     drops = fields.share("dropout_rate", default=0.1) > 0.0
     head = Head(vocabulary=vocabulary, tied=tied, scaled=tied) if words_head else Head()
     return Architecture(stacks, head, drops=drops, drops_attention=drops)
@@ -152,7 +138,7 @@ def _both(fields: Fields, embeddings: tuple[Embedding, Embedding], order: Order,
         )
         for side, embedding in zip(("encoder", "decoder"), embeddings, strict=True)
     )
-    words = head_kind(fields, _BART_HEADS, "words") == "words"
+    words = head_kind(fields, "bart", "words") == "words"
     tied = fields.flag("tie_word_embeddings", default=True)
     return Architecture(
         stacks,
@@ -168,6 +154,6 @@ def _layer(fields: Fields, side: str, order: Order) -> Layer:
     size = fields.whole(f"{side}_attention_heads", width, heads, "d_model")
     own = Attention(heads, heads, size, bias=True, out_bias=True, scale="queries", copied="always")
     into = replace(own, causal=False)
-    activation = fields.word("activation_function", choices=ACTIVATIONS, default="gelu")
+    activation = fields.activation("activation_function", default="gelu")
     inner = FeedForward(fields.size(f"{side}_ffn_dim"), activation, bias=True)
     return Layer(into, inner, order) if side == "encoder" else Layer(own, inner, order, cross=into)

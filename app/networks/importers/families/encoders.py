@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.networks.importers.families.config_fields import Fields, head_kind, labels
+from app.networks.importers.families.config_fields import Fields, head_kind, labels, table
 from app.networks.importers.families.decoders import WINDOWED, grouped, heads_of
 from app.networks.transformers.architecture import (
     Architecture,
@@ -18,44 +18,11 @@ from app.networks.transformers.architecture import (
     Patches,
     Stack,
 )
-from app.networks.transformers.row_writer import ACTIVATIONS
 
 Layers = tuple[tuple[Layer, int], ...]
 
-_BERT_HEADS = {
-    "ForMaskedLM": "words",
-    "LMHeadModel": "words",
-    "ForPreTraining": "pretraining",
-    "ForSequenceClassification": "sequence labels",
-    "ForTokenClassification": "token labels",
-    "ForQuestionAnswering": "token labels",
-    "Model": "pooled",
-}
-_MODERNBERT_HEADS = {
-    "ForMaskedLM": "words",
-    "ForSequenceClassification": "sequence labels",
-    "ForMultipleChoice": "sequence labels",
-    "ForTokenClassification": "token labels",
-    "ForQuestionAnswering": "token labels",
-    "Model": "none",
-}
-_VIT_HEADS = {"ForImageClassification": "labels", "Model": "pooled"}
 # Unused first rows of RoBERTa's position table (padding, as in fairseq).
 _ROBERTA_OFFSET = 2
-_DISTILLED = {
-    "hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
-    "intermediate_size": "hidden_dim", "hidden_act": "activation", "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-}  # fmt: skip
-_NOMIC = {
-    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
-    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
-}  # fmt: skip
-_CLIP_TEXT = {
-    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
-    "vocab_size": 49408,
-}  # fmt: skip
-_CLIP_IMAGE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
 def bert(
@@ -77,7 +44,7 @@ def bert(
     """
     width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
-    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
+    activation = fields.activation("hidden_act", default="gelu")
     heads_of_all = Attention(
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
         out_bias=True, scale="divided", copied="batched", **attention,
@@ -100,7 +67,7 @@ def bert(
 
 def _bert_head(fields: Fields, vocabulary: int, activation: str, *, pooled: bool) -> Head:
     words = Head(vocabulary=vocabulary, tied=True, bias=True, transform=activation)
-    match head_kind(fields, _BERT_HEADS, "pooled"):
+    match head_kind(fields, "bert", "pooled"):
         case "words":
             return words
         case "pretraining":
@@ -120,7 +87,7 @@ def roberta(fields: Fields) -> Architecture:
 
 def distilbert(fields: Fields) -> Architecture:
     """DistilBERT (Sanh et al. 2019): BERT's layers without segments, by default without a pooler."""
-    return bert(fields.named(_DISTILLED).having(type_vocab_size=0), pooled=False)
+    return bert(fields.named(table("names")["distilbert"]).having(type_vocab_size=0), pooled=False)
 
 
 def electra(fields: Fields) -> Architecture:
@@ -151,7 +118,7 @@ def deberta_v2(fields: Fields) -> Architecture:
 
 def nomic_bert(fields: Fields) -> Architecture:
     """Nomic's embedding models (2024): rotary positions, gated parts, by default no pooler."""
-    own = fields.named(_NOMIC)
+    own = fields.named(table("names")["nomic_bert"])
     width, heads = own.size("hidden_size"), own.size("num_attention_heads")
     size = own.whole("num_attention_heads", width, heads, "hidden_size")
     bias = own.flag("qkv_proj_bias", default=False)
@@ -178,7 +145,7 @@ def modernbert(fields: Fields) -> Architecture:
     bias = fields.flag("attention_bias", default=False)
     heads = replace(heads_of(fields), causal=False, one_linear=True, bias=bias, out_bias=bias)
     window = replace(heads, window=2 * (fields.size("local_attention", default=128, least=2) // 2) + 1)
-    activation = fields.word("hidden_activation", choices=ACTIVATIONS, default="gelu")
+    activation = fields.activation("hidden_activation", default="gelu")
     bias = fields.flag("mlp_bias", default=False)
     inner = FeedForward(fields.size("intermediate_size"), activation, gated=True, bias=bias, one_linear=True)
     normed: NormKind = "layer_norm" if fields.flag("norm_bias", default=False) else "unbiased_layer_norm"
@@ -195,10 +162,10 @@ def modernbert(fields: Fields) -> Architecture:
 
 
 def _modernbert_head(fields: Fields, vocabulary: int) -> Head:
-    kind = head_kind(fields, _MODERNBERT_HEADS, "none")
+    kind = head_kind(fields, "modernbert", "none")
     if kind == "none":
         return Head()
-    activation = fields.word("classifier_activation", choices=ACTIVATIONS, default="gelu")
+    activation = fields.activation("classifier_activation", default="gelu")
     transform = Head(transform=activation, transform_bias=fields.flag("classifier_bias", default=False))
     if kind == "words":
         tied, bias = fields.flag("tie_word_embeddings", default=True), fields.flag("decoder_bias", default=True)
@@ -214,11 +181,11 @@ def vit(fields: Fields) -> Architecture:
         heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=bias,
         out_bias=True, scale="divided", mask="none", copied="batched",
     )  # fmt: skip
-    activation = fields.word("hidden_act", choices=ACTIVATIONS, default="gelu")
+    activation = fields.activation("hidden_act", default="gelu")
     layer = Layer(attention, FeedForward(fields.size("intermediate_size"), activation, bias=True))
     embedding = Embedding(width, patches=_patches(fields, 16, marked=True), drops=True)
     stack = Stack(width, embedding, ((layer, fields.layers("num_hidden_layers")),), "layer_norm")
-    classifies = head_kind(fields, _VIT_HEADS, "pooled") == "labels"
+    classifies = head_kind(fields, "vit", "pooled") == "labels"
     return Architecture(
         (stack,),
         Head(labels=labels(fields)) if classifies else Head(pooled=True),
@@ -248,8 +215,9 @@ def dinov2(fields: Fields) -> Architecture:
 
 def clip(fields: Fields) -> Architecture:
     """CLIP (Radford et al. 2021): a batch is as many images as texts; sizes left out are those of CLIP ViT-B/32."""
-    text = fields.inside("text_config").having(**_CLIP_TEXT)
-    image = fields.inside("vision_config").having(**_CLIP_IMAGE)
+    usual = table("usual")
+    text = fields.inside("text_config").having(**usual["clip_text"])
+    image = fields.inside("vision_config").having(**usual["clip_image"])
     out = fields.size("projection_dim", default=512)
     seen_by, read_by = _clip_layers(image, "quick_gelu"), _clip_layers(text, "quick_gelu", causal=True)
     images = replace(_clip_images(image, seen_by, patch=32, marked=True), projected=out)
@@ -261,8 +229,9 @@ def siglip(fields: Fields) -> Architecture:
 
     Weights of the attention that pools them are counted, and take no time.
     """
-    text = fields.inside("text_config").having(**_CLIP_TEXT | _CLIP_IMAGE | {"vocab_size": 32000})
-    image = fields.inside("vision_config").having(**_CLIP_IMAGE)
+    usual = table("usual")
+    text = fields.inside("text_config").having(**usual["clip_text"] | usual["clip_image"] | {"vocab_size": 32000})
+    image = fields.inside("vision_config").having(**usual["clip_image"])
     width, inner = image.size("hidden_size"), image.size("intermediate_size")
     pool = width + 4 * width * (width + 1) + 2 * width * inner + inner + width + 2 * width
     activation = "gelu_pytorch_tanh"
@@ -291,6 +260,6 @@ def _clip_layers(part: Fields, activation: str, *, causal: bool = False) -> Laye
         heads, heads, size, causal=causal, bias=True, out_bias=True, mask="added" if causal else "none",
         copied="batched",
     )  # fmt: skip
-    activation = part.word("hidden_act", choices=ACTIVATIONS, default=activation)
+    activation = part.activation("hidden_act", default=activation)
     inner = FeedForward(part.size("intermediate_size"), activation, bias=True)
     return ((Layer(attention, inner), part.layers("num_hidden_layers")),)

@@ -10,55 +10,26 @@ Formats without kernels of their own in the tables are read as the nearest: MXFP
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from app.config import SEED_DATA
 from app.networks.importers.families.config_fields import Fields
 from app.networks.run import Formats
 from app.networks.transformers.architecture import Architecture, Experts, FeedForward, Recurrence
 
 _INSTEAD = "; send dtype, which is used in its place"
-# Formats by the names that ModelOpt gives them.
-_ALGORITHMS = {
-    "FP8": "fp8",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "FP8_PB_WO": "fp8_block",
-    "NVFP4": "nvfp4",
-    "MXFP8": "fp8_block",
-    "MXFP4": "w4a16_mxfp4",
-    "W4A8_MXFP4_FP8": "w4a8_mxfp4",
-    "W4A16_NVFP4": "int4_wo",
-    "NVFP4_AWQ": "nvfp4",
-    "W4A16_AWQ": "int4_wo",
-    "INT8_SQ": "int8",
-    "W8A8_SQ_PER_CHANNEL": "int8",
+_TABLES: Mapping[str, Any] = {
+    name: table["rows"] for name, table in json.loads((SEED_DATA / "quantization.json").read_text("utf-8")).items()
 }
-_CACHES = {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8"}
+_ALGORITHMS, _CACHES = _TABLES["algorithms"], _TABLES["caches"]
 _INT4, _MIXED = 4, "MIXED_PRECISION"
 # Fields that list modules which stay in 16 bits.
 _LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
-# Modules by kind of part, as checkpoints name them, without what stands before "layers".
-_MODULES = {
-    "attention": ("layers.0.self_attn.q_proj", "layers.0.mixer.q_proj", "layers.0.self_attn.q_b_proj"),
-    "recurrence": ("layers.0.linear_attn.in_proj_qkv", "layers.0.mixer.in_proj", "layers.0.self_attn.q_proj"),
-    "linear": ("layers.0.mlp.up_proj", "layers.0.mixer.up_proj"),
-    "shared": tuple(
-        f"layers.0.{part}.up_proj"
-        for part in (
-            "mlp.shared_experts", "mlp.shared_expert", "block_sparse_moe.shared_experts", "mixer.shared_experts"
-        )
-    ),
-    "experts": (
-        "layers.0.ffn.experts", "layers.0.mlp.experts", "layers.0.mlp.experts.0.up_proj",
-        "layers.0.block_sparse_moe.experts.0.w1", "layers.0.mixer.experts.0.up_proj",
-    ),
-    "head": ("lm_head",),
-}  # fmt: skip
-# Gemma 4's dense part runs beside its experts, as a shared expert would.
-_OWN_MODULES = {"gemma4": {"experts": ("layers.0.experts",), "shared": ("layers.0.mlp.up_proj",)}}
 _LAYER = re.compile(r"^.*?layers\.\d+\b")
 _LONGEST_PATTERN = 200
 
@@ -71,7 +42,7 @@ def read_formats(config: Mapping[str, Any], architecture: Architecture) -> Forma
         given = _given(Fields(text, fields.model_type, ("text_config",)))
     if given is None:
         return None
-    parts = _Parts(_layers(architecture), _MODULES | _OWN_MODULES.get(fields.model_type, {}))
+    parts = _Parts(_layers(architecture), _TABLES["modules"] | _TABLES["own_modules"].get(fields.model_type, {}))
     listed = _listed(given, parts)
     if given.config.get("quant_method") == "fp8" and config.get("expert_dtype") == "fp4":  # DeepSeek-V4
         listed.setdefault("experts", "w4a8_mxfp4")
@@ -84,7 +55,7 @@ class _Parts(NamedTuple):
     """By kind of part: the layers that have one, and the names of its modules."""
 
     layers: Counter[str]
-    modules: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, Sequence[str]]
 
 
 def _given(fields: Fields) -> Fields | None:
@@ -225,7 +196,7 @@ def _modules(given: Fields, names: Iterable[str]) -> list[str]:
     return patterns
 
 
-def _named(patterns: Iterable[str], modules: tuple[str, ...]) -> int:
+def _named(patterns: Iterable[str], modules: Sequence[str]) -> int:
     """Return how many layers of a kind of part the patterns name; all, a large number, where one names no layer."""
     named = 0
     for pattern in patterns:
@@ -235,7 +206,7 @@ def _named(patterns: Iterable[str], modules: tuple[str, ...]) -> int:
     return named
 
 
-def _names(pattern: str, modules: tuple[str, ...]) -> bool:
+def _names(pattern: str, modules: Sequence[str]) -> bool:
     """Return whether a pattern names one of the modules, as its whole path or as part of it."""
     if len(pattern) > _LONGEST_PATTERN:
         return False

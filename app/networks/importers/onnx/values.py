@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from app.networks.importers.tensors import table
+
 MAX_RANK = 32
 SMALL = 1_024  # largest constant that is folded, in elements
 
@@ -166,47 +168,30 @@ def _cast(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape) -> 
     return data[0].astype(np.int64 if attributes.get("to") in (2, 3, 4, 5, 6, 7, 9, 12, 13) else np.float64)
 
 
+def _elementwise(data: Sequence[Data], attributes: Mapping[str, Any], shape: Shape, function: np.ufunc) -> Data:
+    """Return what a function of NumPy gives; truth values are 0 and 1."""
+    result: Data = function(*data[: function.nin])
+    return result.astype(np.int64) if result.dtype == np.bool_ else result
+
+
 _FOLDS: Mapping[str, Fold] = {
-    "Identity": _reshaped,
-    "Reshape": _reshaped,
-    "Squeeze": _reshaped,
-    "Unsqueeze": _reshaped,
-    "Flatten": _reshaped,
+    **{name: partial(_elementwise, function=getattr(np, of)) for name, of in table("onnx_elementwise").items()},
+    **{name: partial(_reduced, reduce=getattr(np, of)) for name, of in table("onnx_reductions").items()},
+    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _reshaped),
     "Cast": _cast,
     "Gather": _gathered,
     "Slice": _sliced,
     "Div": _divided,
-    "Add": lambda data, attributes, shape: data[0] + data[1],
-    "Sub": lambda data, attributes, shape: data[0] - data[1],
-    "Mul": lambda data, attributes, shape: data[0] * data[1],
-    "Mod": lambda data, attributes, shape: data[0] % data[1],
     "Max": lambda data, attributes, shape: np.maximum.reduce(np.broadcast_arrays(*data)),
     "Min": lambda data, attributes, shape: np.minimum.reduce(np.broadcast_arrays(*data)),
-    "Equal": lambda data, attributes, shape: (data[0] == data[1]).astype(np.int64),
-    "Not": lambda data, attributes, shape: (data[0] == 0).astype(np.int64),
-    "And": lambda data, attributes, shape: ((data[0] != 0) & (data[1] != 0)).astype(np.int64),
-    "Or": lambda data, attributes, shape: ((data[0] != 0) | (data[1] != 0)).astype(np.int64),
-    "Greater": lambda data, attributes, shape: (data[0] > data[1]).astype(np.int64),
-    "Less": lambda data, attributes, shape: (data[0] < data[1]).astype(np.int64),
     "Reciprocal": lambda data, attributes, shape: 1.0 / data[0],
     "Clip": _clipped,
     "OneHot": _one_hot,
-    "Sqrt": lambda data, attributes, shape: np.sqrt(data[0]),
     "Where": lambda data, attributes, shape: np.where(data[0] != 0, data[1], data[2]),
     "Concat": lambda data, attributes, shape: np.concatenate(data, axis=int(attributes.get("axis", 0))),
     "Expand": lambda data, attributes, shape: np.broadcast_to(data[0], shape),
-    "ReduceProd": partial(_reduced, reduce=np.prod),
-    "ReduceSum": partial(_reduced, reduce=np.sum),
-    "ReduceMax": partial(_reduced, reduce=np.max),
-    "ReduceMin": partial(_reduced, reduce=np.min),
-    "Floor": lambda data, attributes, shape: np.floor(data[0]),
-    "Ceil": lambda data, attributes, shape: np.ceil(data[0]),
     "Round": lambda data, attributes, shape: np.round(data[0]),
-    "Neg": lambda data, attributes, shape: -data[0],
-    "Abs": lambda data, attributes, shape: np.abs(data[0]),
     "Pow": lambda data, attributes, shape: np.power(data[0].astype(np.float64), data[1]).astype(data[0].dtype),
-    "LessOrEqual": lambda data, attributes, shape: (data[0] <= data[1]).astype(np.int64),
-    "GreaterOrEqual": lambda data, attributes, shape: (data[0] >= data[1]).astype(np.int64),
     "Transpose": lambda data, attributes, shape: np.transpose(data[0], attributes.get("perm")),
     "Tile": lambda data, attributes, shape: np.tile(data[0], data[1].reshape(-1).tolist()),
     "DequantizeLinear": _dequantised,
