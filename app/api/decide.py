@@ -45,7 +45,7 @@ from app.services.scheduling.extender import (
     read_extender_args,
     score_nodes,
 )
-from app.store.prices import page
+from app.store.gpus import price_page
 from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
@@ -161,7 +161,7 @@ def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, ho
     gpu_id = None if query.gpu is None else find(holder, query.gpu).id
     holder.refresh()
     with database.begin() as connection:
-        rows = page(connection, after=query.after, limit=query.limit + 1, gpu_id=gpu_id, **filters)
+        rows = price_page(connection, after=query.after, limit=query.limit + 1, gpu_id=gpu_id, **filters)
     book, today = holder.engine.prices, today_utc()
     items = [to_listing(row, book, today) for row in rows[: query.limit]]
     return PricePage(items=items, next=items[-1].id if len(rows) > query.limit else None)

@@ -21,8 +21,8 @@ from app.services.measurements.store_uploads import UploadReport, confirm, inges
 from app.services.measurements.stored import page, remove
 from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
-from app.store.measurement_filters import Filters, Page
 from app.store.measurements import MeasurementRow
+from app.store.uploads import Filters, Page
 from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn
 
 router = APIRouter(tags=["Measurements"])

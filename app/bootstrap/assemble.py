@@ -23,7 +23,7 @@ from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.predictors.auto.predictor import Auto
 from app.services.models.network_hits import measured_models
 from app.services.serving.served_points import served_points
-from app.store import measurements, prices, revision
+from app.store import gpus, measurements, revision
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.revision import Part
 from app.store.session import Database
@@ -55,7 +55,7 @@ def assemble(stores: Stores, connection: Connection, last: Engine | None, *, onl
         now,
         operators,
         models,
-        PriceBook.of(prices.load(connection)) if last is None or "prices" in changed else last.prices,
+        PriceBook.of(gpus.load_prices(connection)) if last is None or "prices" in changed else last.prices,
         PowerModel() if last is None else last.power,
         tuple(versions.refused),
         tuple(versions.problems),

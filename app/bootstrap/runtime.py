@@ -12,7 +12,7 @@ from app.bootstrap.seeded import seed_measurements
 from app.config import Settings
 from app.engine.catalogue import load_seed_specs
 from app.errors import BadInput
-from app.store import gpus, keys, schema, shared_artifacts
+from app.store import gpus, keys, schema, versions
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import PATIENT, Database, TimeLimits
 
@@ -59,7 +59,7 @@ def open_runtime(settings: Settings, limits: TimeLimits = PATIENT) -> Iterator[R
     with open_database(settings, limits) as runtime:
         schema.upgrade(runtime.database)
         with runtime.database.begin(long=True) as connection:
-            shared_artifacts.share_all(connection, runtime.settings.models_dir)
+            versions.share_artifacts(connection, runtime.settings.models_dir)
         seed(runtime.database)
         seed_measurements(runtime.database, runtime.settings)
         yield runtime

@@ -17,7 +17,7 @@ from pathlib import Path
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.runtime import logs
-from app.store import seed_files
+from app.store import uploads
 from app.store.session import Database
 
 LOG = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ def seed_measurements(database: Database, settings: Settings) -> None:
     if not files:
         return
     with database.begin(long=True) as connection:
-        if not files.keys() - seed_files.known(connection):
+        if not files.keys() - uploads.known_seed_files(connection):
             return
     with database.begin(long=True) as connection:
-        seed_files.lock(connection)
-        if new := [str(files[sha256]) for sha256 in files.keys() - seed_files.known(connection)]:
+        uploads.lock_seed_files(connection)
+        if new := [str(files[sha256]) for sha256 in files.keys() - uploads.known_seed_files(connection)]:
             command = [sys.executable, "-m", __name__, *new]
             environment = os.environ | settings.environment()
             if not LOG.isEnabledFor(logging.INFO):  # a command, whose output has no log lines
@@ -76,7 +76,7 @@ def main() -> None:
         for path in map(Path, sys.argv[1:]):
             if _bring_in(database, path):
                 with database.begin(long=True) as connection:
-                    seed_files.add(connection, _sha256(path), path.name)
+                    uploads.add_seed_file(connection, _sha256(path), path.name)
     finally:
         database.close()
 

@@ -151,10 +151,10 @@ def list_prices(
     import msgspec
 
     from app.engine.prices import PriceBook, to_listing, today_utc
-    from app.store.prices import load
+    from app.store.gpus import load_prices
 
     with open_catalog() as (runtime, catalog), runtime.database.begin() as connection:
-        rows = load(connection)
+        rows = load_prices(connection)
         gpu_id = None if gpu is None else catalog.resolve(gpu).id
     book, today = PriceBook.of(rows), today_utc()
     items = [to_listing(row, book, today) for row in rows if gpu_id in (None, row.gpu_id)]

@@ -18,7 +18,7 @@ from app.formats import FORMS
 if TYPE_CHECKING:
     from app.formats.base import Importer, PartsImporter
     from app.services.measurements.importing import ImportReport, PartsReport
-    from app.store.measurement_filters import Filters
+    from app.store.uploads import Filters
     from app.tables.catalog import Catalog
 
 _FORMS = "; ".join(f"{name}: {summary}" for name, (_, summary) in FORMS.items())
@@ -38,7 +38,7 @@ class DoubtfulRows:
 
     def filters(self, catalog: Catalog) -> Filters:
         """Return the store's filters. Raises NotFound for an unknown GPU."""
-        from app.store.measurement_filters import Filters
+        from app.store.uploads import Filters
 
         given = asdict(self)
         return Filters(**given | {"gpu": None if self.gpu is None else catalog.resolve(self.gpu).id})

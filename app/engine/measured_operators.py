@@ -15,7 +15,7 @@ from app.engine.measurement_tables import to_runs
 from app.engine.unlearned import Group, GroupKey, Part, kept_groups, with_rows
 from app.ops import OPS
 from app.predictors.base import calibrated
-from app.store import operators, stored_rows
+from app.store import operator_rows, operators
 from app.store.operators import Added
 from app.store.revision import Part as Changed
 from app.tables.catalog import Catalog
@@ -43,7 +43,7 @@ def measured_operators(
         return _all(connection, catalog, gpus, served, learners, last)
     if "added" not in changed:
         return last.operators, dict(served)
-    parts = list(stored_rows.load(connection, ops=_NAMES, since=last.revision))
+    parts = list(operator_rows.load(connection, ops=_NAMES, since=last.revision))
     return _with_parts(last.operators, served, parts, gpus)
 
 
@@ -85,12 +85,12 @@ def _all(
 ) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
     """Read every stored row, where they are many one operator in memory at a time."""
     counts = operators.counts(connection)
-    few = sum(counts.values()) <= stored_rows.FEW
+    few = sum(counts.values()) <= operator_rows.FEW
     groups: dict[tuple[str, str], dict[GroupKey, Group]] = {key: {} for key in learners}
 
     def runs() -> Iterator[OperatorRuns]:
         for names in (_NAMES,) if few else ((name,) for name in _NAMES):
-            parts: list[Part] = list(stored_rows.load(connection, ops=names))
+            parts: list[Part] = list(operator_rows.load(connection, ops=names))
             for key, item in learners.items():
                 groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
             yield from to_runs(parts, gpus)

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 
 from app.ops import OP_CODE, OPS
 from app.stacks.release import software_columns
-from app.store import stored_rows
+from app.store import operator_rows
 from app.store.measurements import MeasurementRow
-from app.store.operator_blocks import Context, OperatorBlock
+from app.store.operator_blocks import Context, OperatorBlock, figures_of
 from app.tables.arrays import Bytes, Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
@@ -51,21 +51,9 @@ class MeasurementColumns(NamedTuple):
 
     def take(self, rows: Ints) -> MeasurementColumns:
         """Return the given rows."""
-        return MeasurementColumns(
-            self.specs,
-            self.gpu[rows],
-            self.software._replace(codes=self.software.codes[rows]),
-            self.source._replace(codes=self.source.codes[rows]),
-            self.kernel._replace(codes=self.kernel.codes[rows]),
-            self.latency_s[rows],
-            self.latency_std_s[rows],
-            self.runs[rows],
-            self.clock_hz[rows],
-            self.power_w[rows],
-            self.measured_at[rows],
-            self.grid[:, rows],
-            self.block[:, rows],
-        )
+        texts = {name: getattr(self, name) for name in ("software", "source", "kernel")}
+        coded = {name: text._replace(codes=text.codes[rows]) for name, text in texts.items()}
+        return self._replace(gpu=self.gpu[rows], **coded, **figures_of(self, rows))
 
 
 def to_blocks(form: Form, table: OpTable, measured: MeasurementColumns) -> Iterator[tuple[OperatorBlock, Ints]]:
@@ -247,4 +235,4 @@ def stored_operators(
 
     Tables are in the order of OPS and DTYPES, their rows in the order of their keys. `rows.gpu` are rows of `gpus`.
     """
-    return to_runs(stored_rows.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)
+    return to_runs(operator_rows.load(connection, gpu_ids=gpu_ids, ops=ops), gpus)

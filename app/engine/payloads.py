@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from app.bands.positional import from_positional_groups_of_0_1_0
 from app.predictors import BY_NAME
-from app.store import artifacts, shared_artifacts
+from app.store import artifacts, versions
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.training.schemas import differences, schema_of_0_1_0
 
@@ -43,7 +43,7 @@ def stored_payload(connection: Connection, folder: Path, sha256: str) -> dict[st
     try:
         return load_payload(folder, sha256)
     except ArtifactAbsent:
-        shared_artifacts.fetch(connection, folder, sha256)
+        versions.fetch_artifact(connection, folder, sha256)
     return load_payload(folder, sha256)
 
 

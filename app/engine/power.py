@@ -26,7 +26,7 @@ from app.engine.measurement_tables import operator_table
 from app.ops.kinds import kinds_of, work_of
 from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
-from app.store import measurements, operators, revision, stored_rows
+from app.store import measurements, operator_rows, operators, revision
 from app.store.measurements import MeasurementRow
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
@@ -225,7 +225,7 @@ def _non_negative(shares: Floats) -> Floats:
 
 def _operator_rows(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:
     row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
-    for block, _ in stored_rows.load(connection, powered=True):
+    for block, _ in operator_rows.load(connection, powered=True):
         gpu = np.array([row_of.get(item.gpu_id, -1) for item in block.contexts])[block.context]
         kept = [np.flatnonzero(gpu == row)[:MOST_ROWS] for row in np.unique(gpu[gpu >= 0])]
         if kept:

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from app.store.prices import Price
+from app.store.gpus import Price
 
 # Rents move by tens of percent a year: older prices are used with a warning.
 STALE_DAYS = 90

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.stacks.facts import HostTimes
 from app.stacks.release import Release, host_times
-from app.store import artifacts, shared_artifacts, versions
+from app.store import artifacts, versions
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.versions import Version
 
@@ -66,7 +66,7 @@ def stored_hosts(connection: Connection, folder: Path, version: Version) -> Serv
     try:
         payload = artifacts.load(folder, version.artifact_sha256)
     except ArtifactAbsent:
-        shared_artifacts.fetch(connection, folder, version.artifact_sha256)
+        versions.fetch_artifact(connection, folder, version.artifact_sha256)
         payload = artifacts.load(folder, version.artifact_sha256)
     try:
         fitted = {stack: HostTimes(**times) for stack, times in payload["hosts"].items() if stack in host_times()}

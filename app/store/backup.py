@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from app import __version__
 from app.errors import BadInput, Conflict
-from app.store import schema, shared_artifacts
+from app.store import schema, versions
 from app.store.driver import read_copy, write_copy
 from app.store.sql_tables import ARTIFACTS, METADATA, REVISION
 
@@ -78,7 +78,7 @@ def back_up(connection: Connection, target: Path) -> Contents:
                 made_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 tables=tables,
                 sequences=_sequences(connection),
-                missing=shared_artifacts.missing(connection),
+                missing=versions.missing_artifacts(connection),
             )
             archive.writestr(CONTENTS, msgspec.json.format(msgspec.json.encode(contents)))
     except BaseException:
@@ -123,7 +123,7 @@ def _restore(connection: Connection, archive: zipfile.ZipFile, contents: Content
     # Higher than any that a running process has seen, so that all of them notice.
     highest = sa.func.greatest(REVISION.c.value, before) + 1
     connection.execute(sa.update(REVISION).values(value=highest))
-    unlike = set(shared_artifacts.missing(connection)) - set(contents.missing)
+    unlike = set(versions.missing_artifacts(connection)) - set(contents.missing)
     if unlike:
         raise BadInput(f"The backup's artefacts are not those that its versions name: {', '.join(sorted(unlike))}.")
 

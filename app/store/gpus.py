@@ -1,18 +1,20 @@
-"""Storage of the GPU catalogue."""
+"""Storage of the GPU catalogue, and of prices: append-only, idempotent by content."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import insert as insert_into
 
 from app.errors import Conflict, NotFound
 from app.store import revision
 from app.store.driver import Question, scalars
-from app.store.sql_tables import GPUS
+from app.store.sql_tables import GPUS, PRICES, columns_of, records
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
 
@@ -40,7 +42,7 @@ def missing(ids: Collection[str]) -> Question[set[str]]:
 def insert_spec(connection: Connection, spec: GpuSpec, origin: str) -> None:
     """Add a GPU; raises Conflict if its id is taken. `origin` is seed, user or import."""
     revision.lock(connection)
-    statement = insert(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
+    statement = insert_into(GPUS).values(id=spec.id, spec=spec_to_dict(spec), origin=origin).on_conflict_do_nothing()
     if connection.execute(statement.returning(GPUS.c.id)).one_or_none() is None:
         raise Conflict(f"A GPU with the id {spec.id!r} exists; PATCH /gpus/{spec.id} changes it.")
     revision.bump(connection, "gpus")
@@ -70,7 +72,7 @@ def seed(connection: Connection, specs: Sequence[GpuSpec]) -> int:
         return 0  # the usual start, which then needs no lock
     revision.lock(connection)
     if due := _due(connection, specs):
-        statement = insert(GPUS).values([{"id": key, "spec": spec, "origin": "seed"} for key, spec in due.items()])
+        statement = insert_into(GPUS).values([{"id": key, "spec": spec, "origin": "seed"} for key, spec in due.items()])
         fresh = {"spec": statement.excluded.spec, "updated_at": sa.func.now()}
         connection.execute(statement.on_conflict_do_update(index_elements=[GPUS.c.id], set_=fresh))
         revision.bump(connection, "gpus")
@@ -86,3 +88,53 @@ def _due(connection: Connection, specs: Sequence[GpuSpec]) -> dict[str, dict[str
         for key, spec in fresh.items()
         if key not in known or (known[key][0] == "seed" and known[key][1] != spec)
     }
+
+
+# Rows per INSERT: a statement has at most 65,535 parameters.
+_INSERT_CHUNK = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """An offered price of one device per hour, in US dollars, on a day; `id` is 0 before it is stored."""
+
+    gpu_id: str
+    usd_per_hour: float
+    source: str
+    dated: date
+    provider: str = ""
+    region: str = ""
+    id: int = 0
+
+
+_COLUMNS = columns_of(PRICES, Price)
+
+
+def insert_prices(connection: Connection, prices: Sequence[Price]) -> int:
+    """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
+    values = [{name: value for name, value in asdict(price).items() if name != "id"} for price in prices]
+    revision.lock(connection)
+    added = 0
+    for first in range(0, len(values), _INSERT_CHUNK):
+        statement = insert_into(PRICES).values(values[first : first + _INSERT_CHUNK]).on_conflict_do_nothing()
+        added += len(connection.execute(statement.returning(PRICES.c.id)).all())
+    if added:
+        revision.bump(connection, "prices")
+    return added
+
+
+def load_prices(connection: Connection, *, until: datetime | None = None) -> list[Price]:
+    """Return all rows, or those stored until a time, in the order of storage."""
+    statement = sa.select(*_COLUMNS).order_by(PRICES.c.id)
+    if until is not None:
+        statement = statement.where(PRICES.c.created_at <= until)
+    return records(connection, statement, Price)
+
+
+def price_page(connection: Connection, *, after: int = 0, limit: int = 100, **filters: str | None) -> list[Price]:
+    """Return up to `limit` rows after the id `after`, in the order of storage; filters are exact, None matches any."""
+    statement = sa.select(*_COLUMNS).where(PRICES.c.id > after).order_by(PRICES.c.id).limit(limit)
+    for name, value in filters.items():
+        if value is not None:
+            statement = statement.where(PRICES.c[name] == value)
+    return records(connection, statement, Price)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert as insert_into
 
 from app.errors import NotFound
-from app.store.sql_tables import GRAPHS
+from app.store.sql_tables import GRAPHS, columns_of, records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class GraphRow:
 
 
 _ID = re.compile("[0-9a-f]{64}")  # other ids are not sent to PostgreSQL
-_LISTED = tuple(item.name for item in fields(GraphRow) if item.name != "body")
+_LISTED = [column for column in columns_of(GRAPHS, GraphRow) if column.name != "body"]
 
 
 def insert(connection: Connection, row: GraphRow) -> bool:
@@ -52,16 +52,16 @@ def body(connection: Connection, graph_id: str) -> tuple[str, str]:
 
 def get(connection: Connection, graph_id: str) -> GraphRow:
     """Return a network without its body; raises NotFound."""
-    statement = sa.select(*(GRAPHS.c[name] for name in _LISTED)).where(GRAPHS.c.id == graph_id)
+    statement = sa.select(*_LISTED).where(GRAPHS.c.id == graph_id)
     return GraphRow(**_row(connection, statement, graph_id)._mapping)
 
 
 def page(connection: Connection, *, after: str | None = None, limit: int = 100) -> list[GraphRow]:
     """Return up to `limit` networks after the id `after`, ordered by id, without bodies."""
-    statement = sa.select(*(GRAPHS.c[name] for name in _LISTED)).order_by(GRAPHS.c.id).limit(limit)
+    statement = sa.select(*_LISTED).order_by(GRAPHS.c.id).limit(limit)
     if after is not None:
         statement = statement.where(GRAPHS.c.id > after)
-    return [GraphRow(**row._mapping) for row in connection.execute(statement)]
+    return records(connection, statement, GraphRow)
 
 
 def _row(connection: Connection, statement: sa.Select[Any], graph_id: str) -> sa.Row[Any]:

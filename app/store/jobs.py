@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row, Select
+from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import NotFound
 from app.store.sql_tables import RETRAIN_JOBS as JOBS
+from app.store.sql_tables import columns_of, records
 
 STATES = ("queued", "running", "succeeded", "failed")
 
@@ -37,7 +38,8 @@ class Job:
     finished_at: datetime | None
 
 
-_NAMES = tuple(item.name for item in fields(Job))
+_COLUMNS = columns_of(JOBS, Job)
+_SELECT = sa.select(*_COLUMNS)
 
 
 def enqueue(connection: Connection, predictor: str, gpu_id: str) -> tuple[Job, bool]:
@@ -52,21 +54,21 @@ def enqueue(connection: Connection, predictor: str, gpu_id: str) -> tuple[Job, b
     inserted: sa.ColumnElement[bool] = sa.literal_column(
         "retrain_jobs.xmax = 0"
     )  # PostgreSQL's marker of an inserted row
-    *values, made = connection.execute(statement.returning(*_columns(), inserted)).one()
-    return Job(**dict(zip(_NAMES, values, strict=True))), bool(made)
+    *values, made = connection.execute(statement.returning(*_COLUMNS, inserted)).one()
+    return Job(**dict(zip(Job.__slots__, values, strict=True))), bool(made)
 
 
 def get(connection: Connection, job_id: int) -> Job:
     """Return a job; raises NotFound."""
-    row = connection.execute(_select().where(JOBS.c.id == job_id)).one_or_none()
+    row = connection.execute(_SELECT.where(JOBS.c.id == job_id)).one_or_none()
     if row is None:
         raise NotFound(f"No job has the id {job_id}.")
-    return _job(row)
+    return Job(**row._mapping)
 
 
 def recent(connection: Connection, limit: int) -> list[Job]:
     """Return the latest jobs, newest first."""
-    return [_job(row) for row in connection.execute(_select().order_by(JOBS.c.id.desc()).limit(limit))]
+    return records(connection, _SELECT.order_by(JOBS.c.id.desc()).limit(limit), Job)
 
 
 def counts(connection: Connection) -> dict[str, int]:
@@ -79,10 +81,10 @@ def start(connection: Connection, job_id: int) -> Job:
     """Mark a queued job, or one whose worker died, as running; raises NotFound if it has ended."""
     statement = sa.update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(("queued", "running")))
     statement = statement.values(state="running", started_at=sa.func.clock_timestamp(), result=sa.null())
-    row = connection.execute(statement.returning(*_columns())).one_or_none()
+    row = connection.execute(statement.returning(*_COLUMNS)).one_or_none()
     if row is None:
         raise NotFound(f"No job with the id {job_id} waits to be run.")
-    return _job(row)
+    return Job(**row._mapping)
 
 
 def report_progress(connection: Connection, job: Job, progress: str) -> None:
@@ -133,15 +135,3 @@ def _end(
     state = "failed" if failed else "succeeded"
     statement = sa.update(JOBS).where(mine).values(**values, state=state, finished_at=sa.func.clock_timestamp())
     return connection.execute(statement).rowcount > 0
-
-
-def _columns() -> list[sa.Column[Any]]:
-    return [JOBS.c[name] for name in _NAMES]
-
-
-def _select() -> Select[Any]:
-    return sa.select(*_columns())
-
-
-def _job(row: Row[Any]) -> Job:
-    return Job(**row._mapping)

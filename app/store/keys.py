@@ -1,4 +1,8 @@
-"""Storage of API keys as SHA-256 hashes of 256 random bits, so that a stolen database gives no access."""
+"""Storage of API keys as SHA-256 hashes of 256 random bits, so that a stolen database gives no access, and their roles.
+
+Requests of callers are counted by each process of all replicas, by the clock of the database, which all share: their
+own may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,34 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
+from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
 from app.store import revision
-from app.store.roles import Role
 from app.store.sql_tables import API_KEYS as KEYS
 from app.store.sql_tables import KEY_EVENTS as EVENTS
+from app.store.sql_tables import RATE_COUNTS, columns_of, records
+
+
+class Role(IntEnum):
+    """Permissions of a key; each role includes those before it."""
+
+    READ = 1
+    PREDICT = 2
+    CONTRIBUTE = 3
+    ADMIN = 4
+
+
+RoleName = Literal["read", "predict", "contribute", "admin"]
+
 
 PREFIX = "gpucast_"  # lets secret scanners recognise keys
 COMMAND = "command line"  # an actor
@@ -129,9 +148,8 @@ def revoke(connection: Connection, key_id: int, *, actor: str = COMMAND) -> None
 
 def events(connection: Connection, *, most: int = 1000) -> list[Event]:
     """Return the latest `most` events, newest first."""
-    columns = [EVENTS.c[item.name] for item in fields(Event)]
-    rows = connection.execute(sa.select(*columns).order_by(EVENTS.c.id.desc()).limit(most))
-    return [Event(**row._mapping) for row in rows]
+    latest = sa.select(*columns_of(EVENTS, Event)).order_by(EVENTS.c.id.desc()).limit(most)
+    return records(connection, latest, Event)
 
 
 def _record(connection: Connection, key_id: int, action: str, actor: str) -> None:
@@ -155,3 +173,47 @@ def _key(row: Sequence[Any]) -> Key:
     values = dict(zip(_STORED, stored, strict=True))
     ends = math.inf if left_s is None else _running_s() + float(left_s)
     return Key(**values | {"role": Role[values["role"].upper()], "ends": ends})
+
+
+_NOW = sa.text("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+
+def now_s(connection: Connection) -> float:
+    """Return the seconds since 1970."""
+    return float(connection.execute(_NOW).scalar_one())
+
+
+_RATES = RATE_COUNTS.c
+# Index of a window of time, and a caller's digest.
+Slot = tuple[int, str]
+
+
+class Requests(NamedTuple):
+    """Number of requests, and of processes that got any."""
+
+    number: int
+    processes: int
+
+
+NONE = Requests(0, 0)
+
+
+def exchange(connection: Connection, process: str, counts: Mapping[Slot, int]) -> dict[Slot, Requests]:
+    """Record a process's requests, and return those of all other processes since the first window of `counts`.
+
+    Earlier windows are forgotten.
+    """
+    rows = [
+        {"window": window, "caller": caller, "process": process, "requests": requests}
+        for (window, caller), requests in sorted(counts.items())
+    ]
+    first = min(window for window, _ in counts)
+    given = insert(RATE_COUNTS)
+    connection.execute(
+        given.on_conflict_do_update(index_elements=RATE_COUNTS.primary_key, set_={"requests": given.excluded.requests}),
+        rows,
+    )
+    connection.execute(sa.delete(RATE_COUNTS).where(_RATES.window < first))
+    others = sa.select(_RATES.window, _RATES.caller, sa.func.sum(_RATES.requests), sa.func.count())
+    of_others = connection.execute(others.where(_RATES.process != process).group_by(_RATES.window, _RATES.caller))
+    return {(window, caller): Requests(int(number), processes) for window, caller, number, processes in of_others}

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection, Row, Select
+from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.dialects import postgresql
 
-from app.store import doubtful, operator_pages, operators, revision, uploads
+from app.store import doubtful, operator_rows, operators, revision, uploads
 from app.store.driver import Question, ask, scalars
-from app.store.measurement_filters import Filters, Page, agreeing
-from app.store.sql_tables import MEASUREMENTS
+from app.store.sql_tables import MEASUREMENTS, columns_of, records
+from app.store.uploads import Filters, Page, agreeing
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
 # Rows per INSERT: keeps its parameters within tens of megabytes.
@@ -55,6 +55,9 @@ class MeasurementRow:
 
 _STORED = tuple(item.name for item in fields(MeasurementRow) if item.name != "created_at")
 _IDENTITY = tuple(name for name in _STORED if name not in ("id", "runs", "latency_std_s", "power_w", "upload_id"))
+
+
+_SELECT = sa.select(*columns_of(MEASUREMENTS, MeasurementRow))
 
 
 def identity(row: MeasurementRow) -> str:
@@ -110,10 +113,10 @@ def _columns(rows: Sequence[MeasurementRow]) -> list[list[Any]]:
 
 def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
     """Return the rows of a page; ids are hexadecimal."""
-    statement = _select().where(_agreeing(filters)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
+    statement = _SELECT.where(_agreeing(filters)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
     if filters.after is not None:
         statement = statement.where(MEASUREMENTS.c.id > filters.after)
-    return [_row(row) for row in connection.execute(statement)]
+    return records(connection, statement, MeasurementRow)
 
 
 def _agreeing(filters: Filters) -> ColumnElement[bool]:
@@ -130,7 +133,7 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     statement = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
     each = statement.where(_agreeing(filters)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
-    removed = operator_pages.remove(connection, filters, dry_run=dry_run)
+    removed = operator_rows.remove(connection, filters, dry_run=dry_run)
     gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}
     gone |= {(kind, gpu): int(rows) for kind, gpu, rows in connection.execute(counted)}
     if gone and not dry_run:
@@ -144,8 +147,8 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
 
 def load(connection: Connection, *, kind: str) -> list[MeasurementRow]:
     """Return all rows of one kind, ordered by id."""
-    statement = _select().where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
-    return [_row(row) for row in connection.execute(statement)]
+    statement = _SELECT.where(MEASUREMENTS.c.kind == kind).order_by(MEASUREMENTS.c.id)
+    return records(connection, statement, MeasurementRow)
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
@@ -159,14 +162,6 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
 def training_set_hash(rows: Iterable[MeasurementRow]) -> str:
     """Return the SHA-256 of the rows' ids, independent of their order, which names the training set."""
     return hashlib.sha256("\n".join(sorted(row.id or identity(row) for row in rows)).encode()).hexdigest()
-
-
-def _select() -> Select[Any]:
-    return sa.select(*(MEASUREMENTS.c[item.name] for item in fields(MeasurementRow)))
-
-
-def _row(row: Row[Any]) -> MeasurementRow:
-    return MeasurementRow(**row._mapping)
 
 
 def _insert_statement() -> str:

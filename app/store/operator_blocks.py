@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,30 +69,24 @@ class OperatorBlock:
 
     def take(self, rows: Ints) -> OperatorBlock:
         """Return the given rows."""
-        return OperatorBlock(
-            self.contexts,
-            self.context[rows],
-            np.take(self.dims, rows, axis=1),
-            self.latency_s[rows],
-            self.latency_std_s[rows],
-            self.runs[rows],
-            self.clock_hz[rows],
-            self.power_w[rows],
-            self.measured_at[rows],
-            self.grid[:, rows],
-            self.block[:, rows],
-        )
+        dims, context = np.take(self.dims, rows, axis=1), self.context[rows]
+        return replace(self, context=context, dims=dims, **figures_of(self, rows))
 
 
-# Columns of one figure, or of several, per row.
-_FIGURES = ("dims", "latency_s", "latency_std_s", "runs", "clock_hz", "power_w", "measured_at", "grid", "block")
+# Figures of a measured row besides those of its operator: one number, or three of a launch.
+FIGURES = ("latency_s", "latency_std_s", "runs", "clock_hz", "power_w", "measured_at", "grid", "block")
+
+
+def figures_of(measured: object, rows: Ints) -> dict[str, Any]:
+    """Return FIGURES of the given rows, by name."""
+    return {name: np.take(getattr(measured, name), rows, axis=-1) for name in FIGURES}
 
 
 def concatenate(blocks: Sequence[OperatorBlock]) -> OperatorBlock:
     """Return the rows of blocks of one operator and dtype with the same fields, and the contexts that they have."""
     codes: dict[Context, int] = {}
     columns = [_coded(block, codes) for block in blocks]
-    figures = [np.concatenate([getattr(block, name) for block in blocks], axis=-1) for name in _FIGURES]
+    figures = [np.concatenate([getattr(block, name) for block in blocks], axis=-1) for name in ("dims", *FIGURES)]
     return OperatorBlock(tuple(codes), np.concatenate(columns), *figures)
 
 

@@ -20,9 +20,9 @@ from sqlalchemy import ColumnElement, Connection
 
 from app.store import revision
 from app.store.driver import Cell, Question, Rows, ask, copy_in, encode, run, scalars
-from app.store.measurement_filters import Filters, agreeing
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.uploads import Filters, agreeing
 from app.tables.arrays import Bools, Bytes, Floats, Ints
 
 

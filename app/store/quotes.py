@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from app.errors import NotFound
 from app.store.sql_tables import SAVED_PREDICTIONS as SAVED
+from app.store.sql_tables import columns_of, records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +47,15 @@ def insert(
 
 def get(connection: Connection, saved_id: int) -> Saved:
     """Return a saved answer; raises NotFound."""
-    statement = sa.select(*_columns(Saved)).where(SAVED.c.id == saved_id)
-    row: Row[Any] | None = connection.execute(statement).one_or_none()
-    if row is None:
-        raise NotFound(f"No saved prediction has the id {saved_id}.")
-    return Saved(**row._mapping)
+    statement = sa.select(*columns_of(SAVED, Saved)).where(SAVED.c.id == saved_id)
+    for saved in records(connection, statement, Saved):
+        return saved
+    raise NotFound(f"No saved prediction has the id {saved_id}.")
 
 
 def page(connection: Connection, *, after: int | None, limit: int) -> list[Entry]:
     """Return up to `limit` saved answers, newest first, older than the id `after`."""
-    statement = sa.select(*_columns(Entry)).order_by(SAVED.c.id.desc()).limit(limit)
+    statement = sa.select(*columns_of(SAVED, Entry)).order_by(SAVED.c.id.desc()).limit(limit)
     if after is not None:
         statement = statement.where(SAVED.c.id < after)
-    return [Entry(**row._mapping) for row in connection.execute(statement)]
-
-
-def _columns(form: type[Saved] | type[Entry]) -> list[sa.Column[Any]]:
-    return [SAVED.c[item.name] for item in fields(form)]
+    return records(connection, statement, Entry)

@@ -1,14 +1,22 @@
-"""The tables, as SQLAlchemy Core metadata: what the migrations build and `gpucast migrate check` compares."""
+"""The tables, as SQLAlchemy Core metadata: what the migrations build and `gpucast migrate check` compares.
+
+Rows of a table are read as records, dataclasses whose fields have the names of its columns.
+"""
 
 from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Connection,
     Date,
     DateTime,
     Double,
+    Executable,
     ForeignKey,
     Identity,
     Index,
@@ -22,6 +30,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
+from sqlalchemy.types import TypeEngine
 
 METADATA = MetaData(
     naming_convention={
@@ -30,6 +39,29 @@ METADATA = MetaData(
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
+
+
+R = TypeVar("R")
+
+
+def columns_of(table: Table, record: type[Any]) -> list[Column[Any]]:
+    """Return the columns of a table that have the names of a dataclass's fields."""
+    return [table.c[item.name] for item in fields(record)]
+
+
+def records(connection: Connection, statement: Executable, record: type[R]) -> list[R]:
+    """Return the rows of a statement as such dataclasses."""
+    return [record(**row._mapping) for row in connection.execute(statement)]
+
+
+def required(kind: type[TypeEngine[Any]] | TypeEngine[Any], *names: str) -> list[Column[Any]]:
+    """Return columns of one type that are never NULL."""
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def optional(kind: type[TypeEngine[Any]] | TypeEngine[Any], *names: str) -> list[Column[Any]]:
+    """Return columns of one type."""
+    return [Column(name, kind) for name in names]
 
 
 def created() -> Column[object]:
@@ -53,11 +85,7 @@ DOUBTFUL_MEASUREMENTS = Table(
     "doubtful_measurements",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("gpu_id", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("software", Text, nullable=False),
-    Column("source", Text, nullable=False),
+    *required(Text, "kind", "gpu_id", "name", "software", "source"),
     Column("body", JSONB, nullable=False),
     Column("expected_s", Double, nullable=False),
     Column("upload_id", BigInteger, nullable=False),
@@ -70,8 +98,7 @@ LIMIT_BREACHES = Table(
     "limit_breaches",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("gpu_id", Text, nullable=False),
-    Column("figure", Text, nullable=False),
+    *required(Text, "gpu_id", "figure"),
     Column("value", Double, nullable=False),
     Column("key_id", Integer),
     created(),
@@ -83,10 +110,8 @@ RAISED_LIMITS = Table(
     "raised_limits",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("gpu_id", Text, nullable=False),
-    Column("figure", Text, nullable=False),
-    Column("value", Double, nullable=False),
-    Column("before", Double, nullable=False),
+    *required(Text, "gpu_id", "figure"),
+    *required(Double, "value", "before"),
     Column("provenance", Text, nullable=False),
     Column("key_id", Integer),
     created(),
@@ -108,18 +133,13 @@ MEASUREMENTS = Table(
     "measurements",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("gpu_id", Text, nullable=False),
-    Column("software", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
+    *required(Text, "gpu_id", "software", "kind", "name"),
     Column("workload", JSONB, nullable=False),
     Column("latency_s", Double, nullable=False),
     Column("latency_std_s", Double),
     Column("runs", Integer),
-    Column("phases_s", JSONB),
-    Column("kernel", JSONB),
-    Column("clock_hz", Double),
-    Column("power_w", Double),
+    *optional(JSONB, "phases_s", "kernel"),
+    *optional(Double, "clock_hz", "power_w"),
     Column("source", Text, nullable=False),
     Column("measured_at", DateTime(timezone=True)),
     created(),
@@ -136,12 +156,9 @@ OPERATOR_CONTEXTS = Table(
     METADATA,
     Column("id", Integer, Identity(), primary_key=True),
     Column("digest", UUID, nullable=False),
-    Column("op", Text, nullable=False),
-    Column("dtype", Text, nullable=False),
+    *required(Text, "op", "dtype"),
     Column("fields", ARRAY(Text), nullable=False),
-    Column("gpu_id", Text, nullable=False),
-    Column("software", Text, nullable=False),
-    Column("source", Text, nullable=False),
+    *required(Text, "gpu_id", "software", "source"),
     Column("kernel", Text),
     Column("measurements", BigInteger, nullable=False, server_default="0"),
     Index("uq_operator_contexts_digest", "digest", unique=True),
@@ -156,14 +173,11 @@ OPERATOR_MEASUREMENTS = Table(
     Column("dims", ARRAY(Double), nullable=False),
     Column("latency_std_s", Double),
     Column("runs", Integer),
-    Column("clock_hz", Double),
-    Column("power_w", Double),
+    *optional(Double, "clock_hz", "power_w"),
     Column("measured_at", DateTime(timezone=True)),
-    Column("grid", ARRAY(Integer)),
-    Column("block", ARRAY(Integer)),
+    *optional(ARRAY(Integer), "grid", "block"),
     created(),
-    Column("added", BigInteger),
-    Column("upload_id", BigInteger),
+    *optional(BigInteger, "added", "upload_id"),
     Index(None, "context_id"),
     Index(None, "added"),
     Index(None, "upload_id", postgresql_where=text("upload_id IS NOT NULL")),
@@ -174,11 +188,7 @@ PREDICTOR_VERSIONS = Table(
     "predictor_versions",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("predictor", Text, nullable=False),
-    Column("gpu_id", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("artifact_sha256", Text, nullable=False),
-    Column("training_set_sha256", Text, nullable=False),
+    *required(Text, "predictor", "gpu_id", "version", "artifact_sha256", "training_set_sha256"),
     Column("card", JSONB, nullable=False),
     Column("state", Text, nullable=False),
     created(),
@@ -211,15 +221,12 @@ RETRAIN_JOBS = Table(
     "retrain_jobs",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("predictor", Text, nullable=False),
-    Column("gpu_id", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    *required(Text, "predictor", "gpu_id", "state"),
     Column("version", Text),
     Column("result", JSONB),
     Column("reason", Text),
     created(),
-    Column("started_at", DateTime(timezone=True)),
-    Column("finished_at", DateTime(timezone=True)),
+    *optional(DateTime(timezone=True), "started_at", "finished_at"),
     Index("uq_retrain_jobs_queued", "predictor", "gpu_id", unique=True, postgresql_where=text("state = 'queued'")),
     CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed')", name="state"),
 )
@@ -229,14 +236,10 @@ GRAPHS = Table(
     "graphs",
     METADATA,
     Column("id", Text, primary_key=True),
-    Column("form", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    *required(Text, "form", "name", "body"),
     Column("nodes", Integer, nullable=False),
-    Column("parameters", Double, nullable=False),
-    Column("flops", Double, nullable=False),
-    Column("unknown", JSONB, nullable=False),
-    Column("dims", JSONB, nullable=False),
+    *required(Double, "parameters", "flops"),
+    *required(JSONB, "unknown", "dims"),
     created(),
     CheckConstraint("form IN ('json', 'onnx')", name="form"),
 )
@@ -246,12 +249,10 @@ API_KEYS = Table(
     "api_keys",
     METADATA,
     Column("id", Integer, Identity(), primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("role", Text, nullable=False),
+    *required(Text, "name", "role"),
     Column("sha256", LargeBinary, nullable=False),
     created(),
-    Column("revoked_at", DateTime(timezone=True)),
-    Column("expires_at", DateTime(timezone=True)),
+    *optional(DateTime(timezone=True), "revoked_at", "expires_at"),
     Index("uq_api_keys_sha256", "sha256", unique=True),
     CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
 )
@@ -262,8 +263,7 @@ KEY_EVENTS = Table(
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("key_id", Integer, nullable=False),
-    Column("action", Text, nullable=False),
-    Column("actor", Text, nullable=False),
+    *required(Text, "action", "actor"),
     created(),
     CheckConstraint("action IN ('created', 'rotated', 'revoked')", name="action"),
 )
@@ -286,8 +286,7 @@ PRICES = Table(
     Column("usd_per_hour", Double, nullable=False),
     Column("source", Text, nullable=False),
     Column("dated", Date, nullable=False),
-    Column("provider", Text, nullable=False),
-    Column("region", Text, nullable=False),
+    *required(Text, "provider", "region"),
     created(),
     Index("uq_prices_said", "gpu_id", "provider", "region", "dated", "usd_per_hour", "source", unique=True),
     CheckConstraint("usd_per_hour >= 0", name="price"),
@@ -298,10 +297,7 @@ SAVED_PREDICTIONS = Table(
     "saved_predictions",
     METADATA,
     Column("id", BigInteger, Identity(), primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("workload", Text, nullable=False),
-    Column("request", Text, nullable=False),
-    Column("answer", Text, nullable=False),
+    *required(Text, "kind", "workload", "request", "answer"),
     Column("versions", JSONB, nullable=False),
     created(),
     CheckConstraint("kind IN ('predict', 'compare', 'plan')", name="kind"),
@@ -328,8 +324,7 @@ RATE_COUNTS = Table(
     "rate_counts",
     METADATA,
     Column("window", BigInteger),
-    Column("caller", Text),
-    Column("process", Text),
+    *optional(Text, "caller", "process"),
     Column("requests", BigInteger, nullable=False),
     PrimaryKeyConstraint("window", "caller", "process"),
     prefixes=["UNLOGGED"],

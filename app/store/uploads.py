@@ -1,17 +1,45 @@
-"""Uploads of measurements: which rows came together, and with whose key."""
+"""Uploads of measurements, of rows that came together with a key; filters; and shipped files that were imported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import Column, ColumnElement, Connection, and_, true
 
 from app.store.driver import Question, ask, scalars
-from app.store.measurement_filters import Filters
-from app.store.sql_tables import UPLOADS
+from app.store.sql_tables import SEED_FILES, UPLOADS, columns_of, records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Exact filters, all of which must match; `gpu` is a catalogue id, `name` a kernel, operator or model.
+
+    `upload` and `key` are ids: of the upload that brought a row, and of the key that sent it.
+    """
+
+    gpu: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    software: str | None = None
+    source: str | None = None
+    upload: int | None = None
+    key: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Filters):
+    """Up to `limit` matching rows after the id `after`, ordered by id."""
+
+    after: str | None = None
+    limit: int = 100
+
+
+def agreeing(filters: Mapping[Column[str], str | None]) -> ColumnElement[bool]:
+    """Return the condition that columns have the given values; None matches any value."""
+    return and_(true(), *(column == value for column, value in filters.items() if value is not None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +72,8 @@ _RECORD = "INSERT INTO uploads (id, key_id, rows) SELECT * FROM unnest(%s::bigin
 
 def listed(connection: Connection, *, most: int = 1000) -> list[Upload]:
     """Return the latest `most` uploads, newest first."""
-    columns = [UPLOADS.c[item.name] for item in fields(Upload)]
-    rows = connection.execute(sa.select(*columns).order_by(UPLOADS.c.id.desc()).limit(most))
-    return [Upload(**row._mapping) for row in rows]
+    latest = sa.select(*columns_of(UPLOADS, Upload)).order_by(UPLOADS.c.id.desc()).limit(most)
+    return records(connection, latest, Upload)
 
 
 def key_of(connection: Connection, upload_id: int) -> int | None:
@@ -61,3 +88,21 @@ def in_uploads(filters: Filters, column: ColumnElement[int]) -> ColumnElement[bo
         of_key = column.in_(sa.select(UPLOADS.c.id).where(UPLOADS.c.key_id == filters.key))
         return of_key if filters.upload is None else of_key & (column == filters.upload)
     return sa.true() if filters.upload is None else column == filters.upload
+
+
+SEED_LOCK = 0x73656564  # "seed": serialises the import at start
+
+
+def lock_seed_files(connection: Connection) -> None:
+    """Take the exclusive lock of the import until the transaction ends."""
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(SEED_LOCK)))
+
+
+def known_seed_files(connection: Connection) -> set[str]:
+    """Return the SHA-256 of every imported file."""
+    return set(connection.execute(sa.select(SEED_FILES.c.sha256)).scalars())
+
+
+def add_seed_file(connection: Connection, sha256: str, name: str) -> None:
+    """Record an imported file."""
+    connection.execute(sa.insert(SEED_FILES).values(sha256=sha256, name=name))

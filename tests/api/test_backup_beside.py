@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from app.config import Settings
 from app.services.learning.retrain import queue_retrain
-from app.store import measurements, shared_artifacts, versions
+from app.store import measurements, versions
 from app.store.session import Database
 from app.store.sql_tables import OPERATOR_MEASUREMENTS
 from benchmarks.uploads import rows
@@ -66,7 +66,7 @@ def check_restored(settings: Settings, postgres_url: str, file: Path, least: int
         restored = Database(url)
         with restored.begin() as connection:
             count = connection.execute(sa.select(sa.func.count()).select_from(OPERATOR_MEASUREMENTS)).scalar_one()
-            assert shared_artifacts.missing(connection) == []
+            assert versions.missing_artifacts(connection) == []
             assert len(versions.served(connection)) <= 1
         restored.close()
     assert count >= least

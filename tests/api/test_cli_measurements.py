@@ -11,9 +11,9 @@ from app.config import Settings
 from app.store import doubtful, measurements, operators, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.driver import ask
-from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from app.store.uploads import Page
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow

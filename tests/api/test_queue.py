@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from app.config import Settings
 from app.services.learning.retrain import queue_retrain
 from app.store import artifacts, measurements, queue, revision, versions
-from app.store.measurement_filters import Filters
 from app.store.session import Database
+from app.store.uploads import Filters
 from tests.learning import kernel_rows
 from tests.worker_process import TIMEOUT_S, eventually, job_when, over, training_held, worker
 

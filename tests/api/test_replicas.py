@@ -15,7 +15,7 @@ from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.main import create_app
 from app.predictors.auto.predictor import Auto
-from app.store import artifacts, jobs, measurements, shared_artifacts, versions
+from app.store import artifacts, jobs, measurements, versions
 from app.store.session import Database
 from tests.busy_machine import until
 from tests.learning import kernel_rows
@@ -88,7 +88,7 @@ def test_a_replica_is_not_ready_until_it_has_what_is_served(
     assert sha256 in answer.json()["detail"]
     assert f'gpucast_version_refused{{gpu="*",predictor="auto",version="{refused["version"]}"}} 1.0' in metrics(replica)
     with database.begin() as connection:
-        shared_artifacts.share(connection, tmp_path / "lost", sha256)
+        versions.share_artifact(connection, tmp_path / "lost", sha256)
     until(lambda: replica.get("/readyz").status_code == 200)
     assert listed(replica)["refused"] == []
     assert listed(replica)["answering"] == [{"gpu": None, "version": refused["version"]}]
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_fetched_again(
 ) -> None:
     sha256 = artifacts.publish(elsewhere.models_dir, GOOD | {"marker": 2}, {})
     with database.begin() as connection:
-        shared_artifacts.share(connection, elsewhere.models_dir, sha256)
+        versions.share_artifact(connection, elsewhere.models_dir, sha256)
     path, _ = artifacts.files_of(elsewhere.models_dir, sha256)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     published(database, tmp_path / "as_before", GOOD | {"marker": 2})
@@ -125,7 +125,7 @@ def test_a_version_that_does_not_fit_is_trained_again(database: Database, replic
         measurements.insert(connection, kernel_rows())
     published(database, tmp_path / "old", {"predictor": "ridge", "state": {}, "intervals": {}}, "ridge")
     with database.begin() as connection:
-        shared_artifacts.share_all(connection, tmp_path / "old")
+        versions.share_artifacts(connection, tmp_path / "old")
     (refused,) = listed(replica, "ridge")["refused"]
     assert "cannot be read" in refused["reason"]
     assert replica.get("/readyz").status_code == 200

@@ -18,7 +18,7 @@ from app.ops.kinds import kinds_of, work_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.steps.networks import prepare, rows_per_step
-from app.store.prices import Price
+from app.store.gpus import Price
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.warning_codes import CodedWarning, texts, warning

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from app.errors import BadInput, FieldError, NotFound, TooLarge, UnsupportedMedia
-from app.store import prices as store
-from app.store.prices import Price
+from app.store import gpus as store
+from app.store.gpus import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
 from app.wire.decoding import convert, decode_plain
@@ -56,7 +56,7 @@ def add_prices(database: Database, catalog: Catalog, body: bytes, content_type: 
     """Store every row of a body, JSON by default. Raises BadInput with the errors of all rows, and then stores none."""
     rows = _check_rows(_rows(body, _media(content_type)), catalog)
     with database.begin() as connection:
-        inserted = store.insert(connection, rows)
+        inserted = store.insert_prices(connection, rows)
     return PriceReport(len(rows), inserted, len(rows) - inserted)
 
 

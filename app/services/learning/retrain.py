@@ -25,7 +25,7 @@ from app.predictors import BY_NAME, capabilities
 from app.services.learning.fit_hosts import fit_hosts
 from app.services.measurements.stored_networks import stored_networks
 from app.services.models.whole_networks import predicts_networks_only
-from app.store import artifacts, gpus, jobs, measurements, operators, queue, revision, shared_artifacts, versions
+from app.store import artifacts, gpus, jobs, measurements, operators, queue, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.measurements import training_set_hash
 from app.store.session import Database
@@ -232,7 +232,7 @@ def _publish(settings: Settings, database: Database, job: jobs.Job, outcome: _Ou
     about = {"predictor": job.predictor, "gpu_id": job.gpu_id, "training_set_sha256": rows_hash}
     sha256 = artifacts.publish(settings.models_dir, trained.payload, {**about, "card": trained.card})
     with database.begin() as connection:
-        shared_artifacts.share(connection, settings.models_dir, sha256)
+        versions.share_artifact(connection, settings.models_dir, sha256)
         revision.lock(connection)  # which rollbacks and removals take too
         if "withdrawn" in revision.changed(connection, as_of)[1]:
             raise _WithdrawnError

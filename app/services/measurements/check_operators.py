@@ -19,8 +19,8 @@ from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.formats.own_tables import FIGURES, ROW_COLUMNS, to_measurement_error
 from app.predictors.roofline import Limit, hardware_limit, limiting_figures
 from app.services.measurements.parse_rows import PLAUSIBLE, UploadGpus, is_plausible
-from app.store import gpus, limits, revision
-from app.store.limits import Breach, Raise
+from app.store import doubtful, gpus, revision
+from app.store.doubtful import Breach, Raise
 from app.store.operator_blocks import NO_TIME, OperatorBlock
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints
@@ -303,14 +303,14 @@ def correct_limits(database: Database, breaches: Sequence[Breach], key_id: int |
     """
     with database.begin() as connection:
         revision.lock(connection)
-        limits.record_breaches(connection, breaches, key_id)
+        doubtful.record_breaches(connection, breaches, key_id)
         pairs = sorted({(one.gpu_id, one.figure) for one in breaches})
         corrected = [_corrected(connection, gpu_id, figure) for gpu_id, figure in pairs]
     return any(corrected)
 
 
 def _corrected(connection: Connection, gpu_id: str, figure: str) -> bool:
-    value = limits.repeated(connection, gpu_id, figure)
+    value = doubtful.repeated(connection, gpu_id, figure)
     if value is None:
         return False
     try:
@@ -323,8 +323,8 @@ def _corrected(connection: Connection, gpu_id: str, figure: str) -> bool:
         LOG.warning("%s of %s stays as it is: %s", figure, gpu_id, error.detail)
         return False
     LOG.warning("%s of %s is %.4g now: repeated measurements were beyond the limit", figure, gpu_id, value)
-    limits.record_raise(connection, Raise(gpu_id, figure, value, before, provenance))
-    limits.forget(connection, gpu_id, figure)
+    doubtful.record_raise(connection, Raise(gpu_id, figure, value, before, provenance))
+    doubtful.forget(connection, gpu_id, figure)
     return True
 
 
@@ -333,8 +333,8 @@ def withdraw_limits(connection: Connection, key_id: int, gpu_id: str | None = No
 
     What others measured raises them again. A figure that was changed otherwise since then stays.
     """
-    limits.withdraw(connection, key_id, gpu_id)
-    for raised in limits.take_back(connection, key_id, gpu_id):
+    doubtful.withdraw(connection, key_id, gpu_id)
+    for raised in doubtful.take_back(connection, key_id, gpu_id):
         try:
             spec = gpus.get_spec(connection, raised.gpu_id)
             if _value(spec, raised.figure) == raised.value:

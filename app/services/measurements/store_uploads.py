@@ -30,10 +30,10 @@ from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
 from app.store.driver import ask
-from app.store.measurement_filters import Filters
 from app.store.operator_blocks import OperatorBlock
 from app.store.operators import Added, Sent
 from app.store.session import Database
+from app.store.uploads import Filters
 from app.tables.arrays import Bools
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec

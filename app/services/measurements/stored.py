@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 from app.errors import BadInput
 from app.ops import OPS
 from app.services.measurements.check_operators import withdraw_limits
-from app.store import measurements, operator_pages
-from app.store.measurement_filters import Filters, Page
+from app.store import measurements, operator_rows
 from app.store.measurements import MeasurementRow
-from app.store.operator_pages import StoredOperator
+from app.store.operator_rows import StoredOperator
 from app.store.operators import KIND
 from app.store.session import Database
+from app.store.uploads import Filters, Page
 from app.tables.ops import DTYPES, OpTable
 from app.wire.operator_forms import FORMS, REQUEST_NAMES
 
@@ -28,7 +28,7 @@ _APART = ("count", "eager", "stack", "backward", "burst")
 def page(connection: Connection, query: Page) -> list[MeasurementRow]:
     """Return the rows of a page, of all kinds."""
     rows = measurements.page(connection, query)
-    rows += [_as_row(row) for row in operator_pages.page(connection, query)]
+    rows += [_as_row(row) for row in operator_rows.page(connection, query)]
     return sorted(rows, key=lambda row: row.id)[: query.limit]
 
 

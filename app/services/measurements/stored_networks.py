@@ -22,7 +22,7 @@ from app.services.models.network_hits import to_workload
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.whole_networks import network_figures, network_row
 from app.steps.networks import forward_rows
-from app.store import measurements, stored_rows
+from app.store import measurements, operator_rows
 from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.tables.arrays import Bytes
@@ -52,7 +52,7 @@ class NetworkTime(NamedTuple):
 def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns]:
     """Return stored networks on GPUs of `gpus`, one table per dtype, as `stored_operators` does for operators."""
     models = network_blocks(measurements.load(connection, kind="model"))
-    return to_runs(chain(stored_rows.load(connection, ops=(NETWORK.name,)), models), gpus)
+    return to_runs(chain(operator_rows.load(connection, ops=(NETWORK.name,)), models), gpus)
 
 
 def network_blocks(rows: Sequence[MeasurementRow]) -> Iterator[tuple[OperatorBlock, Bytes]]:

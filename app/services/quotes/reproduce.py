@@ -31,7 +31,7 @@ from app.services.compare.request import read_compare, read_plan
 from app.services.compare.served_compare import answer_compare
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
-from app.store import measurements, prices, quotes
+from app.store import gpus, measurements, quotes
 from app.store.artifacts import ArtifactRefused
 from app.store.quotes import Saved
 from app.store.revision import PARTS
@@ -77,7 +77,7 @@ class Reproduction:
             since = _since(connection, engine, saved.versions)
             try:
                 pinned = _pinned_engine(connection, engine, saved.versions, self.stores)
-                book = PriceBook.of(prices.load(connection, until=saved.created_at))
+                book = PriceBook.of(gpus.load_prices(connection, until=saved.created_at))
             except ArtifactRefused as error:
                 return Derived(None, [], [error.detail], since)
         try:

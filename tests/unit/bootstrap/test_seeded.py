@@ -16,9 +16,9 @@ from app.services.measurements.importing import import_parts
 from app.services.measurements.stored import remove
 from app.stacks.release import is_eager
 from app.store import measurements
-from app.store.measurement_filters import Filters
 from app.store.session import Database
 from app.store.sql_tables import SEED_FILES
+from app.store.uploads import Filters
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from app.engine.versions import Stores
 from app.services.measurements.store_uploads import ingest
 from app.services.measurements.stored import remove
 from app.store import gpus
-from app.store.measurement_filters import Filters
 from app.store.operators import Added
 from app.store.session import Database
+from app.store.uploads import Filters
 from app.tables.measurements import Measurements
 from app.wire.measurement_form import Objects, Upload
 from tests.api.test_operator_learning import uploads

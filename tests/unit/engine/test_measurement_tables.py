@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from app.engine.measurement_tables import stored_operators
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.store_uploads import save
-from app.store import gpus, measurements, operator_pages, operators, revision, stored_rows
-from app.store.measurement_filters import Filters
+from app.store import gpus, measurements, operator_rows, operators, revision
 from app.store.session import Database
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
+from app.store.uploads import Filters
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
@@ -164,7 +164,7 @@ def test_rows_added_during_a_deletion_are_kept(database: Database) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         with database.begin() as connection:
-            assert operator_pages.remove(connection, Filters(source="passing")) == {"small": 2}
+            assert operator_rows.remove(connection, Filters(source="passing")) == {"small": 2}
             coming = pool.submit(upload)
             time.sleep(0.3)
         assert coming.result() == 2
@@ -190,9 +190,9 @@ def test_rows_added_since_a_revision_are_read_at_once_as_one_by_one(
         rows = [linear(902, 9.0), linear(903, 9.5, gpu="other"), softmax(902), softmax(903)]
         assert save(connection, check(Catalog(SPECS), Objects.of(rows))) == 4
     with database.begin() as connection:
-        at_once = list(stored_rows.load(connection, since=before))
-        monkeypatch.setattr(stored_rows, "FEW", 0)
-        one_by_one = list(stored_rows.load(connection, since=before))
+        at_once = list(operator_rows.load(connection, since=before))
+        monkeypatch.setattr(operator_rows, "FEW", 0)
+        one_by_one = list(operator_rows.load(connection, since=before))
     assert sum(len(ids) for _, ids in at_once) == 4
     assert len(at_once) == len(one_by_one) == 2
     for (block, ids), (other, other_ids) in zip(at_once, one_by_one, strict=True):

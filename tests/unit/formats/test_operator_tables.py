@@ -15,9 +15,9 @@ from app.errors import BadInput, Malformed, NotFound
 from app.formats.base import PartsImporter
 from app.services.measurements.importing import PartsReport, find_importer, import_parts
 from app.services.measurements.stored import page
-from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from app.store.uploads import Page
 from evaluation.data import NO_SPLIT, TEST, TRAIN, read_cells
 from tests.forked import run_command
 

@@ -10,9 +10,9 @@ from app.errors import BadInput, NotFound
 from app.formats.profiles import ProfileImporter, ProfileOptions, short_name
 from app.services.measurements.importing import PartsReport, find_importer, import_parts
 from app.services.measurements.stored import page
-from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow
 from app.store.session import Database
+from app.store.uploads import Page
 from tests.forked import run_command
 
 SAXPY = "saxpy(float, const float *, float *, int)"

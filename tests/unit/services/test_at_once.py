@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from app.errors import Conflict
 from app.services.measurements.check_upload import check
 from app.services.measurements.store_uploads import save
-from app.store import gpus, measurements, prices, versions
-from app.store.measurement_filters import Filters
-from app.store.prices import Price
+from app.store import gpus, measurements, versions
+from app.store.gpus import Price
 from app.store.session import Database
+from app.store.uploads import Filters
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.wire.measurement_form import Objects
@@ -47,7 +47,7 @@ def revised(connection: Connection) -> None:
 
 def priced(usd: float) -> Change:
     row = Price(gpu_id="l40s", usd_per_hour=usd, source="a list", dated=date(2026, 1, 1))
-    return lambda connection: prices.insert(connection, [row])
+    return lambda connection: gpus.insert_prices(connection, [row])
 
 
 def removed(connection: Connection) -> None:

@@ -11,7 +11,7 @@ from app.engine.catalogue import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
 from app.services.compare.figures import Rate, pareto, to_compared
-from app.store.prices import Price
+from app.store.gpus import Price
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
 
 TODAY = date(2026, 11, 21)

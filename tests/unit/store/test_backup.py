@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
-from app.store import artifacts, backup, keys, measurements, queue, schema, shared_artifacts, versions
-from app.store.roles import Role
+from app.store import artifacts, backup, keys, measurements, queue, schema, versions
+from app.store.keys import Role
 from app.store.session import Database
 from app.store.sql_tables import METADATA
 from tests import forked
@@ -56,7 +56,7 @@ def filled(settings: Settings, database: Database) -> Settings:
             card={"error": 0.1},
             state="served",
         )
-        shared_artifacts.share(connection, settings.models_dir, sha256)
+        versions.share_artifact(connection, settings.models_dir, sha256)
     return settings
 
 
@@ -85,7 +85,7 @@ def test_rows_sequences_and_artefacts_come_back(
     schema.check(restored)
     with restored.begin() as connection:
         (version,) = versions.history(connection, "ridge")
-        shared_artifacts.fetch(connection, empty.models_dir, version.artifact_sha256)
+        versions.fetch_artifact(connection, empty.models_dir, version.artifact_sha256)
         loaded = artifacts.load(empty.models_dir, version.artifact_sha256)
         assert loaded["weights"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
         next_id = keys.create(connection, "after", Role.READ)[0].id

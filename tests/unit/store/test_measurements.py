@@ -2,9 +2,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 from app.store import measurements, revision
-from app.store.measurement_filters import Page
 from app.store.measurements import MeasurementRow, identity
 from app.store.session import Database
+from app.store.uploads import Page
 
 ROW = MeasurementRow(
     gpu_id="titan-v",
