@@ -15,11 +15,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from app.measure.campaign import facts, measure_all, pending
 from app.measure.device import Device, find
 from app.measure.output import Output
 from app.measure.point import Point, Prepared
-from app.measure.runner import Runner
+from app.measure.runner import Runner, facts, measure_all, pending
 from app.measure.server import saved
 from app.measure.timing import replayed
 

@@ -179,10 +179,9 @@ def _measure(
     most_spread: float,
 ) -> None:
     """Measure points on this machine's device, and send the file; `time_s` is when this began, and for how long."""
-    from app.measure.campaign import DeviceLost, facts
-    from app.measure.device_figures import figures, seen_peaks, summary
+    from app.measure.device_suite import figures, seen_peaks, summary
     from app.measure.output import Output
-    from app.measure.runner import Runner
+    from app.measure.runner import DeviceLost, Runner, facts
 
     began, seconds = time_s
     output = Output(out, device.description, facts(device))
@@ -217,7 +216,7 @@ def _measure(
 
 def _check_choices(machine: ThisMachine) -> None:
     """Raise BadInput for an unknown suite, and for several devices with anything but the suite models."""
-    from app.measure.suites import SUITES
+    from app.measure.runner import SUITES
 
     unknown = [name for name in machine.suite or () if name not in SUITES]
     if unknown:
@@ -283,7 +282,7 @@ def _requested(
     suites: Sequence[str] | None, only: Sequence[str] | None, device: Device
 ) -> list[tuple[str, Sequence[Point]]]:
     """Return the requested points of each suite, in the suites' order."""
-    from app.measure.suites import SUITES, points_of
+    from app.measure.runner import SUITES, points_of
 
     by_suite = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
     known = dict.fromkeys(_target(point) for _, points in by_suite for point in points)
@@ -312,8 +311,7 @@ def _run(runner: Runner, output: Output, requested: Sequence[tuple[str, Sequence
 
     Suites of ALWAYS run completely.
     """
-    from app.measure.campaign import name_kernels, pending
-    from app.measure.suites import ALWAYS
+    from app.measure.runner import ALWAYS, name_kernels, pending
 
     named = [points for name, points in requested if name in _NAMED and runner.device.kind == "cuda"]
     timed = end - _NAMED_SHARE * (end - time.monotonic()) * len(named) / len(requested)
@@ -327,7 +325,7 @@ def _run(runner: Runner, output: Output, requested: Sequence[tuple[str, Sequence
 
 def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point], until: float) -> None:
     """Measure points with a progress bar, or without a terminal with progress lines."""
-    from app.measure.campaign import measure_all
+    from app.measure.runner import measure_all
 
     bar: Any
     last_line_s = time.monotonic()

@@ -1,15 +1,17 @@
-"""Definitions of CUDA kernels: what one launch of each does, over one dimension, over two, and with lanes that meet.
+"""The cross-GPU kernels paper's 16 CUDA kernels (its section 5): what a launch of each does, and at which sizes.
 
-Counts are those of a kernel workload (docs/reference/nomenclature.md). FLOPs are the algorithm's: a sum of n numbers is
-n, and the zeros around an image count. Bytes are of each array once; lanes that lie eight words apart move a sector of
-32 bytes each; words that only atomics touch are in `atomic_operations` alone. Lane operations are loads, stores and
-atomics, and the steps of loops without any.
+Sizes are those of its table 2 and beyond. `one_store`, beside them, is what a launch costs by itself. Counts are those
+of a kernel workload (docs/reference/nomenclature.md). FLOPs are the algorithm's: a sum of n numbers is n, and the zeros
+around an image count. Bytes are of each array once; lanes that lie eight words apart move a sector of 32 bytes each;
+words that only atomics touch are in `atomic_operations` alone. Lane operations are loads, stores and atomics, and the
+steps of loops without any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -314,3 +316,50 @@ def _conflicting(table: Array, ways: int, iterations: int) -> Array:
     at = np.arange(TABLE)[:, None] * ways + 32 * np.arange(iterations)
     sums: Array = table[at % TABLE].sum(axis=1)
     return sums
+
+
+# Sizes from the paper's medium to its extra large one, its small one, and one beyond every cache.
+_LINES = [(2**20,), (2**24,), (2**18,), (2**22,), (2**26,)]
+_PLANES = [(edge, edge) for edge in (1024, 4096, 512, 2048, 8192)]
+_MATRICES = [(512,), (2048,), (256,), (1024,)]
+_HOT = [(n, iterations) for n in (2**20, 2**22, 2**18) for iterations in (100, 50)]
+# The more lanes meet in a bank, the fewer steps, so that all take about as long.
+_BANKS = [(1024, 32, 256), (1024, 1, 8192), (1024, 4, 2048), (1, 32, 256), (1024, 16, 512)]
+# The most telling sizes first.
+_SUITE: Mapping[Callable[..., Case], Sequence[tuple[int, ...]]] = {
+    vector_add: _LINES,
+    saxpy: _LINES,
+    strided_copy_8: _LINES,
+    random_access: _LINES,
+    vector_add_divergent: _LINES,
+    naive_transpose: _PLANES,
+    shared_transpose: _PLANES,
+    matmul_naive: _MATRICES,
+    matmul_tiled: _MATRICES,
+    conv2d_3x3: _PLANES,
+    conv2d_7x7: _PLANES,
+    reduce_sum: _LINES,
+    dot_product: _LINES,
+    histogram: _LINES,
+    atomic_hotspot: _HOT,
+    shared_bank_conflict: _BANKS,
+}
+# Sizes that no block divides, against which each kernel is checked.
+_RAGGED: Mapping[Callable[..., Case], tuple[int, ...]] = {
+    one_store: (3,),
+    **dict.fromkeys(_SUITE, (1000,)),
+    **dict.fromkeys((naive_transpose, shared_transpose, conv2d_3x3, conv2d_7x7), (70, 45)),
+    **dict.fromkeys((matmul_naive, matmul_tiled), (45,)),
+    atomic_hotspot: (1000, 3),
+    shared_bank_conflict: (2, 8, 5),
+}
+CHECKS: Mapping[str, Case] = {kernel.__name__: kernel(*size) for kernel, size in _RAGGED.items()}
+
+
+def cases() -> Iterator[Case]:
+    """The suite: every kernel at its most telling size, then every kernel at its next one, and so on."""
+    yield one_store()
+    for sizes in zip_longest(*_SUITE.values()):
+        for kernel, size in zip(_SUITE, sizes, strict=True):
+            if size is not None:
+                yield kernel(*size)

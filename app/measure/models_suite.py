@@ -10,17 +10,19 @@ broadcast of batch norm's buffers.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product, zip_longest
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from app.config import SEED_DATA
 from app.errors import BadInput
 from app.measure.device import Device, torch_dtypes
 from app.measure.point import Phases, Point, Prepared
@@ -89,36 +91,15 @@ def _training(network: nn.Module, x: torch.Tensor, optimizer: str) -> Phases:
 
 
 SUITE = "models"
-# One of each family first; then the others.
-CONVNETS = (
-    *("resnet50", "vgg16", "mobilenet_v2", "densenet121", "efficientnet_b0", "regnet_x_1_6gf", "squeezenet1_1"),
-    *("alexnet", "inception_v3", "resnext50_32x4d", "wide_resnet50_2", "mobilenet_v3_large", "googlenet"),
-    *("shufflenet_v2_x1_0", "mnasnet1_0", "resnet18", "vgg11_bn", "regnet_y_800mf", "efficientnet_v2_s", "densenet169"),
-    *("squeezenet1_0", "mobilenet_v3_small", "resnet101", "vgg13", "regnet_y_3_2gf", "efficientnet_b2", "resnet34"),
-    *("densenet201", "regnet_x_400mf", "shufflenet_v2_x2_0", "vgg19", "mnasnet0_5", "regnet_x_8gf", "resnet152"),
-    *("resnext101_32x8d", "efficientnet_b4", "wide_resnet101_2", "vgg16_bn", "densenet161", "regnet_y_16gf"),
-)
-# ConvMeter's table 2, and others of their kinds.
-BLOCKS = (
-    *("resnet50/Bottleneck4", "mobilenet_v2/InvertedResidual3", "resnet18/BasicBlock7", "efficientnet_b0/MBConv2"),
-    *("resnext50_32x4d/Bottleneck1", "regnet_x_8gf/ResBottleneckBlock3", "wide_resnet50_2/Bottleneck9"),
-    *("inception_v3/Conv2d3", "mobilenet_v3_large/InvertedResidual2", "resnet50/Bottleneck9", "vgg16/Stage2"),
-    *("densenet121/DenseLayer20", "squeezenet1_1/Fire3", "inception_v3/InceptionA2", "googlenet/Inception4"),
-    *(
-        "resnet34/BasicBlock2",
-        "mobilenet_v2/InvertedResidual9",
-        "efficientnet_b2/MBConv10",
-        "mnasnet1_0/InvertedResidual5",
-    ),
-    *("shufflenet_v2_x1_0/InvertedResidual6", "regnet_y_3_2gf/ResBottleneckBlock9", "efficientnet_v2_s/FusedMBConv4"),
-)
+_TABLES = json.loads((SEED_DATA / "measured_models.json").read_text("utf-8"))
+CONVNETS: tuple[str, ...] = tuple(_TABLES["convnets"])
+BLOCKS: tuple[str, ...] = tuple(_TABLES["blocks"])
 # Cost of a step in forward passes, and its FP32 bytes per weight: in training also the gradient and AdamW's moments.
 _PASSES = {"inference": 1.0, "prefill": 1.0, "training": 3.0}
 _BYTES_PER_WEIGHT = {"inference": 4.0, "prefill": 4.0, "training": 16.0}
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(msgspec.Struct, frozen=True):
     """Sizes measured on a kind of device; a point has at most `most_flops`, about a second of work."""
 
     dtypes: tuple[str, ...]
@@ -129,22 +110,7 @@ class _Sizes:
     most_flops: float
 
 
-_SIZES = {
-    "cpu": _Sizes(
-        ("fp32",), (1, 2, 4, 8, 16), (64, 96, 128, 160, 192, 224), ("gpt2", "bert-base"), (16, 32, 64, 128), 3e10
-    ),
-    "cuda": _Sizes(
-        ("fp32", "bf16"),
-        (1, 4, 16, 64, 256),
-        (64, 128, 224, 320),
-        (
-            *("gpt2", "bert-base", "llama-3-8b", "opt-1.3b", "qwen3-4b", "bert-large", "gpt2-large", "mistral-7b"),
-            *("gpt3-xl", "qwen2.5-7b", "phi-3-mini", "llama-2-7b", "gpt3-2.7b"),
-        ),
-        (128, 512, 1024, 2048),
-        5e13,
-    ),
-}
+_SIZES = msgspec.convert(_TABLES["sizes"], dict[str, _Sizes])
 
 
 def points(device: Device) -> Sequence[Point]:

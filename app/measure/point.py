@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# What becomes of a point; other errors are FAILED with their reason. INTERRUPTED: the process ended while it ran.
+MEASURED, BUSY, OUT_OF_MEMORY, FAILED, INTERRUPTED = "measured", "busy", "out_of_memory", "failed", "interrupted"
+
 Phases = Mapping[str, Callable[[], object]]
 
 

@@ -1,24 +1,32 @@
-"""Runner of single points: allocates, times, rejects times of a busy machine, and returns the row."""
+"""A measuring run: points of suites in order within a time budget, each allocated, timed and stored at once.
+
+Times of a busy machine are rejected. After timing, the profiler adds the names of the launched GPU functions. Suites
+are imported at use: some need more than PyTorch.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
+import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from app.measure.device import Device
-from app.measure.point import Point, Prepared
-from app.measure.sensors import Sensors
+from app import __version__
+from app.errors import GpucastError
+from app.measure.device import Device, Sensors
+from app.measure.output import Output
+from app.measure.point import BUSY, FAILED, INTERRUPTED, MEASURED, OUT_OF_MEMORY, Point, Prepared
 from app.measure.timing import Clock, Timing, measure
 from app.stacks.release import is_eager
 
@@ -53,8 +61,6 @@ def longest(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kernel.name": chosen["name"][:2000]} | {f"kernel.{name}": size for name, size in sizes.items()}
 
 
-# Outcomes; other errors are FAILED with their reason. INTERRUPTED: the process ended while the point ran.
-MEASURED, BUSY, OUT_OF_MEMORY, FAILED, INTERRUPTED = "measured", "busy", "out_of_memory", "failed", "interrupted"
 # Tries after too large a spread, unless a try takes longer than this, seconds.
 TRIES, _PATIENCE_S = 3, 10.0
 _LONGEST_REASON = 200
@@ -183,3 +189,96 @@ def times(timing: Timing) -> dict[str, Any]:
     """Return a timing in the form's fields and units."""
     phases = {f"phases_ms.{name}": seconds * 1e3 for name, seconds in timing.phases_s.items() if name}
     return {"latency_ms": timing.latency_s * 1e3, "latency_std_ms": timing.std_s * 1e3, "runs": timing.runs} | phases
+
+
+_BYTES, _COPIES = 1 << 28, 5
+
+
+def host_link(device: Device) -> dict[str, float]:
+    """Return bytes per second in both directions with pinned memory; empty for a CPU or without enough memory."""
+    if device.kind != "cuda":
+        return {}
+    try:
+        host = torch.empty(_BYTES, dtype=torch.uint8, pin_memory=True)
+        on_device = torch.empty_like(host, device=device.handle)
+    except RuntimeError:
+        return {}
+    return {"host_to_device_bytes_per_s": _rate(on_device, host), "device_to_host_bytes_per_s": _rate(host, on_device)}
+
+
+def _rate(target: torch.Tensor, source: torch.Tensor) -> float:
+    """Return the best rate of a few copies, the first of which is a warm-up."""
+    seconds = []
+    for _ in range(1 + _COPIES):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return _BYTES / min(seconds[1:])
+
+
+SOURCE = f"gpucast measure {__version__}"
+# Consecutive points without a kernel name after which profiling stops.
+_SILENT = 5
+Observer = Callable[[Point, Mapping[str, Any]], None]
+
+
+class DeviceLost(GpucastError):
+    """A point left the device unusable for this process; a new process can continue after it."""
+
+
+def facts(device: Device) -> dict[str, Any]:
+    """Return the file's facts besides the device's description: libraries, and the driver's figures."""
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
+    return versions | dict(device.facts) | host_link(device)
+
+
+def pending(output: Output, points: Sequence[Point]) -> list[Point]:
+    """Return the distinct points that no earlier run has completed, in order; interrupted ones last."""
+    left = [point for digest, point in {p.digest: p for p in points}.items() if not output.is_done(digest)]
+    return sorted(left, key=lambda point: output.outcome(point.digest) == INTERRUPTED)
+
+
+def measure_all(runner: Runner, output: Output, points: Sequence[Point], *, until: float, observe: Observer) -> None:
+    """Measure `points` in order, starting none after `until` (time.monotonic); call `observe` with each and its row."""
+    always = {"gpu": runner.device.name, "source": SOURCE}
+    for point in points:
+        if time.monotonic() >= until:
+            return
+        output.add(point.digest, described(point) | {"outcome": INTERRUPTED} | always)
+        row = runner.run(point) | always
+        output.add(point.digest, row)
+        observe(point, row)
+        if row["outcome"] not in (MEASURED, BUSY) and not runner.is_sound():
+            raise DeviceLost(f"{row['outcome']}: the device computes no more in this process")
+
+
+def name_kernels(runner: Runner, output: Output, points: Sequence[Point], *, until: float) -> None:
+    """Add kernel names to measured `points` that have none, until `until`."""
+    silent = 0
+    for point in points:
+        row = output.rows.get(point.digest, {})
+        if time.monotonic() >= until or silent == _SILENT:
+            return
+        if row.get("outcome") == MEASURED and "kernel.name" not in row:
+            function = runner.kernel(point)
+            silent = 0 if function else silent + 1
+            output.add(point.digest, row | function)
+
+
+# Modules with `points(device)`, in running order.
+SUITES = {
+    "device": "app.measure.device_suite",
+    "kernels": "app.measure.kernels_suite",
+    "operators": "app.measure.operators_suite",
+    "models": "app.measure.models_suite",
+}
+# Suites that run completely before the others share the time: short, and enough to calibrate an unknown GPU.
+ALWAYS = ("device",)
+
+
+def points_of(suite: str, device: Device) -> Sequence[Point]:
+    """Return the points of a suite of SUITES, the most useful first."""
+    points: Sequence[Point] = import_module(SUITES[suite]).points(device)
+    return points

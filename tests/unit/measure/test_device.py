@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from app.measure import device_suite
 from app.measure.device import Device
-from app.measure.device_figures import figures, summary
+from app.measure.device_suite import figures, summary
 from app.measure.operators_suite import table_of
 from app.measure.runner import Runner
 from app.predictors.auto.predictor import Auto

@@ -16,11 +16,10 @@ import pytest
 from app.errors import BadInput
 from app.formats.own import read_measurements
 from app.measure import output as output_module
-from app.measure.campaign import DeviceLost, measure_all, name_kernels, pending
 from app.measure.device import Device
 from app.measure.output import POINTS, Output, alone
 from app.measure.point import Point, Prepared
-from app.measure.runner import Runner, flat, longest
+from app.measure.runner import DeviceLost, Runner, flat, longest, measure_all, name_kernels, pending
 from app.measure.timing import added_by_events_s
 from tests.busy_machine import least
 

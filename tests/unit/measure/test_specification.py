@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from app.measure.device import best_of_rounds, description
-from app.measure.device_figures import seen_peaks
+from app.measure.device_suite import seen_peaks
 from app.tables.complete import complete
 
 
