@@ -20,7 +20,7 @@ from app.errors import BadInput
 
 if TYPE_CHECKING:
     from app.formats.base import Row
-    from app.formats.serving.rows import DeploymentOptions
+    from app.formats.serving.files import DeploymentOptions
     from app.measure.connection import Connection
     from app.measure.serving.endpoint import Endpoint
     from app.measure.serving.loads import Measured, Results
@@ -188,8 +188,8 @@ def _report(results: Results) -> None:
 
 def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
     """Return the measurements of a file, and why the others are left out. Raises BadInput that names an option."""
-    from app.formats.serving.point import LeftOut
-    from app.formats.serving.rows import DeploymentOptions, to_row
+    from app.formats.serving.files import DeploymentOptions, to_row
+    from app.formats.serving.reader import LeftOut
     from app.formats.serving.tools import OWN
 
     rows, left_out = list[Any](), list[str]()
@@ -257,7 +257,7 @@ class ServedModel:
 
     def deployment(self, gpu: str | None, software: str | None, dtype: str | None) -> DeploymentOptions:
         """Return the deployment. Raises BadInput for a --set without =, and a configuration that cannot be read."""
-        from app.formats.serving.rows import DeploymentOptions
+        from app.formats.serving.files import DeploymentOptions
 
         nested: dict[str, Any] = {}
         put_fields(nested, self.fields or ())

@@ -15,8 +15,7 @@ import pytest
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, untrained
 from app.engine.snapshot import Snapshot
-from app.formats.serving.files import read_files
-from app.formats.serving.rows import DeploymentOptions, to_row
+from app.formats.serving.files import DeploymentOptions, read_files, to_row
 from app.services.dispatch import predict_workload
 from app.services.sweep.chunks import SweepTarget, predict_models
 from app.stacks import registry, release

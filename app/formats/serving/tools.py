@@ -19,11 +19,13 @@ from typing import Any
 import msgspec
 
 from app.config import SEED_DATA
-from app.formats.serving.point import (
+from app.formats.serving.reader import (
     FP4,
+    FieldMap,
     LeftOut,
     Record,
     TokenLengths,
+    ToolReader,
     figure,
     find,
     lengths_of,
@@ -31,7 +33,6 @@ from app.formats.serving.point import (
     positive,
     text,
 )
-from app.formats.serving.reader import FieldMap, ToolReader
 from app.stacks.registry import engine_names, engine_of
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from app.engine.measurement_tables import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError, GpucastError, NotFound
-from app.formats.own_tables import FIGURES, ROW_COLUMNS, to_measurement_error
+from app.formats.own import FIGURES, ROW_COLUMNS, to_measurement_error
 from app.predictors.roofline import Limit, hardware_limit, limiting_figures
 from app.services.measurements.parse_rows import PLAUSIBLE, UploadGpus, is_plausible
 from app.store import doubtful, gpus, revision

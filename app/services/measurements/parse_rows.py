@@ -14,7 +14,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, GpucastError
-from app.formats.own_tables import FIGURES, WORDS
+from app.formats.own import FIGURES, WORDS
 from app.networks.run import has_formats
 from app.runtime.release import release
 from app.services.operators.operator_tables import json_columns

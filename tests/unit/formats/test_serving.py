@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from app.errors import BadInput, NotFound
-from app.formats.serving.files import IMPORTERS, read_files, reader_of
-from app.formats.serving.point import BenchmarkPoint, LeftOut, lengths_of, load_of
-from app.formats.serving.rows import DeploymentOptions, to_row
+from app.formats.serving.files import IMPORTERS, DeploymentOptions, read_files, reader_of, to_row
+from app.formats.serving.reader import BenchmarkPoint, LeftOut, lengths_of, load_of
 from app.services.measurements.importing import import_folder
 from app.store import measurements
 from app.store.session import Database

@@ -16,8 +16,7 @@ import pytest
 from app.cli.measure import command
 from app.config import CHECKOUT
 from app.errors import BadInput, GpucastError
-from app.formats.serving.files import read_files
-from app.formats.serving.rows import DeploymentOptions, to_row
+from app.formats.serving.files import DeploymentOptions, read_files, to_row
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.unit.measure.serving_engine import MODEL, Behaviour, running
 
