@@ -69,9 +69,8 @@ class Call(NamedTuple):
     def sides(self, place: int, name: str, n: int, default: int) -> list[int]:
         """Return an integer argument per side; a single one applies to all sides, an empty one is the default."""
         value = self.argument(place, name)
-        given = value if isinstance(value, list | tuple) else [default if value is None else value]
-        whole = [int(side) for side in given] or [default]
-        return whole * n if len(whole) == 1 else whole
+        whole = list(map(int, value)) if isinstance(value, list | tuple) else [default if value is None else int(value)]
+        return (whole or [default]) * n if len(whole) <= 1 else whole
 
 
 Rule = Callable[[Call], list[Step]]

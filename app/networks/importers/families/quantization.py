@@ -26,7 +26,8 @@ _INSTEAD = "; send dtype, which is used in its place"
 _TABLES: Mapping[str, Any] = {
     name: table["rows"] for name, table in json.loads((SEED_DATA / "quantization.json").read_text("utf-8")).items()
 }
-_ALGORITHMS, _CACHES = _TABLES["algorithms"], _TABLES["caches"]
+_ALGORITHMS: Mapping[str, str] = _TABLES["algorithms"]
+_CACHES: Mapping[str, str] = _TABLES["caches"]
 _INT4, _MIXED = 4, "MIXED_PRECISION"
 # Fields that list modules which stay in 16 bits.
 _LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
