@@ -30,9 +30,23 @@ def _most(what: str) -> Any:
     return typer.Option(min=1, metavar="ROWS", help=what)
 
 
-JsonFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Also write every result to this JSON file.")
-]
+def _writable(path: Path | None) -> Path | None:
+    """Return the path. Raises BadInput, before any work, for a file that cannot be written."""
+    try:
+        if path is not None:
+            path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise BadInput(f"Cannot write {path}: {error.strerror}. Pass --json a file that can be written.") from error
+    return path
+
+
+def _json_file(*names: str) -> Any:
+    """Return the option of a file of results."""
+    text = "Also write every result to this JSON file."
+    return typer.Option(*names, metavar="FILE", callback=_writable, help=text)
+
+
+JsonFile: TypeAlias = Annotated[Path | None, _json_file("--json")]
 Results: TypeAlias = Annotated[
     bool,
     typer.Option("--results", "--readme", help="Write the tables of docs/reference/results.md and evaluation/records."),
@@ -61,7 +75,6 @@ def cross_gpu_kernels(
     """
     from evaluation.kernels.experiments import evaluate_cross_gpu_kernels
 
-    _refuse_unwritable(json_file)
     inside = data / "cuda_kernels"
     _finish(evaluate_cross_gpu_kernels(inside if inside.is_dir() else data, own or ()), json_file)
 
@@ -89,7 +102,6 @@ def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     from evaluation.operators.evaluate import evaluate_operators
     from evaluation.operators.report import report
 
-    _refuse_unwritable(json_file)
     cells = evaluate_operators(
         data,
         predictors=predictor or (),
@@ -110,16 +122,12 @@ def own_operators(
         list[Path] | None, _files("File of `gpucast measure --suite operators` (default: our H100 and H200)")
     ] = None,
     json_file: JsonFile = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Evaluate this predictor; repeat for several (default: auto, kernel_table)."),
-    ] = None,
+    predictor: Annotated[list[str] | None, _names("Evaluate this predictor instead of auto and kernel_table")] = None,
 ) -> None:
     """Evaluate predictors on operators of `gpucast measure`, with and without such rows in training."""
     from app.config import SEED_MEASUREMENTS
     from evaluation.operators.own import evaluate_own_operators, report
 
-    _refuse_unwritable(json_file)
     files = file or sorted(SEED_MEASUREMENTS.glob("*.parquet"))
     predictors = predictor or ("auto", "kernel_table")
     _finish(report(evaluate_own_operators(data, files, predictors, progress=_print_progress)), json_file)
@@ -131,7 +139,6 @@ def serving_steps(data: Data, json_file: JsonFile = None) -> None:
     from evaluation.serving.steps import evaluate_serving_steps, report
     from evaluation.study import shipped_engine
 
-    _refuse_unwritable(json_file)
     _finish(report(evaluate_serving_steps(data, shipped_engine(), _print_progress)), json_file)
 
 
@@ -154,13 +161,8 @@ def serving(
 @command.command("scorecard")
 def scorecard(
     data: Data,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", "--results", metavar="FILE", help="Also write every case to this JSON file."),
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this source; repeat for several (default: all).")
-    ] = None,
+    json_file: Annotated[Path | None, _json_file("--json", "--results")] = None,
+    source: Annotated[list[str] | None, _names("Only this source")] = None,
     rows: Annotated[int, _most("Ask at most this many cases of a source, evenly spaced.")] = 2000,
     docs: Annotated[bool, typer.Option("--docs", help="Write the tables of docs/reference/scorecard.md.")] = False,
 ) -> None:
@@ -169,7 +171,6 @@ def scorecard(
     from evaluation.sources import STUDIES
     from evaluation.study import chosen, shipped_snapshot
 
-    _refuse_unwritable(json_file)
     selected = list(chosen("source", {study.name: study for study in STUDIES}, source or ()).values())
     if docs and source:
         raise BadInput("--docs records every source: omit --source.")
@@ -198,7 +199,6 @@ def first_contact(
     from evaluation.first_contact.record import record_sources
     from evaluation.first_contact.report import report
 
-    _refuse_unwritable(json_file)
     record_sources(data, source or (), url, version, _print_progress)
     _finish(report(), json_file, results)
 
@@ -215,7 +215,6 @@ def calibration(
     """Evaluate a held-out GPU: without measurements, with 32 shapes chosen by the plan, and with 32 random shapes."""
     from evaluation.operators.calibration import evaluate_calibration, report
 
-    _refuse_unwritable(json_file)
     if results and (family or gpu):
         raise BadInput("--results records every family and GPU: omit --family and --gpu.")
     cells = evaluate_calibration(data, families=family or (), gpus=gpu or (), most_train=rows, progress=_print_progress)
@@ -227,7 +226,6 @@ def pm2lat(data: Data, json_file: JsonFile = None) -> None:
     """Reproduce PM2Lat's tables II and VI, and show our errors on the layers and GPUs that the data include."""
     from evaluation.operators.pm2lat import evaluate_pm2lat, report
 
-    _refuse_unwritable(json_file)
     _finish(report(evaluate_pm2lat(data, _print_progress)), json_file)
 
 
@@ -239,17 +237,12 @@ def convmeter(
         bool, typer.Option("--own", help="Use only our own measurements, which need no data folder.")
     ] = False,
     held_out: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND",
-            help="Hold out by family, network, gpu, or operators (all networks); repeat for several (default: all).",
-        ),
+        list[str] | None, _names("Hold out only by family, network, gpu, or operators (all networks)", "KIND")
     ] = None,
 ) -> None:
     """Show ConvMeter's tables 1 to 3: the paper's figures, and ours on held-out measured networks."""
     from evaluation.networks.convmeter import convmeter_cells, report
 
-    _refuse_unwritable(json_file)
     if data is None and not own:
         raise BadInput(f"Pass the data folder by --data DIR or {DATA_VARIABLE}, or --own for our own data only.")
     _finish(report(convmeter_cells(None if own else data, held_out or (), _print_progress)), json_file)
@@ -270,7 +263,6 @@ def neusight_models(
     from evaluation.networks import models
     from evaluation.networks.neusight import read_data
 
-    _refuse_unwritable(json_file)
     measured = read_data(data)
     cells = models.evaluate_models(measured, predictors=predictor or (), most_train=rows, progress=_print_progress)
     if left_out:
@@ -288,21 +280,11 @@ def ranking(
     from evaluation.networks.neusight import read_data
     from evaluation.networks.ranking import evaluate_ranking, report
 
-    _refuse_unwritable(json_file)
     _finish(report(evaluate_ranking(read_data(data), most=rows, progress=_print_progress)), json_file)
 
 
 def _print_progress(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def _refuse_unwritable(path: Path | None) -> None:
-    """Raise BadInput, before any work, for a file that cannot be written."""
-    try:
-        if path is not None:
-            path.open("a", encoding="utf-8").close()
-    except OSError as error:
-        raise BadInput(f"Cannot write {path}: {error.strerror}. Pass --json a file that can be written.") from error
 
 
 def _finish(report: Report, json_file: Path | None, results: bool = False) -> None:

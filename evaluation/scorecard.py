@@ -40,11 +40,11 @@ def read_rows(folder: Path, study: Study) -> list[Row]:
 
 def evenly(cases: Sequence[Case], most: int) -> list[Case]:
     """Return every case that cannot be asked, and of the others at most `most`, evenly spaced."""
-    askable = [k for k, case in enumerate(cases) if case.parts]
-    if len(askable) > most:
-        positions = np.linspace(0, len(askable) - 1, most).round().astype(int)
-        askable = [askable[k] for k in dict.fromkeys(positions.tolist())]
-    kept = set(askable)
+    with_parts = [k for k, case in enumerate(cases) if case.parts]
+    if len(with_parts) > most:
+        positions = np.linspace(0, len(with_parts) - 1, most).round().astype(int)
+        with_parts = [with_parts[k] for k in dict.fromkeys(positions.tolist())]
+    kept = set(with_parts)
     return [case for k, case in enumerate(cases) if k in kept or not case.parts]
 
 
@@ -52,8 +52,8 @@ def evaluate(folder: Path, study: Study, snapshot: Snapshot, most: int, progress
     """Return the results of a study, of at most `most` of its cases."""
     every = list(study.cases(read_rows(folder, study)))
     cases, answers = evenly(every, most), Answers(snapshot)
-    requested, askable = (sum(bool(case.parts) for case in some) for some in (cases, every))
-    progress(f"{study.name}: {len(every)} cases, {askable} can be asked, {requested} are")
+    requested, with_parts = (sum(bool(case.parts) for case in some) for some in (cases, every))
+    progress(f"{study.name}: {len(every)} cases, {with_parts} can be asked, {requested} are")
     return [{"source": study.name, **answers.result(case)} for case in cases]
 
 

@@ -6,6 +6,7 @@ command writes, and what tables are made from.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from app.bands.conformal import Intervals
 from app.bands.coverage import COVERAGE
 from app.bootstrap import warm
-from app.config import SHIPPED_MODELS
+from app.config import SEED_DATA, SHIPPED_MODELS
 from app.engine.engine import Engine
 from app.engine.snapshot import Snapshot
 from app.engine.versions import Stores
@@ -138,6 +139,12 @@ class Errors(NamedTuple):
 def compared(measured: float, predicted: float, low: float, high: float) -> dict[str, Any]:
     """Return the error in percent, and whether the interval holds the measured value."""
     return {"error": 100.0 * (predicted / measured - 1.0), "held": bool(low <= measured <= high)}
+
+
+def paper(name: str) -> dict[str, Any]:
+    """Return what a paper published, and what its authors' files and ours call the same."""
+    content: dict[str, Any] = json.loads((SEED_DATA / "papers" / f"{name}.json").read_text("utf-8"))
+    return content
 
 
 def grouped(values: Iterable[Value], by: Callable[[Value], Key]) -> dict[Key, list[Value]]:

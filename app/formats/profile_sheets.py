@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import codecs
 import csv
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from app.config import SEED_DATA
 from app.errors import BadInput, NotFound
 
 Cells = Mapping[str, str]
-_UNITS = {
-    **{"s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msec": 1e-3, "msecond": 1e-3},
-    **{"us": 1e-6, "usec": 1e-6, "usecond": 1e-6, "µs": 1e-6, "ns": 1e-9, "nsec": 1e-9, "nsecond": 1e-9},
-    **{"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9, "cycle/second": 1.0, "cycle/usecond": 1e6, "cycle/nsecond": 1e9},
-    **{"cycle/s": 1.0, "cycle/us": 1e6, "cycle/ns": 1e9},
-    **{"b": 1.0, "byte": 1.0, "kb": 1e3, "kbyte": 1e3, "mb": 1e6, "mbyte": 1e6, "gb": 1e9, "gbyte": 1e9},
-    **{"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tbyte": 1e12},
-    **{"inst": 1.0, "kinst": 1e3, "minst": 1e6, "ginst": 1e9, "tinst": 1e12},
-    **{"": 1.0, "register": 1.0, "block": 1.0, "thread": 1.0},
-}
+_UNITS: dict[str, float] = json.loads((SEED_DATA / "formats" / "profilers.json").read_text("utf-8"))["units"]
 _DELIMITERS = ",;\t"
 _ENCODINGS = ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))  # as PowerShell redirects
 # Figures that are unambiguous in a locale with decimal commas, or with points: 9,000 is valid in both.

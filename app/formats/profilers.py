@@ -22,6 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from app.config import SEED_DATA
 from app.formats.profile_sheets import Cells, find_table, read_extents, to_si
 from app.formats.profiles import KernelLaunch, LaunchTimes, ProfileImporter, ProfileReport
 from app.predictors.papers.pm2lat.kernel_names import parse
@@ -35,15 +36,8 @@ TimesByLaunch = dict[KernelLaunch, LaunchTimes]
 _EXECUTED = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 _PIPES = {"fp64": "d", "fp32": "f", "fp16": "h"}
 _WORTH = {"add": 1.0, "mul": 1.0, "fma": 2.0}
-# Metric names by figure, the most reliable first; later names are those of human-readable pages.
-_DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
-_REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
-_STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block")
-_DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
-_CLOCK = ("sm__cycles_elapsed.avg.per_second", "smsp__cycles_elapsed.avg.per_second", "SM Frequency")
+_NAMES: dict[str, list[str]] = json.loads((SEED_DATA / "formats" / "profilers.json").read_text("utf-8"))["metrics"]
 _DEVICE = "device__attribute_display_name"
-_TENSOR = ("sm__inst_executed_pipe_tensor", "sm__ops_path_tensor", "sm__pipe_tensor")
-_LIBRARIES = ("cublas", "cudnn", "cutlass", "cutlass attention", "flash", "triton", "moe")
 Metrics = dict[str, float]
 
 
@@ -155,19 +149,21 @@ def _ncu_reports(file: Path) -> Iterator[ProfileReport]:
         return
     launches: TimesByLaunch = {}
     for about, metrics in _by_launch(rows) if long else _wide(iter(rows)):
-        shared = [_first_metric(metrics, names) for names in (_STATIC, _DYNAMIC)]
+        shared = [_first_metric(metrics, names) for names in (_NAMES["static"], _NAMES["dynamic"])]
         counted = _counted(about, metrics)
         launch = KernelLaunch(
             about["Kernel Name"].strip(),
             about.get(_DEVICE) or None,
             _dims(about.get("Grid Size", "")),
             _dims(about.get("Block Size", "")),
-            _first_metric(metrics, _REGISTERS),
+            _first_metric(metrics, _NAMES["registers"]),
             None if shared == [None, None] else round(sum(size or 0.0 for size in shared)),
             counted.get("flops"),
         )
-        times = launches.setdefault(launch, LaunchTimes(counted=counted, clock_hz=_first_metric(metrics, _CLOCK)))
-        times.add(_first_metric(metrics, _DURATION))
+        times = launches.setdefault(
+            launch, LaunchTimes(counted=counted, clock_hz=_first_metric(metrics, _NAMES["clock"]))
+        )
+        times.add(_first_metric(metrics, _NAMES["duration"]))
     yield ProfileReport(file.name, "launches", launches, rows.cut)
 
 
@@ -197,7 +193,7 @@ def _wide(rows: Iterator[Cells]) -> Iterator[tuple[Cells, Metrics]]:
         yield row, {name: value for name, value in figures.items() if value is not None}
 
 
-def _first_metric(metrics: Metrics, names: tuple[str, ...]) -> float | None:
+def _first_metric(metrics: Metrics, names: Sequence[str]) -> float | None:
     return next((metrics[name] for name in names if name in metrics), None)
 
 
@@ -235,8 +231,8 @@ def _flops(metrics: Metrics) -> Mapping[str, float]:
 
 def _on_tensor_cores(kernel: str, metrics: Metrics) -> bool:
     """Return whether a launch may have used tensor cores, whose FLOPs are not counted."""
-    counts = [value for name, value in metrics.items() if name.startswith(_TENSOR)]
-    return any(counts) if counts else parse(kernel).library in _LIBRARIES
+    counts = [value for name, value in metrics.items() if name.startswith(tuple(_NAMES["tensor"]))]
+    return any(counts) if counts else parse(kernel).library in _NAMES["libraries"]
 
 
 def _uncounted(launch: KernelLaunch, times: LaunchTimes) -> str | None:

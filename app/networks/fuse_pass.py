@@ -134,13 +134,13 @@ def _in_attention(w: Workload, group: Ints) -> Bools:
     """Return groups that lie between the two products of a recognised attention, bool [groups]."""
     kind, product = w.ops.kind, OP_CODE["bmm"]
     producer, consumer = w.edges[:, group[w.edges[0]] != group[w.edges[1]]]
-    found: Bools = np.bincount(group, weights=kind == OP_CODE["softmax"]) > 0
-    found &= np.bincount(group, weights=np.isin(kind, _SCALING)) > 0
-    found &= np.bincount(group, weights=~np.isin(kind, _BETWEEN)) == 0
+    is_attention: Bools = np.bincount(group, weights=kind == OP_CODE["softmax"]) > 0
+    is_attention &= np.bincount(group, weights=np.isin(kind, _SCALING)) > 0
+    is_attention &= np.bincount(group, weights=~np.isin(kind, _BETWEEN)) == 0
     for inside, outside in ((group[consumer], kind[producer]), (group[producer], kind[consumer])):
-        found &= np.bincount(inside, minlength=len(found)) > 0
-        found &= np.bincount(inside, weights=outside != product, minlength=len(found)) == 0
-    return found
+        is_attention &= np.bincount(inside, minlength=len(is_attention)) > 0
+        is_attention &= np.bincount(inside, weights=outside != product, minlength=len(is_attention)) == 0
+    return is_attention
 
 
 def _merged(ops: OpTable, rows: Ints, moved: Floats) -> OpTable:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert as insert_into
 
 from app.store import uploads
@@ -20,7 +20,7 @@ from app.store.sql_tables import DOUBTFUL_MEASUREMENTS as DOUBTFUL
 from app.store.sql_tables import LIMIT_BREACHES as BREACHES
 from app.store.sql_tables import RAISED_LIMITS as RAISED
 from app.store.sql_tables import columns_of, records
-from app.store.uploads import Filters, Page, agreeing
+from app.store.uploads import Filters, Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def insert(connection: Connection, rows: Sequence[DoubtfulRow]) -> int:
 
 def page(connection: Connection, filters: Page) -> list[DoubtfulRow]:
     """Return the rows of a page, ordered by id."""
-    statement = sa.select(*_STORED).where(_agreeing(filters)).order_by(DOUBTFUL.c.id)
+    statement = sa.select(*_STORED).where(uploads.matching(filters, DOUBTFUL)).order_by(DOUBTFUL.c.id)
     if filters.after is not None:
         statement = statement.where(DOUBTFUL.c.id > filters.after)
     return records(connection, statement.limit(filters.limit), DoubtfulRow)
@@ -61,7 +61,7 @@ def page(connection: Connection, filters: Page) -> list[DoubtfulRow]:
 
 def take(connection: Connection, filters: Filters) -> list[DoubtfulRow]:
     """Delete the matching rows and return them, ordered by id."""
-    gone = sa.delete(DOUBTFUL).where(_agreeing(filters)).returning(*_STORED)
+    gone = sa.delete(DOUBTFUL).where(uploads.matching(filters, DOUBTFUL)).returning(*_STORED)
     return sorted(records(connection, gone, DoubtfulRow), key=lambda row: row.id)
 
 
@@ -69,13 +69,9 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
     """Delete matching rows; return their numbers by (kind, GPU id). A dry run only counts."""
     columns = (DOUBTFUL.c.kind, DOUBTFUL.c.gpu_id)
     statement = sa.select(*columns) if dry_run else sa.delete(DOUBTFUL).returning(*columns)
-    return dict(Counter((kind, gpu) for kind, gpu in connection.execute(statement.where(_agreeing(filters)))))
-
-
-def _agreeing(filters: Filters) -> ColumnElement[bool]:
-    columns = {DOUBTFUL.c.gpu_id: filters.gpu, DOUBTFUL.c.kind: filters.kind, DOUBTFUL.c.name: filters.name}
-    columns |= {DOUBTFUL.c.software: filters.software, DOUBTFUL.c.source: filters.source}
-    return agreeing(columns) & uploads.in_uploads(filters, DOUBTFUL.c.upload_id)
+    return dict(
+        Counter((kind, gpu) for kind, gpu in connection.execute(statement.where(uploads.matching(filters, DOUBTFUL))))
+    )
 
 
 # Two runs so far apart do not share what disturbed one of them.

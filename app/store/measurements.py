@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
 
 from app.store import doubtful, operator_rows, operators, revision, uploads
 from app.store.driver import Question, ask, scalars
 from app.store.sql_tables import MEASUREMENTS, columns_of, records
-from app.store.uploads import Filters, Page, agreeing
+from app.store.uploads import Filters, Page
 
 JSON_COLUMNS = ("workload", "phases_s", "kernel")
 # Rows per INSERT: keeps its parameters within tens of megabytes.
@@ -113,16 +113,10 @@ def _columns(rows: Sequence[MeasurementRow]) -> list[list[Any]]:
 
 def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
     """Return the rows of a page; ids are hexadecimal."""
-    statement = _SELECT.where(_agreeing(filters)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
+    statement = _SELECT.where(uploads.matching(filters, MEASUREMENTS)).order_by(MEASUREMENTS.c.id).limit(filters.limit)
     if filters.after is not None:
         statement = statement.where(MEASUREMENTS.c.id > filters.after)
     return records(connection, statement, MeasurementRow)
-
-
-def _agreeing(filters: Filters) -> ColumnElement[bool]:
-    columns = {MEASUREMENTS.c.gpu_id: filters.gpu, MEASUREMENTS.c.kind: filters.kind, MEASUREMENTS.c.name: filters.name}
-    columns |= {MEASUREMENTS.c.software: filters.software, MEASUREMENTS.c.source: filters.source}
-    return agreeing(columns) & uploads.in_uploads(filters, MEASUREMENTS.c.upload_id)
 
 
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
@@ -131,7 +125,7 @@ def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -
         revision.lock(connection)
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     statement = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
-    each = statement.where(_agreeing(filters)).cte()
+    each = statement.where(uploads.matching(filters, MEASUREMENTS)).cte()
     counted = sa.select(each.c.kind, each.c.gpu_id, sa.func.count()).group_by(each.c.kind, each.c.gpu_id)
     removed = operator_rows.remove(connection, filters, dry_run=dry_run)
     gone = {(operators.KIND, gpu): rows for gpu, rows in removed.items()}

@@ -90,6 +90,12 @@ def in_uploads(filters: Filters, column: ColumnElement[int]) -> ColumnElement[bo
     return sa.true() if filters.upload is None else column == filters.upload
 
 
+def matching(filters: Filters, table: sa.Table) -> ColumnElement[bool]:
+    """Return the condition that rows of a table with these columns match the filters."""
+    columns = {table.c[name]: getattr(filters, name) for name in ("kind", "name", "software", "source")}
+    return agreeing(columns | {table.c.gpu_id: filters.gpu}) & in_uploads(filters, table.c.upload_id)
+
+
 SEED_LOCK = 0x73656564  # "seed": serialises the import at start
 
 

@@ -32,9 +32,9 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.training.kernel_validation import SPLITS, folds, residuals
+from evaluation.kernels.authors import TEST_KERNELS, score
 from evaluation.study import Result
 
-TEST_KERNELS = ("matmul_tiled", "shared_transpose", "atomic_hotspot", "vector_add_divergent")
 EXPERIMENTS = ("1", "1-untrained", "1-launch", "2", "3", "3-unmeasured")
 # Predictors with intervals, which need a refit on every fold: forests would take minutes. Only ours uses a launch
 # overhead.
@@ -162,28 +162,10 @@ def _cells(predictor: str, experiment: str, answers: _Answers, gpus: GpuTable) -
         mine = np.isfinite(answers.predicted) & (True if gpu is None else answers.gpu == gpu)
         if not mine.any():
             continue
-        ratio = answers.predicted[mine] / answers.measured[mine]
-        error = 100.0 * np.abs(ratio - 1.0)
-        figures = {
-            "mape": error.mean(),
-            "median_ape": np.median(error),
-            "median_ratio": np.median(ratio),
-            **{f"within_{x}": 100.0 * (error <= x).mean() for x in (10, 25, 50)},
-        }
+        figures = dict(score(answers.predicted[mine], answers.measured[mine]))
+        about = {"table": None, "protocol": "clean", "experiment": experiment, "predictor": predictor}
+        about |= {"gpu": "all" if gpu is None else gpus.ids[gpu], "paper": None, "n": int(figures.pop("n"))}
         if not np.isnan(answers.inside[mine]).any():
-            figures["coverage_80"] = 100.0 * answers.inside[mine].mean()
-        cells += [
-            {
-                "table": None,
-                "protocol": "clean",
-                "experiment": experiment,
-                "predictor": predictor,
-                "gpu": "all" if gpu is None else gpus.ids[gpu],
-                "metric": metric,
-                "paper": None,
-                "measured": round(float(value), 4),
-                "n": int(mine.sum()),
-            }
-            for metric, value in figures.items()
-        ]
+            figures["coverage_80"] = 100.0 * float(answers.inside[mine].mean())
+        cells += [about | {"metric": metric, "measured": round(value, 4)} for metric, value in figures.items()]
     return cells

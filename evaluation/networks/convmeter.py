@@ -12,7 +12,6 @@ the physics fit of FP32.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.bands.coverage import COVERAGE
-from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine
 from app.errors import BadInput, NotTrained
@@ -37,7 +35,7 @@ from app.tables.operator_runs import OperatorRuns
 from evaluation.data import Names, NetworkRuns, read_networks, read_own
 from evaluation.operators.evaluate import served_s
 from evaluation.render import Report, Table
-from evaluation.study import PREDICTOR, Progress, Result, grouped, shipped_engine
+from evaluation.study import PREDICTOR, Progress, Result, grouped, paper, shipped_engine
 
 PREDICTORS = (ConvMeter, PlainConvMeter)
 PROTOCOLS = ("family", "network", "gpu")
@@ -54,29 +52,10 @@ ALL = "all"
 MS_PER_S = 1e3
 # Largest MAPE, percent, with networks held out, by what is timed; the paper reports 25 and 18.
 GOALS = {"inference": 18.0, "step": 16.0}
-# timm's families of the networks that the paper used; it has no AlexNet and no SqueezeNet.
-PAPER_FAMILIES = (
-    *("vgg", "resnet", "resnext", "wide_resnet", "densenet", "inception"),
-    *("mobilenetv2", "mobilenetv3", "efficientnet", "regnet"),
-)
-# timm's name -> our name, for networks with the same layers.
-_REGNETS = {"004": "400mf", "008": "800mf", "016": "1_6gf", "032": "3_2gf", "080": "8gf", "160": "16gf", "320": "32gf"}
-_SAME = (
-    *(f"vgg{depth}{norm}" for depth in (11, 13, 16, 19) for norm in ("", "_bn")),
-    *(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)),
-    *("resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2"),
-    *(f"densenet{depth}" for depth in (121, 161, 169, 201)),
-    *(f"efficientnet_b{size}" for size in range(5)),
-    "inception_v3",
-)
-NAMES = {
-    **{name: name for name in _SAME},
-    **{f"regnet{kind}_{size}": f"regnet_{kind}_{ours}" for kind in "xy" for size, ours in _REGNETS.items()},
-    "mobilenetv2_100": "mobilenet_v2",
-    "mobilenetv3_large_100": "mobilenet_v3_large",
-    "mobilenetv3_small_100": "mobilenet_v3_small",
-    "mnasnet_100": "mnasnet1_0",
-}
+# timm's families of the networks that the paper used (it has no AlexNet and no SqueezeNet), and our names of
+# networks with the same layers by its names.
+PAPER_FAMILIES: list[str] = paper("convmeter")["timm_families"]
+NAMES: dict[str, str] = paper("convmeter")["timm_networks"]
 
 
 class HeldOutTimes(NamedTuple):
@@ -134,12 +113,6 @@ def evaluate_convmeter(
 
 def _about(protocol: str, run: str, data: NetworkRuns, predictor: str) -> dict[str, Any]:
     return {"held_out": protocol, "run": run, "dtype": data.runs.dtype, "predictor": predictor}
-
-
-def published() -> list[Result]:
-    """Return the errors that the paper states in its text."""
-    cells: list[Result] = json.loads((SEED_DATA / "papers" / "convmeter.json").read_text("utf-8"))["cells"]
-    return cells
 
 
 def _held_out(
@@ -259,7 +232,7 @@ def _step_s(engine: Engine, gpus: GpuTable, name: str, run: Run, gpu: int) -> fl
 
 def report(cells: Sequence[Result]) -> Report:
     """Return the paper's errors, then ours by run, and for the networks of the paper."""
-    facts = published()
+    facts = paper("convmeter")["cells"]
     blocks = [_published(facts), *_by_run(cells), *_own_by_family(cells), *_by_family(cells)]
     return Report(blocks=blocks, body={"study": "convmeter", "published": facts, "cells": cells})
 

@@ -9,8 +9,10 @@ looking at some.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,30 +45,13 @@ MARKED = (
     " `auto-untrained`. Partly in-sample: `auto` on GPUs learned from, as the rule for cards of at most 75 W was set on"
     " the runs of T4 and P4."
 )
-TITLES = {
-    "unseen": "L4 and A100 80GB, never seen",
-    "seen": "GPUs whose operators were learned from",
-    "amd": "MI100 and MI210, most of whose operators were learned from",
-    "fused": "fused (torch.compile), on A100 and L4",
-    "distributed": "four A100s: data, tensor and pipeline parallelism",
-    "left_out": "each GPU left out in turn, intervals from the others",
-}
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+# Titles by part, and the lines of the means: a label, fields of the results, and the largest error.
+TITLES: Mapping[str, str] = _TABLES["titles"]
+GOALS: tuple[Goal[Mapping[str, Any]], ...] = tuple(Goal(*line) for line in _TABLES["goals"])
 
 _RUN = ("gpu", "model", "mode", "sequence", "batch", "option")
 _RECORDED = ("predictor", "part", *_RUN, "odd", "error", "held", "published")
-GOALS: tuple[Goal[Callable[[Result], bool]], ...] = (
-    Goal("L4 and A100 80GB, never seen", lambda cell: cell["part"] == "unseen", 6.0),
-    Goal("- inference (L4)", lambda cell: cell["part"] == "unseen" and cell["mode"] == "inf", None),
-    Goal("- training", lambda cell: cell["part"] == "unseen" and cell["mode"] == "train", None),
-    Goal("GPUs learned from", lambda cell: cell["part"] == "seen", 6.5),
-    Goal("- inference", lambda cell: cell["part"] == "seen" and cell["mode"] == "inf", None),
-    Goal("- training (V100)", lambda cell: cell["part"] == "seen" and cell["mode"] == "train", None),
-    Goal("- three odd rows of the A100", lambda cell: cell["odd"] and cell["part"] == "seen", None),
-    Goal("fused, A100 and L4", lambda cell: cell["part"] == "fused", 10.0),
-    Goal("four A100s", lambda cell: cell["part"] == "distributed", 8.0),
-    Goal("MI100 and MI210", lambda cell: cell["part"] == "amd", 10.0),
-    Goal("each GPU left out in turn, intervals from the others", lambda cell: cell["part"] == "left_out", None),
-)
 
 
 def evaluate_models(
@@ -238,7 +223,9 @@ def means(cells: Sequence[Result]) -> list[str]:
     ]
     rows = []
     for goal in GOALS:
-        by_predictor = grouped((cell for cell in cells if goal.where(cell)), lambda cell: str(cell["predictor"]))
+        by_predictor = grouped(
+            (cell for cell in cells if goal.where.items() <= cell.items()), lambda cell: str(cell["predictor"])
+        )
         if not by_predictor:
             continue
         first = next(iter(by_predictor.values()))

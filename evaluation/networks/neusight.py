@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.errors import NotFound
 from app.networks.run import Parallelism, Run
@@ -23,6 +22,7 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from evaluation.data import NEUSIGHT, NO_SPLIT, Cell, read_cells
 from evaluation.operators.folds import NEUSIGHT_UNSEEN
+from evaluation.study import paper
 
 RUNS, CONFIGS = "end_to_end_fp32.csv", "model_configs"
 AMD = ("amd-instinct-mi100", "amd-instinct-mi210")
@@ -35,7 +35,6 @@ _SPLITS = {"dp4": Parallelism(data=4), "tp4": Parallelism(tensor=4), "pp4_1": Pa
 FUSION = "fusion"
 
 METHODS = ("roofline", "habitat", "li", "neusight")
-PUBLISHED = SEED_DATA / "papers" / "neusight_models.json"
 # Sequence length of the published figures of Switch, tokens.
 _SWITCH_LENGTH = 512
 
@@ -148,6 +147,6 @@ def read_config(folder: Path, model: str) -> dict[str, Any]:
 
 def read_published() -> dict[tuple[str, Key], float]:
     """Return the published errors in percent by method and run."""
-    cells = json.loads(PUBLISHED.read_text("utf-8"))["cells"]
+    cells = paper("neusight_models")["cells"]
     keys = {Key(*(cell.get(name, "") for name in Key._fields)): cell for cell in cells}
     return {(method, key): cell[method] for key, cell in keys.items() for method in METHODS if method in cell}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
+from app.bands.band import Band
 from app.bands.coverage import COVERAGE
 from app.bands.log_normal import CORRELATION, probability_of_order
 from app.tables.operator_runs import OperatorRuns
@@ -32,28 +33,20 @@ _BINS = 5
 _MODEL = ("model", "mode", "sequence", "batch")
 
 
-class Ranked(NamedTuple):
-    """Prediction of one run, as by POST /predict, and its measured time."""
-
-    gpu: str
-    latency_ms: float
-    interval_ms: Interval
-    measured_ms: float
-
-
 class Order(NamedTuple):
-    """A model measured on several GPUs, sorted by measured time."""
+    """A model measured on several GPUs: the results, sorted by measured time."""
 
     model: str
     mode: str
     sequence: int
     batch: int
-    gpus: tuple[Ranked, ...]
+    gpus: tuple[Result, ...]
 
     @property
     def tau(self) -> float:
         """Return Kendall's tau of the predicted and the measured order."""
-        return float(kendalltau([each.latency_ms for each in self.gpus], [each.measured_ms for each in self.gpus])[0])
+        times = ([cell[name] for cell in self.gpus] for name in ("predicted_ms", "measured_ms"))
+        return float(kendalltau(*times)[0])
 
 
 class Bin(NamedTuple):
@@ -85,15 +78,10 @@ def orders(cells: Sequence[Result]) -> list[Order]:
     """Return the orders of single-device results by model, batch and mode, with LEAST_GPUS or more GPUs each."""
     models = grouped((cell for cell in cells if not cell["option"]), lambda cell: tuple(cell[name] for name in _MODEL))
     return [
-        Order(model, mode, sequence, batch, tuple(sorted(map(_ranked, alike), key=lambda ranked: ranked.measured_ms)))
+        Order(model, mode, sequence, batch, tuple(sorted(alike, key=lambda cell: float(cell["measured_ms"]))))
         for (model, mode, sequence, batch), alike in sorted(models.items())
         if len(alike) >= LEAST_GPUS
     ]
-
-
-def _ranked(cell: Result) -> Ranked:
-    interval = Interval(cell["low_ms"], cell["high_ms"], COVERAGE)
-    return Ranked(cell["gpu"], cell["predicted_ms"], interval, cell["measured_ms"])
 
 
 def calibration(every: Sequence[Order]) -> list[Bin]:
@@ -117,24 +105,26 @@ def correlation(every: Sequence[Order]) -> float:
     """Return the correlation of the errors of two GPUs on one model, in units of the half interval on their side."""
     products, squares = list[float](), list[float]()
     for order in every:
-        errors = [_error(ranked) for ranked in order.gpus]
+        errors = [_error(cell) for cell in order.gpus]
         products += [a * b for a, b in combinations(errors, 2)]
         squares += [error**2 for error in errors]
     return float(np.mean(products) / np.mean(squares))
 
 
-def _error(ranked: Ranked) -> float:
+def _error(cell: Result) -> float:
     """Return the log error in units of the half interval on its side."""
-    error = log(ranked.measured_ms / ranked.latency_ms)
-    end = ranked.interval_ms.high if error > 0 else ranked.interval_ms.low
-    return error / abs(log(end / ranked.latency_ms))
+    error = log(cell["measured_ms"] / cell["predicted_ms"])
+    return error / abs(log(cell["high_ms" if error > 0 else "low_ms"] / cell["predicted_ms"]))
+
+
+def _band(cell: Result) -> Band[float]:
+    return Interval(cell["low_ms"], cell["high_ms"], COVERAGE).band(cell["predicted_ms"])
 
 
 def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
     """Return for every pair of GPUs the probability of the predicted order, and whether it is the measured one."""
     for faster, slower in combinations(order.gpus, 2):
-        known = ((ranked.latency_ms, ranked.interval_ms.band(ranked.latency_ms)) for ranked in (faster, slower))
-        probability = probability_of_order(*known)
+        probability = probability_of_order(*((cell["predicted_ms"], _band(cell)) for cell in (faster, slower)))
         yield max(probability, 1.0 - probability), probability > 0.5
 
 
@@ -170,21 +160,10 @@ def report(every: Sequence[Order]) -> Report:
         "mean_tau": mean_tau(every),
         "correlation": errors,
         "bins": [bin_._asdict() for bin_ in bins],
-        "models": [_body(order) for order in every],
+        "models": [{**order._asdict(), "tau": order.tau, "gpus": list(map(_body, order.gpus))} for order in every],
     }
     return Report(blocks=blocks, body=body)
 
 
-def _body(order: Order) -> dict[str, Any]:
-    """Return the JSON record of a model."""
-    gpus = [
-        {
-            "gpu": ranked.gpu,
-            "measured_ms": ranked.measured_ms,
-            "predicted_ms": ranked.latency_ms,
-            "low_ms": ranked.interval_ms.low,
-            "high_ms": ranked.interval_ms.high,
-        }
-        for ranked in order.gpus
-    ]
-    return {**order._asdict(), "tau": order.tau, "gpus": gpus}
+def _body(cell: Result) -> dict[str, Any]:
+    return {name: cell[name] for name in ("gpu", "measured_ms", "predicted_ms", "low_ms", "high_ms")}

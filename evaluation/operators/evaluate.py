@@ -32,8 +32,7 @@ from app.wire.kernel_tables import NO_MEASUREMENTS
 from evaluation.data import Cell, read_cells
 from evaluation.operators.folds import PROTOCOLS, EvaluationSet, OperatorFold, Rows, operator_folds
 from evaluation.operators.goals import APART, GOALS, MUST_REACH, Where, published
-from evaluation.operators.host_drift import with_host_drift
-from evaluation.operators.scores import ALL, CellErrors, RowErrors, score_rows
+from evaluation.operators.scores import ALL, CellErrors, RowErrors, score_rows, with_host_drift
 from evaluation.render import commit
 from evaluation.study import Progress, Result, chosen
 

@@ -6,32 +6,20 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from app.config import SEED_DATA
 from evaluation.operators.scores import ALL
-from evaluation.study import Goal
+from evaluation.study import Goal, paper
 
 FILE = Path(__file__).with_suffix(".csv")
 # GPUs that the pooled scores are also computed without.
 APART = ("tesla-p4",)
 # Predictors whose constants were set by hand on the rows that they are judged on.
 IN_SAMPLE = frozenset({"auto-untrained"})
-# Family -> (protocol, part) in which a constant of `auto` was set on rows of the same GPUs: the share of the correction
-# of products on slot-powered cards, the L2 thresholds of normalisation, the speeds of convolution algorithms and links.
-_NEUSIGHT = (("neusight", "seen"), ("neusight", "unseen"))
-PARTLY_IN_SAMPLE: dict[str, tuple[tuple[str, str], ...]] = {
-    "linear": (("neusight", "seen"),),
-    "softmax": _NEUSIGHT,
-    "norm": _NEUSIGHT,
-    "conv2d": (
-        *_NEUSIGHT,
-        ("neusight", "as_measured"),
-        ("leave_one_gpu_out", "unseen"),
-        ("leave_one_gpu_out", "as_measured"),
-    ),
-    "collective": (("leave_one_gpu_out", "unseen"), ("few_shot", "2_points")),
-}
+# Protocol and part -> title, and families of which a constant of `auto` was set on rows of the same GPUs: the share of
+# the correction of products on slot-powered cards, the L2 thresholds of normalisation, the speeds of convolution
+# algorithms and links.
+PARTS = {(part["protocol"], part["part"]): part for part in json.loads(FILE.with_name("parts.json").read_text("utf-8"))}
 
 
 class Where(NamedTuple):
@@ -71,9 +59,8 @@ MUST_REACH = {("auto", goal.where): goal.most for goal in GOALS if goal.most is 
 
 def published() -> dict[tuple[str, str, str], float]:
     """Return NeuSight's published errors in percent, by method (our name of it), part and family."""
-    study: dict[str, Any] = json.loads((SEED_DATA / "papers" / "neusight.json").read_text("utf-8"))
     return {
         (cell["method"], part, cell["family"]): float(cell[part])
-        for cell in study["cells"]
+        for cell in paper("neusight")["cells"]
         for part in ("seen", "unseen")
     }

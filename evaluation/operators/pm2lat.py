@@ -7,7 +7,6 @@ random shapes too; test rows are within its ranges of dimensions. The paper's A1
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.config import SEED_DATA
 from app.engine.catalogue import load_seed_specs
 from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
@@ -26,7 +24,7 @@ from evaluation.data import read_cells
 from evaluation.operators.evaluate import served_s
 from evaluation.operators.folds import HELD_OUT, sampled
 from evaluation.render import Report, Table
-from evaluation.study import Progress, Result
+from evaluation.study import Progress, Result, paper
 
 PREDICTORS = ("kernel_table", "auto")
 NOT_MEASURED = "not measured"
@@ -55,7 +53,6 @@ GPUS = {"T4": ("tesla-t4",), "L4": ("nvidia-l4",), "A100": ("a100-pcie-40gb", "a
 
 def evaluate_pm2lat(folder: Path, progress: Progress = lambda line: None) -> list[Result]:
     """Return the cells of both tables with the errors of PREDICTORS, None where there are too few measured rows."""
-    study: dict[str, Any] = json.loads((SEED_DATA / "papers" / "pm2lat.json").read_text("utf-8"))
     gpus = GpuTable.from_specs(load_seed_specs())
     runs = list(_runs(folder, gpus))
     held = [sampled(run.key, HELD_OUT) for run in runs]
@@ -67,7 +64,7 @@ def evaluate_pm2lat(folder: Path, progress: Progress = lambda line: None) -> lis
         predictor: Any = BY_NAME[name]
         fitted = predictor().fit_operators(train, gpus)
         errors[name] = [100.0 * np.abs(served_s(fitted, run, gpus)[0] / run.rows.latency_s - 1.0) for run in test]
-    return [cell | _ours(cell, test, errors, gpus) for cell in study["cells"]]
+    return [cell | _ours(cell, test, errors, gpus) for cell in paper("pm2lat")["cells"]]
 
 
 def _runs(folder: Path, gpus: GpuTable) -> Iterator[OperatorRuns]:

@@ -8,26 +8,14 @@ from typing import Any
 
 from evaluation.operators.evaluate import contenders
 from evaluation.operators.folds import MOST_ELSEWHERE
-from evaluation.operators.goals import GOALS, IN_SAMPLE, PARTLY_IN_SAMPLE, Where
+from evaluation.operators.goals import GOALS, IN_SAMPLE, PARTS, Where
 from evaluation.operators.scores import ALL
 from evaluation.render import Block, Report, Table, bold, markdown, record_of, shown
 from evaluation.study import Goal, Result, grouped
 
 STUDY, MARKER = "operators", "operators: operators --results"
 FIGURES = ("n", "mape", "median_ape", "p95_ape", "median_ratio", "coverage_80", "width_80", "answered")
-TITLES = {
-    ("neusight", "seen"): "GPUs seen, NeuSight's test dimensions (convolutions: a fifth of the rows held out)",
-    ("neusight", "unseen"): "GPUs never seen (L4, A100 80GB), NeuSight's test dimensions",
-    ("neusight", "seen_amd"): "AMD MI100 and MI210 seen, configurations held out",
-    ("neusight", "as_measured"): "a fifth of the rows held out, with host drift",
-    ("configurations", "seen"): "GPUs seen, whole configurations held out",
-    ("leave_one_gpu_out", "unseen"): "each GPU left out, known by its datasheet",
-    ("leave_one_gpu_out", "as_measured"): "each GPU left out, with host drift",
-    ("few_shot", "8_rows"): "each GPU left out, 8 of its rows per operator and dtype measured",
-    ("few_shot", "32_rows"): "the same with 32 rows",
-    ("few_shot", "128_rows"): "the same with 128 rows",
-    ("few_shot", "2_points"): "each GPU left out, smallest and largest message per number of devices measured",
-}
+TITLES = {place: part["title"] for place, part in PARTS.items()}
 PUBLISHED = "published: NeuSight's errors of a family's total time in whole models, another protocol than rows here"
 # Accepted coverage of 80 % intervals, percent, per family on left-out GPUs, and of held-out configurations.
 COVERED, COVERED_SEEN = (72.0, 88.0), (74.0, 86.0)
@@ -128,7 +116,7 @@ def heading(predictor: str) -> str:
 def _label(goal: Goal[Where]) -> str:
     """Return the label of a goal, marked if the result is partly in-sample."""
     where = goal.where
-    marked = (where.protocol, where.part) in PARTLY_IN_SAMPLE.get(where.family, ())
+    marked = where.family in PARTS[where.protocol, where.part].get("in_sample", ())
     return f"{goal.label} {MARK}" if marked else goal.label
 
 

@@ -112,24 +112,26 @@ def served_config(model: str) -> dict[str, Any]:
     return {**(find_config(changes.pop("like")) or {}), **changes}
 
 
+def _workload(model: str, **fields: Any) -> ServingWorkload:
+    """Return the workload of a served model, on vLLM if `software` is not given."""
+    return ServingWorkload(kind="serving", config=served_config(model), **{"software": "vllm", **fields})
+
+
+def _lengths(prompt: float, output: float, spread: float = 0.0) -> dict[str, Any]:
+    return {"input_tokens": round(prompt), "output_tokens": max(round(output), 2), "length_spread": spread}
+
+
+def _limits(row: Row) -> dict[str, Any]:
+    return {"max_batched_tokens": row["max_num_batched_tokens"], "max_sequences": row["max_num_seqs"]}
+
+
 def _arrivals(rows: Sequence[Row]) -> Iterator[Load]:
     """Yield stages at one rate each. Their few prompts come again and again, so the cache holds all but a block."""
     for row in rows:
         prompt, output = row["prompt_tokens_mean"], row["output_tokens_mean"]
-        workload = ServingWorkload(
-            kind="serving",
-            config=served_config(row["model"]),
-            dtype="bf16",
-            software="vllm",
-            parallelism=ServingParallelism(tensor=row["tp"]),
-            input_tokens=round(prompt),
-            output_tokens=round(output),
-            length_spread=0.0,
-            load=ServingLoad(rate_per_s=row["rate_rps"]),
-            prefix_hit=1.0 - _BLOCK / prompt,
-            max_batched_tokens=row["max_num_batched_tokens"],
-            max_sequences=row["max_num_seqs"],
-        )
+        split, load = ServingParallelism(tensor=row["tp"]), ServingLoad(rate_per_s=row["rate_rps"])
+        fields = {"dtype": "bf16", "prefix_hit": 1.0 - _BLOCK / prompt, **_lengths(prompt, output), **_limits(row)}
+        workload = _workload(row["model"], parallelism=split, load=load, **fields)
         ttft, e2e = row["ttft_mean_ms"], row["e2e_mean_ms"]
         measured = Means(ttft, (e2e - ttft) / (output - 1.0), e2e, overloaded=ttft > _OVERLOADED_MS)
         deployment = f"{row['model']}|{row['tp']}"
@@ -145,15 +147,8 @@ def _requests(rows: Sequence[Row]) -> Iterator[Load]:
         input_tokens=[row["input_toks"] for row in rows],
         output_tokens=[row["output_toks"] for row in rows],
     )
-    workload = ServingWorkload(
-        kind="serving",
-        config=served_config(first["model"]),
-        dtype="bf16",
-        software=f"vllm-{first['vllm']}",
-        load=ServingLoad(trace=trace),
-        max_batched_tokens=first["max_num_batched_tokens"],
-        max_sequences=first["max_num_seqs"],
-    )
+    fields = {"dtype": "bf16", "software": f"vllm-{first['vllm']}", **_limits(first)}
+    workload = _workload(first["model"], load=ServingLoad(trace=trace), **fields)
     yield Load(REQUESTS, first["model"], "rtx-4090", "bf16", "vllm", REQUESTS, workload, Means(ttft, tpot, e2e))
 
 
@@ -163,17 +158,9 @@ def _tgi(rows: Sequence[Row]) -> Iterator[Load]:
     for row in rows:
         if row["model"] not in facts["models"]:
             continue
-        workload = ServingWorkload(
-            kind="serving",
-            config=served_config(row["model"]),
-            dtype="fp16",
-            software="vllm",
-            parallelism=ServingParallelism(tensor=row["devices"]),
-            input_tokens=round(row["mean_input_tokens"]),
-            output_tokens=max(round(row["mean_output_tokens"]), 2),
-            length_spread=0.0,
-            load=ServingLoad(concurrency=row["users"]),
-        )
+        split, load = ServingParallelism(tensor=row["devices"]), ServingLoad(concurrency=row["users"])
+        lengths = _lengths(row["mean_input_tokens"], row["mean_output_tokens"])
+        workload = _workload(row["model"], dtype="fp16", parallelism=split, load=load, **lengths)
         measured = Means(row["ttft_ms_p50"], row["itl_ms_mean"], row["latency_ms_mean"])
         deployment = f"{row['model']}|{row['gpu']}|{row['devices']}"
         yield Load(TGI, row["model"], facts["gpus"][row["gpu"]], "fp16", "tgi", deployment, workload, measured)
@@ -193,14 +180,9 @@ def _ml_energy_load(row: Row, time: Case, energy: Case) -> Load:
     split = step["parallelism"]
     workload = ServingWorkload(
         kind="serving",
-        config=dict(step["config"]),
-        dtype=step["dtype"],
-        kv_dtype=step["kv_dtype"],
-        software=step["software"],
         parallelism=ServingParallelism(**split),
-        input_tokens=round(prompt["sequence"] / _MEAN),
-        output_tokens=max(round(row["avg_output_len"] / _MEAN), 2),
-        length_spread=_SPREAD,
+        **{name: step[name] for name in ("config", "dtype", "kv_dtype", "software")},
+        **_lengths(prompt["sequence"] / _MEAN, row["avg_output_len"] / _MEAN, _SPREAD),
         load=ServingLoad(concurrency=step["batch"]),
         method="closed_form",
     )

@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 
 from app.errors import NotFound
+from evaluation.sources.facts import facts_of
 
 POINTS, CONFIGS = "serving_points/points.parquet", "model_configs"
-CONFIG_OF = {
-    "llama70b": "meta-llama--Meta-Llama-3.1-70B",
-    "qwen32b": "Qwen--Qwen3-32B",
-    "gptoss": "openai--gpt-oss-120b",
-    "dsr1": "deepseek-ai--DeepSeek-R1",
-}
+_COLUMNS = {"stack": "backend", "attention_data": "attention_dp", "version": "backend_version"}
+_WHOLE = ("devices", "expert_parallel", "attention_data", "input_tokens", "output_tokens", "concurrency")
 # A short prompt and a short answer, for which InferenceX's scripts let prompts wait for one another.
 _SHORT = (1024, 1024)
 
@@ -96,37 +93,23 @@ class Point(NamedTuple):
 
 
 def read_points(folder: Path) -> list[Point]:
-    """Return the measured points of the models in CONFIG_OF. Raises NotFound without the file."""
+    """Return the measured points of the models whose configuration is known. Raises NotFound without the file."""
     path = folder / POINTS
     if not path.is_file():
         raise NotFound(f"No {POINTS} in {folder}.")
+    names = facts_of("served_loads")["points"].items()
     configs = {
-        model: json.loads((folder / CONFIGS / f"{name}_config.json").read_text("utf-8"))
-        for model, name in CONFIG_OF.items()
+        model: json.loads((folder / CONFIGS / f"{name}_config.json").read_text("utf-8")) for model, name in names
     }
     rows = pq.read_table(path).to_pylist()
     return [point_of(row, configs[row["model"]]) for row in rows if row["model"] in configs]
 
 
 def point_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> Point:
-    """Return the point of a row of the file."""
-    return Point(
-        model=row["model"],
-        gpu=row["gpu"],
-        precision=row["precision"] or "bf16",
-        stack=row["backend"],
-        devices=int(row["devices"]),
-        expert_parallel=int(row["expert_parallel"]),
-        attention_data=int(row["attention_dp"]),
-        input_tokens=int(row["input_tokens"]),
-        output_tokens=int(row["output_tokens"]),
-        concurrency=int(row["concurrency"]),
-        tpot_ms=row["tpot_ms"],
-        ttft_ms=row["ttft_ms"],
-        version=row["backend_version"],
-        inferencex=row["inferencex"],
-        config=config,
-    )
+    """Return the point of a row of the file, whose columns have the names of the fields but for _COLUMNS."""
+    columns = {field: row[_COLUMNS.get(field, field)] for field in Point._fields if field != "config"}
+    whole = {field: int(columns[field]) for field in _WHOLE}
+    return Point(**columns | whole | {"precision": row["precision"] or "bf16", "config": config})
 
 
 def _llama_trtllm(point: Point) -> dict[str, float]:

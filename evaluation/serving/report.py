@@ -178,21 +178,11 @@ def _line(outcomes: Sequence[Outcome]) -> list[float]:
 
 
 def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield sentences on parts held out, order, spread, corrections by others, energy and overloads."""
+    """Yield sentences on parts held out, and those of the results page."""
     for name, *parts in _held_out(outcomes):
         tpot, ttft = (f"{part.mape:.1f} mean, {part.median:.1f} median" for part in parts)
         yield f"hosts fitted without each {name:10} TPOT {tpot}; TTFT {ttft}; {parts[0].cases} loads"
-    pairs, (plain, moved) = order(outcomes), shifted(outcomes)
-    yield f"pairs of deployments of InferenceX in order of time per output token: {pairs.right:.1f} % of {pairs.pairs}"
-    yield f"those whose times differ by {100 * APART:.0f} % or more: {pairs.right_apart:.1f} % of {pairs.apart}"
-    yield f"mean over models, GPUs and formats of InferenceX: TPOT {macro(outcomes, 'tpot_ms'):.1f} %"
-    yield f"TPOT of InferenceX with the nearest other loads of each deployment measured: {plain:.1f} -> {moved:.1f} %"
-    off = energy(outcomes)
-    if len(off):
-        figures = f"mape {np.abs(off).mean():.1f}, median {np.median(np.abs(off)):.1f}, bias {off.mean():.1f} %"
-        yield f"energy per token: {figures}, {len(off)} loads"
-    many, saturated = overloads(outcomes)
-    yield f"loads that outran their engine: {many}, predicted to saturate it: {saturated}"
+    yield from _sentences(outcomes)
 
 
 def _fits(evaluated: Evaluated) -> Iterator[str]:
@@ -212,9 +202,14 @@ def _page(outcomes: Sequence[Outcome]) -> Iterator[str]:
         within = (f"{part.held:.0f}" if part.answered else "" for part in (tpot, ttft))
         figures = (_means(tpot), next(within), _means(ttft), next(within), _means(whole))
         yield f"| {name} | {len(loads)} | {' | '.join(figures)} |"
+    yield ""
+    yield from _sentences(outcomes)
+
+
+def _sentences(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield sentences on corrections by others, spread, order, overloads and energy."""
     (plain, moved), pairs = shifted(outcomes), order(outcomes)
     (many, saturated), off = overloads(outcomes), np.abs(energy(outcomes))
-    yield ""
     yield "With the nearest other loads of each deployment measured (`POST /measurements`), TPOT of InferenceX goes"
     yield f"from {plain:.1f} to {moved:.1f} % in the mean. The mean of its models, GPUs and formats is"
     yield f"{macro(outcomes, 'tpot_ms'):.1f} % (goal 9). Of {pairs.pairs:,} pairs of its deployments under one load,"

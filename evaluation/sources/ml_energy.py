@@ -1,4 +1,10 @@
-"""The ML.ENERGY leaderboard: LLMs at a fixed number of running requests, and image and video models, on H100."""
+"""The ML.ENERGY leaderboard: LLMs at a fixed number of running requests, and image and video models, on H100.
+
+Facts of the source: `prompt_tokens` by the task (100 of a user with what came before: each turn of a conversation is a
+request that holds the turns before it, half a turn on average, of 100 and 600 tokens; graduate questions; code around a
+gap); `guidance`, the forward passes of a denoising step and the samples of each per image, of pipelines of Diffusers
+that do not have the prompt and the empty one in a batch: one of one where guidance is distilled, two of one in Wan.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +15,6 @@ from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 SOURCE = "ml_energy"
-# Forward passes of a denoising step, and samples of each per image, of the pipelines of Diffusers: one of one where
-# guidance is distilled, two of one in Wan; all others have the prompt and the empty one in a batch.
-_GUIDANCE = {
-    "black-forest-labs/FLUX.1-dev": (1, 1),
-    "tencent/HunyuanVideo": (1, 1),
-    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": (2, 1),
-    "Wan-AI/Wan2.1-T2V-14B-Diffusers": (2, 1),
-}
-# Tokens of a prompt, by the task: 100 of a user with what came before (each turn of a conversation is a request that
-# holds the turns before it: half a turn on average, of 100 and 600 tokens), graduate questions, code around a gap.
-_PROMPT_TOKENS = {"lm-arena-chat": 450, "gpqa": 250, "sourcegraph-fim": 1000}
 # Tokens that a running request has generated, over those of a mean answer: E[n^2] / (2 E[n]^2), as long answers run for
 # longer. Of two services' recorded chats (azure_2023_conv, mooncake_conversation) 0.80 and 0.77; were all alike, 0.5.
 _GENERATED = 0.78
@@ -27,7 +22,7 @@ _GENERATED = 0.78
 
 def cases(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield a case per row: the median time between tokens, or the time of a batch of images or videos."""
-    same = facts_of(SOURCE)["models"]
+    same, prompts = facts_of(SOURCE)["models"], facts_of(SOURCE)["prompt_tokens"]
     for row in rows:
         name, task, gpu = str(row["model_id"]), str(row["task_file"]), _gpu(row)
         model = name.partition("/")[2]
@@ -36,14 +31,14 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
             continue
         which = f"{task} {row['num_gpus']} GPUs tp{row['tensor_parallel']:g} ep{row['expert_parallel'] or 1:g}"
         config, reason = config_of(same.get(name, name)), ""
-        if task not in _PROMPT_TOKENS:
+        if task not in prompts:
             reason = "tokens of images and videos are not given"
         elif config is None:
             reason = f"no configuration of {model} is at hand"
-        parts = () if reason or config is None else (Part(1.0, _workload(row, config, _PROMPT_TOKENS[task])),)
+        parts = () if reason or config is None else (Part(1.0, _workload(row, config, prompts[task])),)
         which = f"{which} batch {row['avg_batch_size']:.0f}"
         yield Case(gpu, model, "time between tokens", which, float(row["median_itl_ms"]) / 1e3, parts, reason)
-        each = tuple(_token(part.workload, _PROMPT_TOKENS[task], float(row["avg_output_len"])) for part in parts)
+        each = tuple(_token(part.workload, prompts[task], float(row["avg_output_len"])) for part in parts)
         energy = tuple(part for pair in each for part in pair)
         yield Case(
             gpu, model, "energy of a token", which, float(row["energy_per_token_joules"]), energy, reason, unit="J"
@@ -71,7 +66,7 @@ def _diffusion_cases(row: Row, name: str, model: str) -> Iterator[Case]:
 
 def _pipeline(row: Row, name: str, one: str) -> tuple[Part, ...]:
     """Return the steps of the denoiser, the encoders of the prompts once, and of images the autoencoder once."""
-    (passes, samples), images = _GUIDANCE.get(name, (1, 2)), int(row["batch_size"])
+    (passes, samples), images = facts_of(SOURCE)["guidance"].get(name, (1, 2)), int(row["batch_size"])
     workload = request_of(
         SOURCE,
         row,
@@ -99,7 +94,7 @@ def _workload(row: Row, config: Mapping[str, Any], prompt_tokens: int) -> Mappin
     tensor = int(row["tensor_parallel"])
     replicas = devices // tensor
     batch = max(round(float(row["avg_batch_size"]) / replicas), 1) * replicas
-    dtype = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "w4a16_mxfp4"}[row["weight_precision"]]
+    dtype = facts_of(SOURCE)["dtypes"][row["weight_precision"]]
     if dtype == "fp8" and expert > 1:
         dtype = "fp8_block"
     return request_of(

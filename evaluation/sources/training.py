@@ -1,4 +1,10 @@
-"""Training steps: NVIDIA's table of Megatron-Bridge, the logs of MLPerf's submissions, and MosaicML's table of MPT."""
+"""Training steps: NVIDIA's table of Megatron-Bridge, the logs of MLPerf's submissions, and MosaicML's table of MPT.
+
+Facts of the sources: GPUs of a machine, and what each can send to other machines (an adapter of 400 or 800 Gb/s per
+GPU; `slow_adapter`: of 200); beginnings of catalogue ids on which NVIDIA's BERT runs its linear layers in FP8, and
+LLMs train in NVFP4 from round v5.1 on; `lora_layouts` of NVIDIA's LoRA runs by the devices that share a sequence:
+tensor, pipeline, context, chunks, sequences.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +16,8 @@ from evaluation.sources.facts import config_of, facts_of, request_of, study
 from evaluation.study import Case, Part, Row
 
 MEGATRON, MLPERF, MOSAIC = "megatron_bridge_training", "mlperf_training_steps", "mosaic_mpt_training"
-# GPUs of a machine, and what each can send to other machines (an adapter of 400 or 800 Gb/s per GPU).
-_PER_NODE = {"gb200": 4, "gb300": 4}
-_NETWORK_BYTES_PER_S = {"b300": 100e9, "gb300": 100e9}
-# GPUs whose MLPerf machines have an adapter of 200 Gb/s per GPU; the others' have 400.
-_SLOW_ADAPTER = ("a30", "nvidia-l4")
-# Catalogue ids of GPUs on which NVIDIA's BERT runs its linear layers in FP8.
-_FP8_GPUS = ("h100", "h200", "b200", "gb200")
-# GPUs on which NVIDIA trains LLMs in NVFP4 from round v5.1 on.
-_FP4_GPUS = ("b200", "gb200", "b300", "gb300")
 # Mean share of BERT's 512 positions that holds tokens; submissions leave the padding out.
 _BERT_TOKENS = 256
-# Layouts of NVIDIA's LoRA runs by the devices that share a sequence: tensor, pipeline, context, chunks, sequences.
-_LORA_LAYOUTS = {1: (1, 1, 1, 1, 1), 2: (1, 1, 2, 1, 1), 4: (4, 1, 1, 1, 1), 8: (4, 1, 2, 1, 1)}
 _LAYOUT = re.compile(r"tp(\d+)pp(\d+)cp(\d+)")
 
 
@@ -55,13 +50,13 @@ def _slower_twins(rows: Sequence[Row]) -> set[int]:
 
 
 def _megatron_split(row: Row, gpu: str) -> dict[str, Any]:
-    layout = [int(row[name]) for name in ("tensor", "pipeline", "context")]
+    layout, facts = [int(row[name]) for name in ("tensor", "pipeline", "context")], facts_of(MEGATRON)
     chunks = int(row["virtual"] or 1) if layout[1] > 1 else 1
     return _split(row, (*layout, chunks, int(row["micro_batch"]))) | {
         "expert": int(row["expert"] or 1),
-        "nodes": max(int(row["devices"]) // _PER_NODE.get(gpu, 8), 1),
+        "nodes": max(int(row["devices"]) // facts["per_node"].get(gpu, 8), 1),
         "zero": 3 if row["fsdp"] else 1,
-        "network_bytes_per_s": _NETWORK_BYTES_PER_S.get(gpu, 50e9),
+        "network_bytes_per_s": facts["network_bytes_per_s"].get(gpu, 50e9),
     }
 
 
@@ -93,28 +88,28 @@ def _mlperf_cases(rows: Sequence[Row]) -> Iterator[Case]:
         if benchmark in facts["absent"]:
             workload, reason = None, f"no {facts['absent'][benchmark]} is built in"
         else:
-            workload = _mlperf_workload(row, gpu, facts["models"])
+            workload = _mlperf_workload(row, gpu, facts)
             reason = "" if workload else "the parallelism is not given"
         parts = (Part(1.0, workload),) if workload else ()
         yield Case(gpu, benchmark, "training", which, float(row["best_step_s"]), parts, reason)
 
 
-def _mlperf_workload(row: Row, gpu: str, models: Mapping[str, str]) -> Mapping[str, Any] | None:
+def _mlperf_workload(row: Row, gpu: str, facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the request of a step; None if the parallelism is not known."""
     benchmark, data = str(row["benchmark"]), {"data": int(row["devices"])}
-    split = {"nodes": int(row["nodes"]), "network_bytes_per_s": 25e9 if gpu in _SLOW_ADAPTER else 50e9}
+    split = {"nodes": int(row["nodes"]), "network_bytes_per_s": 25e9 if gpu in facts["slow_adapter"] else 50e9}
     if benchmark == "resnet":
         return request_of(MLPERF, row, benchmark, parallelism=split | data)
     if benchmark == "bert":
         config = {**(config_of("bert-large") or {}), "architectures": ["BertModel"]}
-        dtype, steps = "fp8" if gpu.startswith(_FP8_GPUS) else "fp16", int(row["grad_accum"] or 1)
+        dtype, steps = "fp8" if gpu.startswith(tuple(facts["fp8_gpus"])) else "fp16", int(row["grad_accum"] or 1)
         fields = {"config": config, "dtype": dtype, "sequence": _BERT_TOKENS, "gradient_accumulation": steps}
         return request_of(MLPERF, row, benchmark, **fields, parallelism=split | data)
     layout = _layout(row)
     if layout is None:
         return None
-    fields = {"config": config_of(models[benchmark]), "sequence": int(row["sequence"])}
-    if row["round"] == "v5.1" and gpu.startswith(_FP4_GPUS):
+    fields = {"config": config_of(facts["models"][benchmark]), "sequence": int(row["sequence"])}
+    if row["round"] == "v5.1" and gpu.startswith(tuple(facts["fp4_gpus"])):
         fields["dtype"] = "nvfp4"
     return request_of(MLPERF, row, benchmark, **fields, parallelism=split | _split(row, layout) | {"zero": 1})
 
@@ -128,7 +123,7 @@ def _layout(row: Row) -> tuple[int, int, int, int, int] | None:
         return 4, 8, 1, 6, 2 if "mbs2" in configs else 1
     if not layouts:
         shared = int(row["devices"]) * int(row["grad_accum"] or 1) // int(row["global_batch"])
-        return _LORA_LAYOUTS.get(shared) if benchmark == "llama2_70b_lora" else None
+        return facts_of(MLPERF)["lora_layouts"].get(str(shared)) if benchmark == "llama2_70b_lora" else None
     tensor, pipeline, context = (int(size) for size in layouts[0].groups())
     return tensor, pipeline, context, 8 if pipeline > 1 else 1, 1
 

@@ -13,7 +13,8 @@ import pytest
 from app.config import CHECKOUT
 from app.errors import NotFound
 from evaluation.data import TIMM_FILE, TIMM_FOLDER, read_networks
-from evaluation.networks.convmeter import HeldOutTimes, convmeter_cells, evaluate_convmeter, published, scores
+from evaluation.networks.convmeter import HeldOutTimes, convmeter_cells, evaluate_convmeter, scores
+from evaluation.study import paper
 from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,7 @@ def test_scores_by_hand() -> None:
 
 
 def test_published_errors_are_those_of_the_paper() -> None:
-    facts = published()
+    facts = paper("convmeter")["cells"]
     assert sum(cell["table"] == "2" for cell in facts) == 1 + 9
     assert {(cell["table"], cell["mape"]) for cell in facts} >= {("1", 25.0), ("1", 17.0), ("3", 18.0), ("3", 15.0)}
 

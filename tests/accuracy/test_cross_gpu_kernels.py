@@ -1,6 +1,5 @@
 """Tables 3 to 6 of the cross-GPU kernels paper, reproduced from its authors' rows."""
 
-import json
 import os
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import Any
 import pytest
 
 from app.config import CHECKOUT
-from evaluation.kernels.authors import PUBLISHED, evaluate
+from evaluation.kernels.authors import evaluate
+from evaluation.study import paper
 
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 DATA = SHARED / "cuda_kernels"
-PRINTED: list[dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["cells"]
+PRINTED: list[dict[str, Any]] = paper("cross_gpu_kernels")["cells"]
 KEYS = ("table", "experiment", "predictor", "metric")
 # Another version of scikit-learn grows other trees: relative error allowed.
 TREES = {"forest": 0.06, "boosting": 0.01}

@@ -34,7 +34,7 @@ def ranked() -> list[Order]:
 
 def test_tau_of_an_order_with_one_swapped_pair(ranked: list[Order]) -> None:
     (order,) = ranked
-    assert [gpu.gpu for gpu in order.gpus] == ["a", "b", "c", "d"]
+    assert [cell["gpu"] for cell in order.gpus] == ["a", "b", "c", "d"]
     assert order.tau == pytest.approx((5 - 1) / 6)
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import BadInput, NotFound
-from evaluation.kernels.author_rows import RUN_FILES, read_pairs
-from evaluation.kernels.authors import evaluate
+from evaluation.kernels.authors import RUN_FILES, evaluate, read_pairs
 
 FIGURES = {
     "max_threads_per_sm": 1024,
