@@ -1,7 +1,7 @@
 """What the backward pass of an operator runs, as forward operators wherever it is such: predictors learned those.
 
 As PyTorch's autograd does it. An operator's rule is a tuple of steps; its columns say where each column of a step
-comes from, so that app.networks.backward gathers all steps of all rows at once.
+comes from, so that app.networks.training_pass gathers all steps of all rows at once.
 """
 
 from __future__ import annotations
