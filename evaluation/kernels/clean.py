@@ -163,7 +163,7 @@ def _cells(predictor: str, experiment: str, answers: _Answers, gpus: GpuTable) -
         if not mine.any():
             continue
         figures = dict(score(answers.predicted[mine], answers.measured[mine]))
-        about = {"table": None, "protocol": "clean", "experiment": experiment, "predictor": predictor}
+        about: dict[str, Any] = {"table": None, "protocol": "clean", "experiment": experiment, "predictor": predictor}
         about |= {"gpu": "all" if gpu is None else gpus.ids[gpu], "paper": None, "n": int(figures.pop("n"))}
         if not np.isnan(answers.inside[mine]).any():
             figures["coverage_80"] = 100.0 * float(answers.inside[mine].mean())
