@@ -42,14 +42,10 @@ def bert(
     embedded  width of the embeddings, if not that of the layers
     relative, towers, attention  of Stack, of Architecture, and of Attention
     """
-    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    width, heads = fields.size("hidden_size"), _heads(fields, scale="divided", **attention)
     vocabulary, positions = fields.size("vocab_size"), fields.size("max_position_embeddings", least=offset + 1)
     activation = fields.activation("hidden_act", default="gelu")
-    heads_of_all = Attention(
-        heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=True,
-        out_bias=True, scale="divided", copied="batched", **attention,
-    )  # fmt: skip
-    layer = Layer(heads_of_all, FeedForward(fields.size("intermediate_size"), activation, bias=True), "post")
+    layer = Layer(heads, FeedForward(fields.size("intermediate_size"), activation, bias=True), "post")
     segments = fields.size("type_vocab_size", default=2, least=0)
     embedding = Embedding(
         embedded or width, vocabulary, positions if learned else 0, positions - offset, segments, norm=True, drops=True
@@ -59,10 +55,23 @@ def bert(
         (Stack(width, embedding, layers, "layer_norm", final_norm=False, relative=relative),),
         _bert_head(fields, vocabulary, activation, pooled=pooled),
         generates=False,
-        drops=fields.share("hidden_dropout_prob", default=0.1) > 0.0,
-        drops_attention=fields.share("attention_probs_dropout_prob", default=0.1) > 0.0,
         towers=towers,
+        **_drops(fields, usual=0.1),
     )
+
+
+def _heads(fields: Fields, *, bias: bool = True, causal: bool = False, **more: Any) -> Attention:
+    """Return heads that share the width, each with its keys and values."""
+    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    size = fields.whole("num_attention_heads", width, heads, "hidden_size")
+    usual: dict[str, Any] = {"out_bias": True, "copied": "batched"}
+    return Attention(heads, heads, size, causal=causal, bias=bias, **usual | more)
+
+
+def _drops(fields: Fields, usual: float) -> dict[str, Any]:
+    """Return which parts of a layer drop elements in training."""
+    names = {"drops": "hidden_dropout_prob", "drops_attention": "attention_probs_dropout_prob"}
+    return {part: fields.share(name, default=usual) > 0.0 for part, name in names.items()}
 
 
 def _bert_head(fields: Fields, vocabulary: int, activation: str, *, pooled: bool) -> Head:
@@ -119,13 +128,9 @@ def deberta_v2(fields: Fields) -> Architecture:
 def nomic_bert(fields: Fields) -> Architecture:
     """Nomic's embedding models (2024): rotary positions, gated parts, by default no pooler."""
     own = fields.named(table("names")["nomic_bert"])
-    width, heads = own.size("hidden_size"), own.size("num_attention_heads")
-    size = own.whole("num_attention_heads", width, heads, "hidden_size")
-    bias = own.flag("qkv_proj_bias", default=False)
-    attention = Attention(
-        heads, heads, size, causal=False, one_linear=True, bias=bias, out_bias=bias, rotary=size, scale="divided",
-        copied="batched",
-    )  # fmt: skip
+    width, bias = own.size("hidden_size"), own.flag("qkv_proj_bias", default=False)
+    heads = _heads(own, bias=bias, out_bias=bias, one_linear=True, scale="divided")
+    attention = replace(heads, rotary=heads.head_dim)
     inner = FeedForward(own.size("intermediate_size"), "silu", gated=True, bias=own.flag("mlp_fc1_bias", default=False))
     segments, vocabulary = own.size("type_vocab_size", default=2, least=0), own.size("vocab_size")
     embedding = Embedding(width, vocabulary, segments=segments, norm=True)
@@ -175,12 +180,8 @@ def _modernbert_head(fields: Fields, vocabulary: int) -> Head:
 
 def vit(fields: Fields) -> Architecture:
     """ViT (Dosovitskiy et al. 2021) for the configuration's image size, by default the encoder and its pooler."""
-    width, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    bias = fields.flag("qkv_bias", default=True)
-    attention = Attention(
-        heads, heads, fields.whole("num_attention_heads", width, heads, "hidden_size"), causal=False, bias=bias,
-        out_bias=True, scale="divided", mask="none", copied="batched",
-    )  # fmt: skip
+    width, bias = fields.size("hidden_size"), fields.flag("qkv_bias", default=True)
+    attention = _heads(fields, bias=bias, scale="divided", mask="none")
     activation = fields.activation("hidden_act", default="gelu")
     layer = Layer(attention, FeedForward(fields.size("intermediate_size"), activation, bias=True))
     embedding = Embedding(width, patches=_patches(fields, 16, marked=True), drops=True)
@@ -190,8 +191,7 @@ def vit(fields: Fields) -> Architecture:
         (stack,),
         Head(labels=labels(fields)) if classifies else Head(pooled=True),
         generates=False,
-        drops=fields.share("hidden_dropout_prob", default=0.0) > 0.0,
-        drops_attention=fields.share("attention_probs_dropout_prob", default=0.0) > 0.0,
+        **_drops(fields, usual=0.0),
     )
 
 
@@ -254,12 +254,7 @@ def _clip_texts(text: Fields, layers: Layers, *, positions: int, out: int) -> St
 
 
 def _clip_layers(part: Fields, activation: str, *, causal: bool = False) -> Layers:
-    width, heads = part.size("hidden_size"), part.size("num_attention_heads")
-    size = part.whole("num_attention_heads", width, heads, "hidden_size")
-    attention = Attention(
-        heads, heads, size, causal=causal, bias=True, out_bias=True, mask="added" if causal else "none",
-        copied="batched",
-    )  # fmt: skip
+    attention = _heads(part, causal=causal, mask="added" if causal else "none")
     activation = part.activation("hidden_act", default=activation)
     inner = FeedForward(part.size("intermediate_size"), activation, bias=True)
     return ((Layer(attention, inner), part.layers("num_hidden_layers")),)
