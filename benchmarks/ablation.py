@@ -38,7 +38,7 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Ints
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.training.row_hashes import configurations, dimensions, hashed, mixed
 from benchmarks.ablation_mechanisms import MECHANISMS, Mechanism
 from evaluation.data import NO_SPLIT, Cell, read_cells

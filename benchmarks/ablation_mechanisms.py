@@ -17,10 +17,11 @@ from unittest.mock import patch
 import numpy as np
 
 from app.ops.figures import Rereads
+from app.predictors.auto.operators import transfer
 from app.predictors.auto.operators.learning import fitting
-from app.predictors.auto.operators.models import gaussian_process, sibling_transfer, training_samples
+from app.predictors.auto.operators.models import gaussian_process, training_samples
+from app.predictors.auto.operators.models.corrections import NO_TREND
 from app.predictors.auto.operators.models.features import LIBRARY_OF_STACK
-from app.predictors.auto.operators.models.trend import NO_TREND
 from app.predictors.physics import physics_fit
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL
@@ -117,7 +118,7 @@ def _no_donors(gpus: Any, member: Any, situation: Any, homes: Any) -> Any:
 
 
 def _no_bandwidth_ratio(*told: Any) -> Any:
-    donor, bandwidth_ratio = sibling_transfer.donors_of(*told)
+    donor, bandwidth_ratio = transfer.donors_of(*told)
     return donor, np.ones_like(bandwidth_ratio)
 
 
@@ -131,7 +132,7 @@ PHYSICS = (
         "physics constants fitted",
         123,
         MOST,
-        _are(("learning.fitting:fitted_factors", _neutral), ("learning.tile_choice:fitted_factors", _neutral)),
+        _are(("learning.fitting:fitted_factors", _neutral), ("learning.learn:fitted_factors", _neutral)),
     ),
     Mechanism(
         "clock under board power",

@@ -30,8 +30,7 @@ from app.predictors.auto.predictor import Auto
 from app.services.operators.operator_tables import predict_rows
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable
 from benchmarks.engine import least
 from benchmarks.http_route import server

@@ -36,7 +36,7 @@ from app.store.operator_blocks import identities
 from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.wire.measurement_form import OperatorColumns
 from app.wire.operator_columns import Words
 

@@ -4,7 +4,7 @@ This runs in a throw-away database, an embedded PostgreSQL in a temporary folder
 are used, because the licences of others do not allow a derived model to be distributed. Predictors that learn from
 different data sets are trained in databases of their own.
 
-Of a predictor only some operators may be trained: the others are taken over from its artefact (app.training.partial).
+Of a predictor only some operators may be trained: the others are taken over from its artefact (app.training.candidate).
 They are taken over only if a whole training would learn them again from the same rows. The artefact's manifest has a
 SHA-256 of every operator's rows. One from before that has a SHA-256 of all rows together, which is compared instead.
 """
@@ -40,11 +40,10 @@ from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, jobs, versions
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.versions import POOLED, Version
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.training import operator_start
-from app.training.candidate import TrainingData, candidate
+from app.training.candidate import TrainingData, candidate, changed_rows, joined, row_hashes, trained_together
 from app.training.fit import Trained
-from app.training.partial import changed_rows, joined, row_hashes, trained_together
 
 Report = Callable[[str], None]
 Parts = Mapping[str, Mapping[str, str]]

@@ -23,10 +23,10 @@ from app.predictors.roofline import Limit, hardware_limit
 from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.key_set import KeySet
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
+from app.training.operator_start import KeySet
 
 POOLED = "*"
 

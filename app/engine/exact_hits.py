@@ -14,8 +14,7 @@ import numpy as np
 from app.predictors.operator_digests import Digests, digests, mixed
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import OpTable
 
 # A bucket holds about as many digests as a cache line.

@@ -20,7 +20,7 @@ from app.store.operators import Added
 from app.store.revision import Part as Changed
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 
 Versions = Mapping[tuple[str, str], Served]
 _NAMES = tuple(op.name for op in OPS[1:])

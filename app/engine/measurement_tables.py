@@ -17,8 +17,7 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import Context, OperatorBlock, figures_of
 from app.tables.arrays import Bytes, Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.wire.kernel_tables import kernel_table
 from app.wire.kernel_workload import KernelWorkload

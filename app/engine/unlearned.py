@@ -12,9 +12,8 @@ from app.engine.measurement_tables import identity_words, to_runs
 from app.store.operator_blocks import OperatorBlock, concatenate
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
-from app.tables.key_set import KeySet
-from app.tables.operator_runs import OperatorRuns
-from app.training.operator_start import any_holds
+from app.tables.measurements import OperatorRuns
+from app.training.operator_start import KeySet, any_holds
 
 # Rows per operator, dtype and GPU that a served version is corrected with. More rows call for a retraining.
 MOST_ROWS = 256

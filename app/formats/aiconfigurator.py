@@ -30,7 +30,7 @@ from app.formats.base import Part, PartsImporter
 from app.formats.formulas import FileColumns
 from app.formats.operator_tables import FOLDER, Format, join_text, parts_of, read_file, read_format
 from app.ops.attention import HYBRIDS
-from app.ops.expert_gates import GATES, ROUTERS
+from app.ops.experts import GATES, ROUTERS
 from app.tables.arrays import Bools, Floats, Ints
 from app.wire.measurement_form import Objects
 

@@ -24,7 +24,7 @@ from app.networks.build import InsertedRows, inserted, table_of
 from app.networks.roles import learning, of_experts
 from app.networks.run import Run, spanned
 from app.ops import OP_CODE
-from app.ops.attention_tiles import shared_heads
+from app.ops.attention_kernels import shared_heads
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload

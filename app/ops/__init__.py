@@ -1,26 +1,21 @@
 """What an operator is: one file per family, registered in OPS. Looks at no GPU."""
 
 from app.ops import kernel
-from app.ops.attention import ATTENTION_OPS
-from app.ops.attention_mixed import ATTENTION_MIXED
+from app.ops.attention import ATTENTION_MIXED, ATTENTION_OPS
 from app.ops.attention_module import ATTENTION_MODULE_OPS
 from app.ops.base import columns
-from app.ops.collective import COLLECTIVE_OPS
+from app.ops.collective import COLLECTIVE_OPS, EXPERT_ALL_TO_ALL_OPS
 from app.ops.conv import CONV_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
-from app.ops.embedding import EMBEDDING_OPS
-from app.ops.expert_all_to_all import EXPERT_ALL_TO_ALL_OPS
 from app.ops.gemm import GEMM_OPS
-from app.ops.glue import GLUE_OPS
+from app.ops.glue import GLUE_OPS, QUANTIZE_OPS
 from app.ops.hyper_connections import HYPER_CONNECTION_OPS
 from app.ops.linear_attention import LINEAR_ATTENTION_OPS
-from app.ops.memory import MEMORY_OPS
-from app.ops.moe import MOE_OPS
-from app.ops.moe_wide import MOE_WIDE_OPS
+from app.ops.memory import EMBEDDING_OPS, MEMORY_OPS
+from app.ops.moe import MOE_OPS, MOE_WIDE_OPS
 from app.ops.network import NETWORK_OPS
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
-from app.ops.quantize import QUANTIZE_OPS
 from app.ops.recurrent import RECURRENT_OPS
 
 OPS = (

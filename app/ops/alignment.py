@@ -68,8 +68,8 @@ def misaligned_clocks(op: Op, table: OpTable, alignment: Alignment, products: Pr
     whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
     clocks = np.where(alignment.usual, 0.0, whole / np.where(alignment.at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE))
     clocks += moved / DTYPE_BYTES[table.dtype] / (alignment.at_once * ACCESSES_PER_CLOCK)
-    found: Floats = np.where(alignment.aligned, 0.0, clocks)
-    return found
+    clocks_of_rows: Floats = np.where(alignment.aligned, 0.0, clocks)
+    return clocks_of_rows
 
 
 def _padded(size: Floats, to: float) -> Floats:

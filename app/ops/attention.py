@@ -9,6 +9,11 @@ the scores: five products for two (2.5 x FLOPs), and moves Q K V O dO in, dQ dK 
 Latent attention (DeepSeek-V2, 2024): of every key `latent_dim` + `rope_dim` numbers are kept, shared by all heads.
 One query (decode) works on them directly, 2 (latent + rope) + 2 latent FLOPs a pair and head; more queries (prefill)
 on keys and values expanded to `head_dim` per head, 2 (head + rope) + 2 head.
+
+`attention_mixed`: a chunk of one prompt beside decodes, as serving stacks batch them in one launch. The chunk's
+`query_length` new queries see `context_length` keys, theirs included; each of `decodes` sequences has one new query
+that sees `decode_context` keys. FLOPs and bytes are those of prefill and decode together. The launch takes longer than
+either: kernels that hold a chunk do not split the decodes' keys over idle SMs.
 """
 
 from __future__ import annotations
@@ -18,13 +23,23 @@ from typing import Any
 
 import numpy as np
 
-from app.ops.attention_decode import DECODE_COSTS, decode_loops, decode_products
-from app.ops.attention_latent_parts import LatentParts, latent_parts
-from app.ops.attention_tiles import attended, either, key_bytes, passes, products, queries_of, shared_heads
+from app.ops.attention_kernels import (
+    DECODE_COSTS,
+    LatentParts,
+    attended,
+    decode_loops,
+    decode_products,
+    either,
+    key_bytes,
+    latent_parts,
+    passes,
+    products,
+    queries_of,
+    shared_heads,
+)
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Broken, Ratio, Work
+from app.ops.figures import Broken, Prior, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
-from app.ops.prior import Prior
 from app.ops.suite import NARROW, Axis, Log, Made, Maker, Pick, Row, Sizes, Space
 from app.stacks.libraries import Choice, libraries_of
 from app.tables.arrays import Floats
@@ -301,4 +316,67 @@ ATTENTION_OPS = (
         ),
         example=_EXAMPLE,
     ),
+)
+
+
+def _decoded_keys(table: OpTable) -> Floats:
+    """Keys that the new query of a decode sees, [n]."""
+    context, window = table.column("decode_context"), table.column("window")
+    return np.where((window == 0) | (window > context), context, window)
+
+
+def mixed_work(table: OpTable) -> Work:
+    """Work of the chunk and of the decodes."""
+    queries, pairs, keys = attended(table)
+    decodes, decoded = table.column("decodes"), _decoded_keys(table)
+    heads, width = table.column("heads"), table.column("head_dim")
+    flops = 4.0 * heads * width * (pairs + decodes * decoded)
+    rows = (queries + decodes) * heads * width * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
+    moved = rows + 2.0 * shared_heads(table) * width * key_bytes(table) * (keys + decodes * decoded)
+    return Work(flops, moved, moved)
+
+
+def check_mixed(table: OpTable) -> list[Broken]:
+    """Rules of attention, and nothing is learned."""
+    return [*check(table), Broken("a mixed batch has no backward phase", table.column("backward") > 0, "backward")]
+
+
+ATTENTION_MIXED = Op(
+    "attention_mixed",
+    "attention",
+    (
+        Dim("heads", "query heads"),
+        Dim("kv_heads", "heads of keys and values; absent: heads", default=np.nan, absent="heads"),
+        Dim("head_dim", "elements of a head"),
+        Dim("query_length", "new queries of the chunk"),
+        Dim("context_length", "keys of the chunk's prompt, those of its queries included"),
+        Dim("decodes", "sequences that decode beside it"),
+        Dim("decode_context", "keys that each of them sees, its own included"),
+        WINDOW,
+        KV_DTYPE,
+        *COMMON,
+    ),
+    mixed_work,
+    check=check_mixed,
+    prior=Prior.of("attention_mixed"),
+    ratios=(
+        Ratio(("decodes", "kv_heads")),
+        Ratio(("heads",), ("kv_heads",)),
+        Ratio(("query_length",), ("context_length",)),
+        Ratio(("decodes", "kv_heads", "decode_context", "head_dim")),
+        Ratio(("query_length", "heads", "context_length", "head_dim")),
+    ),
+    waits=True,
+    interval_apart=True,
+    configuration=("heads", "kv_heads", "head_dim", "window"),
+    backward=(),
+    example={
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "query_length": 512,
+        "context_length": 2048,
+        "decodes": 32,
+        "decode_context": 2048,
+    },
 )

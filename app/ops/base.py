@@ -10,11 +10,13 @@ from typing import Literal
 import numpy as np
 
 from app.ops.figures import (
+    STREAMED,
     Broken,
     Costing,
     Loops,
     Passing,
     Pattern,
+    Prior,
     Products,
     Queries,
     Ratio,
@@ -23,7 +25,6 @@ from app.ops.figures import (
     Work,
 )
 from app.ops.gradient import ITSELF, Step
-from app.ops.prior import STREAMED, Prior
 from app.ops.suite import Space
 from app.ops.tiles import Grid
 from app.stacks.libraries import Choice
@@ -70,6 +71,18 @@ class Dim:
     def columns(self) -> tuple[str, ...]:
         """Names of its columns in the operator table."""
         return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name, *self.beside)
+
+
+def choice(
+    name: str, meaning: str, choices: tuple[str, ...], default: float, feature: Literal["code", "class"] = "code"
+) -> Dim:
+    """Return a field that is one of some words, whose codes count from 0."""
+    return Dim(name, meaning, least=0.0, default=default, choices=choices, feature=feature)
+
+
+def forward_only(table: OpTable) -> Broken:
+    """Return the rule of kernels of serving stacks, which learn nothing."""
+    return Broken("serving stacks' kernels have no backward phase", table.column("backward") > 0, "backward")
 
 
 _unseen = partial(Dim, feature="unseen")
@@ -143,7 +156,7 @@ class Op:
     rereads   what its blocks read more than once, where they do
     handed    bytes of the operand that in a network the row before has just written
     relaid    bytes read and written to change layouts around kernels of tensor units that take another one
-    queries   what its kernels deal to tiles of queries (app.ops.attention_tiles.fill_tiles), if they do
+    queries   what its kernels deal to tiles of queries (app.ops.attention_kernels.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
     libraries what the library depends on whose kernels a stack runs, of an operator that stacks run by several; learned
               models have it as a feature. `library_costs`: what sets their kernels apart

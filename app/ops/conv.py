@@ -22,12 +22,10 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops.alignment import LOAD_BYTES
 from app.ops.base import COMMON, Dim, Op
-from app.ops.depthwise import THREADS, depthwise_clocks, is_depthwise
-from app.ops.figures import Broken, Products, Ratio, Rereads, Transformed, Work
+from app.ops.figures import Broken, Prior, Products, Ratio, Rereads, Transformed, Work
 from app.ops.gradient import OF_CONVOLUTION
-from app.ops.grouped import fit_tiles_to_groups, grouped_clocks
+from app.ops.grouped import THREADS, depthwise_clocks, fit_tiles_to_groups, grouped_clocks, is_depthwise
 from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS, PADDING, WINDOW_DIMS, Plane, plane, slid
-from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
 from app.ops.tiles import Grid
 from app.tables.arrays import Bools, Floats
@@ -147,9 +145,9 @@ def _groups(images: Floats, out: Plane) -> tuple[Floats, Floats]:
 
 def _rereads(table: OpTable) -> Rereads:
     """Nothing is read again; threads compute outputs of depthwise convolutions, and of several groups in FP32."""
-    nothing, outputs, window = np.zeros(len(table)), _outputs(table), plane(table, "kernel_size").area
+    outputs, window = _outputs(table), plane(table, "kernel_size").area
     clocks = depthwise_clocks(table, outputs, window) + grouped_clocks(table, outputs, window)
-    return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
+    return Rereads.of_clocks(clocks)
 
 
 def _weights(table: OpTable) -> Floats:

@@ -25,9 +25,8 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op, handed_rows
-from app.ops.figures import Ratio, Rereads, Work
+from app.ops.figures import Prior, Ratio, Rereads, Work
 from app.ops.gradient import OF_FACTORS, OF_TWO, SAME, TWICE, Step, rowwise, step
-from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, unary
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
@@ -94,9 +93,8 @@ def _dropout_work(table: OpTable) -> Work:
 
 def _dropout_rereads(table: OpTable) -> Rereads:
     """Nothing is read again; backward has the mask and draws nothing."""
-    nothing = np.zeros(len(table))
     drawn = table.column("b") * table.column("h") * (1.0 - table.column("backward"))
-    return Rereads(nothing, nothing, nothing, nothing, _RANDOM_CLOCKS * drawn, nothing)
+    return Rereads.of_clocks(_RANDOM_CLOCKS * drawn)
 
 
 _ROWS = (Dim("b", "rows"), Dim("h", "elements of a row"))

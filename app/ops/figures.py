@@ -1,10 +1,13 @@
-"""Figures that an operator derives from its rows, as structs of arrays, float64 [n] unless stated otherwise."""
+"""Figures that an operator derives from its rows, and its prior: structs of arrays, float64 [n] unless stated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
+
+from app.coefficients import room
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import OpTable
 
@@ -90,6 +93,12 @@ class Rereads(NamedTuple):
     clocks: Floats
     longest: Floats
 
+    @classmethod
+    def of_clocks(cls, clocks: Floats) -> Self:
+        """Return that nothing is read again, and these clocks."""
+        nothing = np.zeros_like(clocks)
+        return cls(nothing, nothing, nothing, nothing, clocks, nothing)
+
 
 class LibraryCosts(NamedTuple):
     """What a library's kernels cost beside products and bytes, float64 [GENERATIONS, n] each; 0: nothing, no bound.
@@ -153,3 +162,39 @@ class Broken(NamedTuple):
     message: str
     rows: Bools
     field: str
+
+
+class Prior(NamedTuple):
+    """Efficiencies and times of an operator, the same on every GPU.
+
+    Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
+    untrained predictor on those rows are in-sample (docs/reference/results.md); no GPU has its own.
+
+    compute   share of the sustained rate that its kernels attain on full tiles
+    memory    share of the sustained bandwidth
+    host_s    shortest time of an operator that PyTorch launches by itself, seconds
+    device_s  time of an operator of no work in a CUDA graph, seconds
+    width     half-width in log space of an interval that holds 80 %; equal in an interval group (docs/explanation/
+              notebook.md)
+    tensor    shares of `compute` that are left where products of 16 bits run on tensor units: before Ampere; on Ampere
+              and Ada, and there of operands that lie as kernels take them (`Op.relaid` is 0); since Hopper
+    lanes_since_hopper  the same of products in FP32, which libraries have no kernels of that are made for Hopper
+    """
+
+    compute: float
+    memory: float
+    host_s: float
+    device_s: float
+    width: float
+    tensor: tuple[float, float, float, float] = (1.0, 1.0, 1.0, 1.0)
+    lanes_since_hopper: float = 1.0
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Return the prior of this name in the coefficients."""
+        fields = dict(room("priors")[name].value)
+        return cls(**(fields | ({"tensor": tuple(fields["tensor"])} if "tensor" in fields else {})))
+
+
+# Of whatever only moves bytes. Host time: a guess, no rows are behind it.
+STREAMED = Prior.of("streamed")

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Products, Work
+from app.ops.figures import Prior, Products, Work
 from app.ops.gradient import BIAS, FED, TRAINED, step
-from app.ops.prior import Prior
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Row, Space
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPES, OUTPUT_BYTES, WEIGHT_BYTES, OpTable

@@ -4,6 +4,13 @@
 activation of one half of its input by the other half; `rotary_cache` rotates queries and keys by their position and
 writes keys and values to the cache; `sample` chooses a token by the logits, which it reads in FP32. Bytes = what they
 read and write, each once; `b` rows of `h` elements. PyTorch has none of them as one kernel, so they are not measured.
+
+`quantize`: a kernel that writes activations of 16 bits in a narrower format, for the product that follows.
+
+`b` rows of `h` elements are divided by a scale and rounded. `scale` static: the scale is known beforehand; dynamic: the
+kernel finds the largest magnitude of each row first, which stays on the SM for the second reading. FLOPs = 2 an element
+(scaled, rounded), dynamic 4 (magnitude, largest). Bytes = 16 bits in and the row's dtype out; dynamic writes a scale of
+FP32 a row too. vLLM: csrc/quantization/fp8/common.cu static_scaled_fp8_quant, dynamic_per_token_scaled_fp8_quant.
 """
 
 from __future__ import annotations
@@ -11,9 +18,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from app.ops.base import COMMON, Dim, Op, handed_rows
-from app.ops.figures import Broken, Ratio, Work
-from app.ops.prior import Prior
+import numpy as np
+
+from app.ops.base import COMMON, Dim, Op, choice, forward_only, handed_rows
+from app.ops.figures import Broken, Prior, Ratio, Work
 from app.tables.ops import DTYPE_BYTES, OpTable
 
 
@@ -26,7 +34,7 @@ def _work(operations: float, passes: float, table: OpTable) -> Work:
 
 def check(table: OpTable) -> list[Broken]:
     """Serving learns nothing."""
-    return [Broken("serving stacks' kernels have no backward phase", table.column("backward") > 0, "backward")]
+    return [forward_only(table)]
 
 
 class _Form(NamedTuple):
@@ -62,3 +70,40 @@ _FORMS = {
     "sample": _Form("memory", 4.0, 4.0, "logits of a token (vocabulary)"),
 }
 GLUE_OPS = tuple(_op(name, form) for name, form in _FORMS.items())
+
+
+SCALES = ("static", "dynamic")
+STATIC, DYNAMIC = (float(code) for code in range(len(SCALES)))
+_IN_BYTES, _SCALE_BYTES = 2.0, 4.0
+
+
+def quantize_work(table: OpTable) -> Work:
+    """Each element in once and out once."""
+    rows, dynamic = table.column("b"), table.column("scale") == DYNAMIC
+    elements = rows * table.column("h")
+    moved = elements * (_IN_BYTES + DTYPE_BYTES[table.dtype]) + dynamic * rows * _SCALE_BYTES
+    return Work(np.where(dynamic, 4.0, 2.0) * elements, moved, moved)
+
+
+QUANTIZE_OPS = (
+    Op(
+        "quantize",
+        "quantize",
+        (
+            Dim("b", "rows (tokens)"),
+            Dim("h", "elements of a row"),
+            choice("scale", "static: known beforehand; dynamic: the kernel finds one for each row", SCALES, DYNAMIC),
+            *COMMON,
+        ),
+        quantize_work,
+        check=check,
+        dtypes=("fp8", "fp8_block", "int8", "nvfp4"),
+        prior=Prior.of("quantize"),
+        handed=lambda table: table.column("b") * table.column("h") * _IN_BYTES,
+        traffic="moves",
+        ratios=(Ratio(("b",)), Ratio(("b", "h"))),
+        configuration=("h",),
+        backward=(),
+        example={"b": 4096, "h": 7168},
+    ),
+)

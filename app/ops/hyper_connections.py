@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Ratio, Work
-from app.ops.prior import Prior
+from app.ops.base import COMMON, Dim, Op, choice
+from app.ops.figures import Prior, Ratio, Work
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OpTable
 
@@ -50,13 +49,8 @@ HYPER_CONNECTION_OPS = (
             Dim("b", "tokens"),
             Dim("h", "features of a stream"),
             Dim("streams", "residual streams", default=4.0),
-            Dim(
-                "part",
-                "pre: weights, and the input of a part; post: its output into the streams",
-                least=0.0,
-                default=PRE,
-                choices=PARTS,
-                feature="class",
+            choice(
+                "part", "pre: weights, and the input of a part; post: its output into the streams", PARTS, PRE, "class"
             ),
             *COMMON,
         ),

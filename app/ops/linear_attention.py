@@ -25,10 +25,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ops.attention_tiles import passes
-from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Broken, Ratio, Work
-from app.ops.prior import Prior
+from app.ops.attention_kernels import passes
+from app.ops.base import COMMON, Dim, Op, choice
+from app.ops.figures import Broken, Prior, Ratio, Work
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
 
@@ -113,7 +112,7 @@ _HEADS = (
     Dim("key_dim", "elements of a query or key (mamba2: the state's size)"),
     Dim("value_dim", "elements of a value"),
 )
-_KIND = Dim("variant", "rule by which the state changes", least=0.0, default=GDN, choices=KINDS, feature="class")
+_KIND = choice("variant", "rule by which the state changes", KINDS, GDN, "class")
 _RATIOS = (
     Ratio(("batch", "value_heads")),
     Ratio(("batch", "query_length")),
@@ -174,13 +173,12 @@ LINEAR_ATTENTION_OPS = (
             Dim("query_length", "new tokens per sequence"),
             Dim("channels", "features, each with a filter of its own"),
             Dim("taps", "tokens that a filter spans", default=4.0),
-            Dim(
+            choice(
                 "form",
                 "scan: many tokens, as in prefill; step: few, after a state that is kept, as in decode",
-                least=0.0,
-                default=SCAN,
-                choices=FORMS,
-                feature="class",
+                FORMS,
+                SCAN,
+                "class",
             ),
             replace(
                 _KIND,

@@ -11,6 +11,12 @@ expert is drawn from a density x^-a between 1 and 0.8 tokens (so the data's gene
 pairs 0.01 to 2), scaled to all pairs and rounded; pairs that rounding leaves go to experts without any. P and A are
 then those of its quantiles, the largest expert on the busiest rank and the others as average; and of these as many have
 work as on the busiest of `expert_parallel` ranks, dealt at random.
+
+`moe_wide`: the experts of one rank of a wide expert-parallel group, tokens having been exchanged before. As `moe`, on
+whole experts and without the exchange and, in `mode` low_latency, in kernels that take a
+block of each expert's tokens, padded (DeepEP's low-latency layout). `slots` hold the experts: more slots than experts
+hold copies of the busiest. `balancer` eplb: experts are dealt and copied so that ranks are loaded evenly (DeepSeek's
+EPLB), so that the busiest rank gets its even share of the pairs; none: P and A of `moe`, with slots for experts.
 """
 
 from __future__ import annotations
@@ -19,12 +25,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op
-from app.ops.expert_gates import BY_GROUPS, GATES, GELU, LACKING, PLAIN, ROUTERS, SILU, UNGATED
-from app.ops.expert_load import DISTRIBUTION, distribution, load, loads
-from app.ops.figures import Broken, Costing, LibraryCosts, Products, Ratio, Work
+from app.ops.base import COMMON, Dim, Op, choice, forward_only
+from app.ops.collective import MODES, NORMAL
+from app.ops.experts import (
+    BALANCED,
+    BY_GROUPS,
+    DISTRIBUTION,
+    GATES,
+    GELU,
+    LACKING,
+    PLAIN,
+    ROUTERS,
+    SILU,
+    UNGATED,
+    Routing,
+    distribution,
+    load,
+    load_of,
+    loads,
+)
+from app.ops.figures import Broken, Costing, LibraryCosts, Prior, Products, Ratio, Work
 from app.ops.gradient import BY_DATA_AND_WEIGHT
-from app.ops.prior import Prior
 from app.ops.suite import Log, Made, Maker, Pick, Row, Sizes, Space
 from app.stacks.libraries import LIBRARIES, Choice, libraries_of
 from app.tables.arrays import Floats
@@ -174,22 +195,14 @@ MOE_OPS = (
             Dim("tensor_parallel", "devices that share each expert", default=1.0),
             Dim("expert_parallel", "groups of devices among which experts are dealt", default=1.0),
             DISTRIBUTION,
-            Dim(
+            choice(
                 "gate",
                 "activation of an expert's gate; other: clamped or shifted, such as SiTU; none: two matrices, no gate",
-                default=SILU,
-                least=0.0,
-                choices=GATES,
-                feature="class",
+                GATES,
+                SILU,
+                "class",
             ),
-            Dim(
-                "router",
-                "grouped: it chooses groups of experts first, as DeepSeek-V3's",
-                default=PLAIN,
-                least=0.0,
-                choices=ROUTERS,
-                feature="class",
-            ),
+            choice("router", "grouped: it chooses groups of experts first, as DeepSeek-V3's", ROUTERS, PLAIN, "class"),
             *COMMON,
         ),
         work,
@@ -231,5 +244,103 @@ MOE_OPS = (
             "top_k": (1, 8),
         },
         example={"tokens": 2048, "hidden": 4096, "intermediate": 1536, "experts": 64, "top_k": 8},
+    ),
+)
+
+
+BALANCERS = ("none", "eplb")
+UNBALANCED, EPLB = (float(code) for code in range(len(BALANCERS)))
+_MATRICES = 3.0
+
+
+def _slots(table: OpTable) -> Floats:
+    """Slots of all ranks, [n]: as many as experts where absent."""
+    given = table.column("slots")
+    slots: Floats = np.where(np.isnan(given), table.column("experts"), given)
+    return slots
+
+
+def _load(table: OpTable) -> tuple[Floats, Floats]:
+    """(token, expert) pairs on the busiest rank, and its slots with work, [n] each."""
+    tokens, top_k, ranks = (table.column(name) for name in ("tokens", "top_k", "expert_parallel"))
+    exponent = np.where(table.column("balancer") == EPLB, BALANCED, table.column("distribution"))
+    return load_of(Routing(tokens, top_k, _slots(table), ranks, exponent))
+
+
+def wide_work(table: OpTable) -> Work:
+    """Work of the busiest rank."""
+    pairs, active = _load(table)
+    hidden, inner = table.column("hidden"), table.column("intermediate")
+    size, written = DTYPE_BYTES[table.dtype], OUTPUT_BYTES[table.dtype]
+    weights = active * _MATRICES * hidden * inner * WEIGHT_BYTES[table.dtype]
+    moved = weights + pairs * (hidden + inner) * (size + written)
+    return Work(2.0 * _MATRICES * pairs * hidden * inner, moved, moved)
+
+
+def wide_products(table: OpTable) -> Products:
+    """The first two matrices of every expert that has work."""
+    pairs, active = _load(table)
+    return Products(active, pairs / active, 2.0 * table.column("intermediate"), table.column("hidden"))
+
+
+def check_wide(table: OpTable) -> list[Broken]:
+    """Rules of slots and ranks."""
+    experts, slots = table.column("experts"), _slots(table)
+    return [
+        Broken("top_k exceeds experts", table.column("top_k") > experts, "top_k"),
+        Broken("slots must be at least experts", slots < experts, "slots"),
+        Broken("expert_parallel must divide slots", slots % table.column("expert_parallel") != 0, "expert_parallel"),
+        forward_only(table),
+    ]
+
+
+MOE_WIDE_OPS = (
+    Op(
+        "moe_wide",
+        "moe_wide",
+        (
+            Dim("tokens", "tokens of the whole expert-parallel group"),
+            Dim("hidden", "features in and out"),
+            Dim("intermediate", "features inside an expert"),
+            Dim("experts", "experts of the whole layer"),
+            Dim("top_k", "experts per token"),
+            Dim("expert_parallel", "devices among which experts are dealt"),
+            Dim("slots", "places for experts on all devices; absent: one per expert", default=np.nan, absent="experts"),
+            DISTRIBUTION,
+            choice(
+                "balancer",
+                "eplb: experts are dealt and copied so that devices are loaded evenly",
+                BALANCERS,
+                UNBALANCED,
+            ),
+            choice(
+                "mode",
+                "kernels behind an exchange of this mode: normal (prefill) or low_latency (decode)",
+                MODES,
+                NORMAL,
+            ),
+            *COMMON,
+        ),
+        wide_work,
+        check=check_wide,
+        dtypes=DTYPES,
+        products=wide_products,
+        prior=Prior.of("moe_wide"),
+        ratios=(
+            Ratio(("tokens",), ("expert_parallel",)),
+            Ratio(("experts",), ("expert_parallel",)),
+            Ratio(("tokens", "top_k"), ("experts",)),
+        ),
+        configuration=("hidden", "intermediate", "experts", "top_k", "expert_parallel"),
+        few_configurations=True,
+        backward=(),
+        example={
+            "tokens": 2048,
+            "hidden": 7168,
+            "intermediate": 2048,
+            "experts": 256,
+            "top_k": 8,
+            "expert_parallel": 32,
+        },
     ),
 )

@@ -17,8 +17,7 @@ import numpy as np
 
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op
 from app.ops.conv import WINOGRAD
-from app.ops.figures import Broken, Work
-from app.ops.prior import Prior
+from app.ops.figures import Broken, Prior, Work
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 

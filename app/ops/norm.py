@@ -23,10 +23,9 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op, handed_rows
-from app.ops.figures import Ratio, Rereads, Work
+from app.ops.figures import Prior, Ratio, Rereads, Work
 from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
 from app.ops.images import CHANNELS_LAST
-from app.ops.prior import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Log, Made, Maker, Row, Sizes, Space, unary
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, OpTable

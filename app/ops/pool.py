@@ -15,9 +15,8 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
 from app.ops.conv import fits
-from app.ops.figures import Rereads, Work
+from app.ops.figures import Prior, Rereads, Work
 from app.ops.images import CHANNELS_LAST, PADDING, WINDOW_DIMS, Plane, plane, slid
-from app.ops.prior import Prior
 from app.ops.suite import PLAIN, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, pair
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OUTPUT_BYTES, OpTable
@@ -77,9 +76,8 @@ def _rereads(costs: _Costs) -> Callable[[OpTable], Rereads]:
         threads = np.where(back, images * size.area, outputs)
         thread, element = (np.where(back, *pair) for pair in zip(costs.backward, costs.forward, strict=True))
         whole = (kernel.height == size.height) & (kernel.width == size.width)
-        nothing = np.zeros(len(table))
         clocks = np.where(whole, 0.0, thread * threads + element * visited)
-        return Rereads(nothing, nothing, nothing, nothing, clocks, nothing)
+        return Rereads.of_clocks(clocks)
 
     return rereads
 

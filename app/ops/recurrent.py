@@ -12,8 +12,7 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
-from app.ops.figures import Work
-from app.ops.prior import Prior
+from app.ops.figures import Prior, Work
 from app.ops.suite import Log, Made, Maker, Pick, Row, Space
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_BYTES, OpTable
@@ -55,8 +54,8 @@ def launches(table: OpTable) -> Floats:
     back = table.column("backward") > 0.0
     persistent = (table.column("hidden") <= _MOST_PERSISTENT) & np.isin(table.dtype, _PERSISTENT_DTYPES)
     of_step = np.where(persistent, _OF_PERSISTENT, np.where(back, _OF_STEP_BACKWARD, _OF_STEP))
-    found: Floats = table.column("steps") * of_step + np.where(back, _BESIDE_BACKWARD, _BESIDE)
-    return found
+    count: Floats = table.column("steps") * of_step + np.where(back, _BESIDE_BACKWARD, _BESIDE)
+    return count
 
 
 def _build(make: Maker, row: Row) -> Made:

@@ -5,10 +5,9 @@ What each can do it declares itself (app.predictors.base.Capabilities).
 
 from app.predictors.auto.predictor import Auto
 from app.predictors.base import Capabilities, Predictor
-from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
-from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
-from app.predictors.papers.cross_gpu_kernels.regressors import REGRESSORS
-from app.predictors.papers.habitat.predictor import Habitat
+from app.predictors.papers.convmeter import ConvMeter, PlainConvMeter
+from app.predictors.papers.cross_gpu_kernels import REGRESSORS, Efficiency
+from app.predictors.papers.habitat import Habitat
 from app.predictors.papers.li import Li
 from app.predictors.papers.neusight.predictor import TileWave
 from app.predictors.papers.pm2lat.predictor import KernelTable

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import Estimate, Predictions
 
@@ -112,7 +111,7 @@ class Calibrated(OperatorLearner, Protocol):
         """What `with_measured` fits, for `with_corrections`; those of one operator on one GPU depend on no others."""
         ...
 
-    def with_corrections(self, found: Iterable[Any], gpus: GpuTable, prepared: Any | None = None) -> Self:
+    def with_corrections(self, parts: Iterable[Any], gpus: GpuTable, prepared: Any | None = None) -> Self:
         """Itself with the corrections of distinct operators or GPUs: takes milliseconds.
 
         `prepared`: what `prepared` returned for the same corrections, perhaps in another process; None: the first

@@ -40,7 +40,7 @@ def once(fit: Callable[[S], T]) -> Callable[[S], T]:
         key = f"{fit.__name__} {digest(samples)}"
         if key not in kept:
             kept[key] = fit(samples)
-        found: T = kept[key]
-        return found
+        fitted: T = kept[key]
+        return fitted
 
     return kept_or_fitted

@@ -14,7 +14,7 @@ import numpy as np
 from app.predictors.priors import IS_COLLECTIVE
 from app.tables.arrays import Bools, Ints
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, once_per_table
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 
 _LINK, _DOMAIN, _SLOT = (

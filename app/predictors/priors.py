@@ -1,7 +1,7 @@
 """Prior constants of hardware and software stacks, for rows without measurements.
 
 Set by hand while looking at NeuSight's and aiconfigurator's published rows, all GPUs together, so errors of the
-untrained predictor on those rows are in-sample; no GPU has its own. Those of an operator are its own (app.ops.prior).
+untrained predictor on those rows are in-sample; no GPU has its own. Those of an operator are its own (app.ops.figures).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops import OPS
-from app.ops.prior import Prior
+from app.ops.figures import Prior
 from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Self
 
+import numpy as np
+
 Names = tuple[str, ...]
 
 
@@ -95,8 +97,8 @@ def _difference(then: Names, now: Names | None) -> str:
     if now is None:
         return "not part of this version"
     changes = ((_beyond(now, then), "added"), (_beyond(then, now), "removed"))
-    if found := [f"{_few(names)} {how}" for names, how in changes if names]:
-        return ", ".join(found)
+    if changed := [f"{_few(names)} {how}" for names, how in changes if names]:
+        return ", ".join(changed)
     if len(then) != len(now):
         return f"there were {len(then)}, and are {len(now)}"
     at = next((k for k, (one, other) in enumerate(zip_longest(then, now)) if one != other), 0)
@@ -110,3 +112,17 @@ def _beyond(names: Names, others: Names) -> Names:
 def _few(names: Names) -> str:
     """The first, and how many more there are."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def check_shape(what: str, array: Any, *shape: int | None) -> None:
+    """Raise ValueError unless an array has this shape; None stands for any length."""
+    actual = np.shape(array)
+    if len(actual) != len(shape) or any(most not in (None, here) for here, most in zip(actual, shape, strict=True)):
+        raise ValueError(f"{what} are {actual}, not {shape}")
+
+
+def check_below(what: str, array: Any, stop: int, least: int = 0) -> None:
+    """Raise ValueError unless every number of an array lies in [least, stop)."""
+    values = np.asarray(array)
+    if values.size and not (least <= values.min() and values.max() < stop):
+        raise ValueError(f"{what} are not all from {least} to {stop - 1}")

@@ -119,7 +119,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "gathers_beside_forward": bool,
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
-# attention (app.ops.attention_decode); the stack whose products in FP8 by blocks are chosen where they are quicker;
+# attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;
 # what its host takes, and in models with latent attention, where that was fitted apart.
 KERNEL_FACTS: Mapping[str, Any] = {"masked_decode": bool, "fp8_block_products_of": str}
 HOST_FACTS: Mapping[str, Any] = {"host_times": HostTimes, "latent_host_times": HostTimes}

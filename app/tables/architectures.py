@@ -1,27 +1,76 @@
-"""Architectures by name or compute capability."""
+"""Architectures by name or compute capability: limits of one SM, and operations per clock of each pipe.
+
+`seed_data/architectures.json` has them by vendor, with sources. Rates are dense operations per SM (compute unit, Xe
+core, CPU core) per clock, a fused multiply-add counting two. Tensor rates are those with FP32 accumulation (INT32 for
+INT8), as deep-learning libraries use.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from app.tables.architecture import Architecture
-from app.tables.architectures_nvidia import NVIDIA
-from app.tables.architectures_other import AMD, CPUS, INTEL, UNKNOWN, UNKNOWN_CPU
 from app.tables.names import normalise
 
-__all__ = [
-    "ARCHITECTURES",
-    "GENERATIONS",
-    "GENERATION_OF",
-    "UNKNOWN",
-    "UNKNOWN_CPU",
-    "Architecture",
-    "by_capability",
-    "by_name",
-    "rates_of",
-]
+FILE = Path(__file__).parents[2] / "seed_data" / "architectures.json"
 
-ARCHITECTURES = (*NVIDIA, *AMD, *INTEL, *CPUS)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """Facts shared by all devices of one architecture (NVIDIA: one compute capability).
+
+    Counts are per SM; `rates` maps a pipe of PIPES to operations per SM per clock; `geforce_rates` replaces
+    those that GeForce cards run slower. `tensor_clock` is the part of the boost clock that data sheets give the rates
+    of tensor pipes at, but of FP64. `memory_type` is "HBM" where all of its products have stacked memory.
+    `l2_bytes_per_sm` is only typical, for devices that do not state theirs.
+    """
+
+    name: str
+    vendor: str
+    compute_capability: str | None = None
+    process_node_nm: float | None = None
+    fp32_lanes_per_sm: int
+    registers_per_sm: int = 65536
+    max_registers_per_thread: int = 255
+    shared_memory_per_sm_bytes: float
+    shared_memory_per_block_bytes: float
+    max_threads_per_sm: int = 2048
+    max_threads_per_block: int = 1024
+    max_blocks_per_sm: int = 32
+    warp_size: int = 32
+    register_allocation_unit: int = 256
+    shared_memory_allocation_unit_bytes: float = 256.0
+    l2_bytes_per_sm: float
+    rates: Mapping[str, float] = field(default_factory=dict)
+    geforce_rates: Mapping[str, float] = field(default_factory=dict)
+    tensor_clock: float = 1.0
+    memory_type: str | None = None
+
+    def quoted_clock(self, pipe: str) -> float:
+        """Return the clock of a pipe's datasheet rate, as a share of the boost clock."""
+        return self.tensor_clock if pipe.endswith("_tensor") and pipe != "fp64_tensor" else 1.0
+
+
+def _read() -> Iterator[tuple[str, Architecture]]:
+    """Yield every architecture of the file with its vendor there; sizes in bytes become floating-point numbers."""
+    for vendor, group in json.loads(FILE.read_bytes()).items():
+        for entry in group["architectures"]:
+            facts = {**group["common"], **entry}
+            facts.pop("note", None)
+            sizes = {name: float(size) for name, size in facts.items() if "bytes" in name}
+            yield vendor, Architecture(**{**facts, **sizes})
+
+
+_OF_VENDOR = dict[str, list[Architecture]]()
+for _vendor, _architecture in _read():
+    _OF_VENDOR.setdefault(_vendor, []).append(_architecture)
+# For an architecture that is not here: today's usual limits, no rates.
+(UNKNOWN,) = _OF_VENDOR.pop("unknown")
+UNKNOWN_CPU = _OF_VENDOR["processors"].pop()
+ARCHITECTURES = tuple(known for group in _OF_VENDOR.values() for known in group)
 # GPUs that libraries choose their kernels by, and of which architecture keys they are (GpuSpec.architecture_key).
 GENERATIONS = ("", "ampere", "ada", "hopper", "blackwell", "blackwell-workstation")
 GENERATION_OF = {
@@ -33,7 +82,7 @@ GENERATION_OF = {
     "blackwell/hbm": "blackwell",
     "blackwell": "blackwell-workstation",
 }
-_BY_CAPABILITY = {known.compute_capability: known for known in NVIDIA}
+_BY_CAPABILITY = {known.compute_capability: known for known in ARCHITECTURES if known.compute_capability}
 _GEFORCE = re.compile(r"geforce|\brtx\s*[2-5]0[5-9]0", re.IGNORECASE)
 _WITHOUT_TENSOR_CORES = re.compile(r"\b(gtx|mx)\s*\d|\bt(4|5|6|10|12)00\b", re.IGNORECASE)
 
@@ -55,10 +104,10 @@ def by_name(name: str) -> tuple[Architecture, ...]:
 
     The longest known prefix decides: "CDNA 3.0" is CDNA 3, "Xe2-HPG" is Xe2, "RDNA 3.5" is RDNA 3.
     """
-    wanted = _key(name)
-    fits = [(known, key) for known, key in _KEYED if wanted.startswith(key)]
+    query = _key(name)
+    fits = [(known, key) for known, key in _KEYED if query.startswith(key)]
     if not fits:
-        return tuple(known for known, key in _KEYED if len(wanted) > 2 and key.startswith(wanted))
+        return tuple(known for known, key in _KEYED if len(query) > 2 and key.startswith(query))
     longest = max(len(key) for _, key in fits)
     return tuple(known for known, key in fits if len(key) == longest)
 

@@ -55,17 +55,17 @@ class Catalog:
 
     def resolve(self, name: str) -> GpuSpec:
         """Return the GPU of an id, name or alias; raises NotFound with the closest names."""
-        found = self.find(name)
-        if found is None:
+        spec = self.find(name)
+        if spec is None:
             shown = name if len(name) <= 100 else f"{name[:100]}..."
             route = "; GET /gpus lists them"
             raise NotFound(f"No GPU is called {shown!r}{route}.", near=self.near(name), name=name, route=route)
-        return found
+        return spec
 
     def near(self, name: str) -> list[str]:
         """Return the closest known names: GPUs whose name contains it, then by similarity, the catalogue's first."""
-        wanted = normalise(name)
-        members = [owner.id for key, owner in self._owners.items() if len(wanted) >= _FAMILY and wanted in key]
+        query = normalise(name)
+        members = [owner.id for key, owner in self._owners.items() if len(query) >= _FAMILY and query in key]
         known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
         ids = ((score, self._owners[normalise(label)].id) for score, label in known)
         best = dict.fromkeys(members, 1.0)
@@ -74,7 +74,7 @@ class Catalog:
                 continue
             best[label] = score
         if not best:  # a name too short for its parts to be compared
-            best = {self._owners[key].id: 0.5 for key in difflib.get_close_matches(wanted, self._owners, _NEAR, 0.5)}
+            best = {self._owners[key].id: 0.5 for key in difflib.get_close_matches(query, self._owners, _NEAR, 0.5)}
         return sorted(best, key=lambda label: -best[label])[:_NEAR]
 
     def _shown(self, label: str, shown: dict[str, float]) -> bool:

@@ -180,18 +180,18 @@ def _architecture(reader: Reader) -> Architecture:
     """Return the architecture that the description names; UNKNOWN if it is not in the table."""
     capability = reader.values.get("compute_capability")
     unknown = UNKNOWN_CPU if reader.values.get("kind") == "cpu" else UNKNOWN
-    found = architectures.by_name(reader.values.get("architecture", ""))
+    named = architectures.by_name(reader.values.get("architecture", ""))
     if capability is not None:
         known = architectures.by_capability(capability)
-        if known and found and known not in found:
+        if known and named and known not in named:
             reader.refuse(
                 f"{capability} is {known.name}; send one of the two, or both in agreement", "compute_capability"
             )
         return known or unknown
-    if len(found) > 1:
-        choice = ", ".join(f'"{known.compute_capability}"' for known in found)
+    if len(named) > 1:
+        choice = ", ".join(f'"{known.compute_capability}"' for known in named)
         reader.refuse(f"several GPUs are called so; send compute_capability, one of {choice}", "architecture")
-    return found[0] if found else unknown
+    return named[0] if named else unknown
 
 
 def _infer(values: dict[str, Any], known: Architecture, reader: Reader) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from app.errors import FieldError
@@ -34,87 +36,12 @@ class Range:
     whole: bool = False
 
 
-# Wide enough for any device from 1985 to ten thousand times today's; narrow enough to detect a wrong unit.
-_COUNT = Range(1, 1_000_000, "count", whole=True)
-_CLOCK = Range(1e6, 1e11, "Hz")
+# What each field is, and of numbers the range: wide enough for any device from 1985 to ten thousand times today's,
+# narrow enough to detect a wrong unit.
+_FIELDS = json.loads((Path(__file__).parents[2] / "seed_data" / "gpu_fields.json").read_bytes())
+MEANINGS: dict[str, str] = {name: of.pop("meaning") for name, of in _FIELDS.items()}
+NUMBERS = {name: Range(**of) for name, of in _FIELDS.items() if of}
 _RATE = Range(1e6, 1e21, "operations per second")
-_BANDWIDTH = Range(1e6, 1e18, "bytes per second")
-_LINK = Range(1e5, 1e16, "bytes per second, one direction")
-_BYTES = Range(1, 1e12, "bytes")
-NUMBERS: dict[str, Range] = {
-    "sm_count": _COUNT,
-    "fp32_lanes_per_sm": _COUNT,
-    "base_clock_hz": _CLOCK,
-    "boost_clock_hz": _CLOCK,
-    "memory_bytes": Range(1e4, 1e16, "bytes"),
-    "memory_bandwidth_bytes_per_s": _BANDWIDTH,
-    "l2_bytes": _BYTES,
-    "l2_bandwidth_bytes_per_s": _BANDWIDTH,
-    "registers_per_sm": Range(1, 1e9, "32-bit registers", whole=True),
-    "max_registers_per_thread": Range(1, 65536, "registers", whole=True),
-    "shared_memory_per_sm_bytes": _BYTES,
-    "shared_memory_per_block_bytes": _BYTES,
-    "max_threads_per_sm": _COUNT,
-    "max_threads_per_block": _COUNT,
-    "max_blocks_per_sm": _COUNT,
-    "warp_size": Range(1, 4096, "threads", whole=True),
-    "register_allocation_unit": Range(1, 1e6, "registers per warp", whole=True),
-    "shared_memory_allocation_unit_bytes": Range(1, 1e7, "bytes"),
-    "process_node_nm": Range(0.01, 1e5, "nanometres"),
-    "board_power_w": Range(0.01, 1e6, "watts"),
-    "link_bandwidth_bytes_per_s": _LINK,
-    "link_domain_gpus": Range(2, 1_000_000, "devices that the link joins", whole=True),
-    "slot_bandwidth_bytes_per_s": _LINK,
-    "launch_year": Range(1980, 2100, "year", whole=True),
-    "sustained_compute_flops": _RATE,
-    "sustained_bandwidth_bytes_per_s": _BANDWIDTH,
-    "triad_bandwidth_bytes_per_s": _BANDWIDTH,
-    "launch_overhead_s": Range(1e-9, 1.0, "seconds"),
-}
-# What each field is, for readers of the OpenAPI document.
-MEANINGS = {
-    "id": "Lower case with hyphens, unique: h100-sxm5-80gb",
-    "name": "Product name",
-    "aliases": "Other names that resolve to it: the driver's device name, names in data sets",
-    "vendor": "Vendor: NVIDIA, AMD, Intel",
-    "architecture": "Architecture: Hopper, Ada Lovelace, CDNA3",
-    "compute_capability": "NVIDIA's compute capability, 9.0 for example",
-    "kind": "gpu or cpu",
-    "peak_flops": "Dense peak of each pipe (fp32, bf16_tensor ...), operations per second; absent: unsupported",
-    "memory_type": "HBM3, GDDR6 ...",
-    "link_type": "Link to other devices: NVLink 4, PCIe 4.0 x16 ...",
-    "source": "Document that its figures come from",
-    "note": "Remarks on its figures",
-    "provenance": "Per field: datasheet, measured or inferred",
-    "sm_count": "Streaming multiprocessors; compute units on AMD, Xe cores on Intel, cores of a CPU",
-    "fp32_lanes_per_sm": "FP32 multiply-adds that an SM starts per clock",
-    "base_clock_hz": "Guaranteed clock, Hz",
-    "boost_clock_hz": "Clock at which the peaks are quoted, Hz",
-    "memory_bytes": "Device memory, bytes",
-    "memory_bandwidth_bytes_per_s": "Peak bandwidth of device memory, bytes per second",
-    "l2_bytes": "Last cache that all SMs share, bytes",
-    "l2_bandwidth_bytes_per_s": "Bandwidth of that cache, bytes per second",
-    "registers_per_sm": "32-bit registers of an SM",
-    "max_registers_per_thread": "Most registers of a thread",
-    "shared_memory_per_sm_bytes": "Shared memory of an SM, bytes",
-    "shared_memory_per_block_bytes": "Most shared memory of a block, bytes",
-    "max_threads_per_sm": "Most resident threads of an SM",
-    "max_threads_per_block": "Most threads of a block",
-    "max_blocks_per_sm": "Most resident blocks of an SM",
-    "warp_size": "Threads that issue together",
-    "register_allocation_unit": "Step in which registers are allotted, registers per warp",
-    "shared_memory_allocation_unit_bytes": "Step in which shared memory is allotted, bytes",
-    "process_node_nm": "Process node, nanometres",
-    "board_power_w": "Board power limit, watts",
-    "link_bandwidth_bytes_per_s": "Bandwidth to other devices in one direction, bytes per second",
-    "link_domain_gpus": "Devices that the link joins, 2 for a bridge; absent: all devices of a machine",
-    "slot_bandwidth_bytes_per_s": "Bandwidth one way to devices that the link does not join, bytes per second",
-    "launch_year": "Year of release",
-    "sustained_compute_flops": "Measured FP32 rate, operations per second",
-    "sustained_bandwidth_bytes_per_s": "Bandwidth measured by a copy, bytes counted once, bytes per second",
-    "triad_bandwidth_bytes_per_s": "Bandwidth measured by a triad, all bytes counted, bytes per second",
-    "launch_overhead_s": "Measured time of the smallest kernel, seconds",
-}
 _TEXTS = ("name", "vendor", "architecture", "memory_type", "link_type", "source", "note")
 FIELDS = tuple(item.name for item in fields(GpuSpec))
 
@@ -122,13 +49,13 @@ FIELDS = tuple(item.name for item in fields(GpuSpec))
 def _number(value: object, allowed: Range) -> float | str:
     """Return the number, or an error message."""
     whole = "whole " if allowed.whole else ""
-    wanted = f"send a {whole}number between {allowed.low:g} and {allowed.high:g} ({allowed.unit})"
+    valid = f"send a {whole}number between {allowed.low:g} and {allowed.high:g} ({allowed.unit})"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return f"is not a number; {wanted}"
+        return f"is not a number; {valid}"
     if not allowed.low <= value <= allowed.high:  # also catches NaN, infinities and integers beyond float
-        return f"{_shown(value)} is out of range; {wanted}"
+        return f"{_shown(value)} is out of range; {valid}"
     if allowed.whole:
-        return int(value) if value == math.floor(value) else f"{value:g} is not whole; {wanted}"
+        return int(value) if value == math.floor(value) else f"{value:g} is not whole; {valid}"
     return float(value)
 
 

@@ -47,9 +47,9 @@ class NameIndex:
 
     def near(self, name: str, limit: int = 5) -> list[tuple[float, str]]:
         """Return at most `limit` pairs (similarity from 0.35 to 1, name), best first."""
-        wanted = _trigrams(normalise(name))
+        query = _trigrams(normalise(name))
         shared: Counter[int] = Counter()
-        for gram in wanted:
+        for gram in query:
             shared.update(self._holders.get(gram, ()))
-        scored = ((2.0 * n / (len(wanted) + self._sizes[k]), self._names[k]) for k, n in shared.items())
+        scored = ((2.0 * n / (len(query) + self._sizes[k]), self._names[k]) for k, n in shared.items())
         return sorted((pair for pair in scored if pair[0] >= 0.35), key=lambda pair: (-pair[0], pair[1]))[:limit]

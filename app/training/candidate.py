@@ -3,11 +3,17 @@
 Everything that the shipped version learned from other rows is kept: its operators when only kernels are trained and
 vice versa, its intervals of other groups, and its card's rows of other cells. A gate compares the held-out errors of
 a candidate's operators with those of the served version.
+
+Only some operators may be trained (`joined`). What is learned of an operator depends on its own rows alone, except that
+collectives share sizes and that residuals are pooled by interval group. So operators of an interval group are trained
+together, in all dtypes, and all others are the same as if all had been trained: their cells, intervals, held-out errors
+and rows of the card are taken over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bands.conformal import Intervals
-from app.errors import NotTrained
+from app.errors import BadInput, NotTrained
+from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME, capabilities
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
-from app.training.fit import LEAST_ROWS, Trained, gate, software, train
-from app.training.kernel_validation import few
+from app.tables.measurements import Measurements, OperatorRuns
+from app.training.fit import FAMILY, LEAST_ROWS, Trained, few, gate, software, train, worse
 from app.training.operator_start import Start, any_holds, learned_from, learned_rows
-from app.training.operator_validation import CONFIGURATION_HELD_OUT, GPU_HELD_OUT, HeldOut, answers, card_rows, held_out
+from app.training.operator_validation import (
+    CONFIGURATION_HELD_OUT,
+    GPU_HELD_OUT,
+    SPLITS,
+    HeldOut,
+    answers,
+    card_rows,
+    held_out,
+)
 from app.training.schemas import schema_of
 
 
@@ -55,19 +68,10 @@ def operator_gate(
         (_held_out_of_both(held, served), "rows held out of both"),
         (_new_to_served(held, served, runs, gpus), "new rows"),
     ):
-        if not len(mine):
-            continue
-        new, old = 100.0 * float(mine.mean()), 100.0 * float(theirs.mean())
-        if new > old * (1.0 + tolerance) + 1e-6:
-            return (
-                f"kept back: mean held-out log error {new:.2f} % against {old:.2f} % of the served version"
-                f" on {len(mine)} {what}{_few_rows_note(len(mine))}"
-            )
+        note = "".join(f" ({text})" for text in few(len(mine)).values())
+        if reason := worse(mine, theirs, tolerance, f"{what}{note}"):
+            return reason
     return None
-
-
-def _few_rows_note(rows: int) -> str:
-    return f" ({few(rows)['note']})" if few(rows) else ""
 
 
 def _held_out_of_both(held: HeldOut, served: Mapping[str, Any]) -> tuple[Floats, Floats]:
@@ -235,3 +239,93 @@ def kept_back(new: Candidate, served: Mapping[str, Any] | None, data: TrainingDa
     if new.held_out is None:
         return None
     return operator_gate(new.held_out, served, data.operators, data.gpus, tolerance)
+
+
+def trained_together(names: Collection[str]) -> tuple[str, ...]:
+    """Return the operators `names` with all of their interval groups, in the order of OPS. BadInput: unknown names."""
+    if unknown := [name for name in names if name not in OP_CODE or name == OPS[0].name]:
+        raise BadInput(f"Unknown operator {unknown[0]!r}: use one of {', '.join(op.name for op in OPS[1:])}.")
+    groups = {OPS[OP_CODE[name]].interval_group for name in names}
+    return tuple(op.name for op in OPS[1:] if op.interval_group in groups)
+
+
+def row_hashes(runs: Sequence[OperatorRuns]) -> dict[str, str]:
+    """Return a SHA-256 of the set of each operator's rows, by its name."""
+    digests = {run.op: hashlib.sha256() for run in runs}
+    for run in runs:
+        digests[run.op].update(run.dtype.encode())
+        digests[run.op].update(np.sort(run.key).tobytes())
+    return {op: digest.hexdigest() for op, digest in digests.items()}
+
+
+def changed_rows(kept: Mapping[str, str], runs: Sequence[OperatorRuns]) -> list[str]:
+    """Return the operators of `runs` whose rows are not those that an artefact was trained on, by `kept` row hashes."""
+    return [op for op, digest in row_hashes(runs).items() if kept.get(op) != digest]
+
+
+def joined(
+    shipped: Mapping[str, Any], card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> Trained:
+    """Return the shipped version with operators `ops` as trained in `new`.
+
+    card  the shipped version's
+    new   a candidate trained on the rows of `ops` only, from scratch
+    runs  the rows of all operators
+    """
+    mine = new.payload
+    state = {**shipped["state"], "operators": _cells(shipped["state"], mine["state"], runs, ops)}
+    before = shipped["operators"]
+    learner: Any = BY_NAME[shipped["predictor"]]
+    operators = {
+        "gpus": sorted({*before["gpus"], *mine["operators"]["gpus"]}),
+        "rows": [learned_rows(runs, learner.learned_cells(state)).bits],
+        "held_out": _joined_held_out(before["held_out"], mine["operators"]["held_out"], runs, ops),
+    }
+    intervals = _intervals(shipped["intervals"], mine["intervals"], ops)
+    payload = {**shipped, "state": state, "intervals": intervals, "operators": operators}
+    payload["schema"] = schema_of(payload).state()
+    kernels = {key.split(" ", 1)[1] for key in shipped["out_of_fold"]}
+    gpus = {*card["trained_on"]["gpus"], *new.card["trained_on"]["gpus"]}
+    trained_on = {"rows": len(kernels) + sum(len(run) for run in runs), "gpus": sorted(gpus)}
+    return Trained(payload, {**card, "trained_on": trained_on, "validation": _joined_card(card, new, runs, ops)})
+
+
+def _cells(before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]) -> Any:
+    """Return the cells in the order of `runs`, as a whole training has them; those without rows come first."""
+    kept = {key: cell for key, cell in before["operators"].items() if key.split(" ")[0] not in ops}
+    every = {**kept, **new["operators"]}
+    order = {f"{run.op} {run.dtype}": k for k, run in enumerate(runs)}
+    return {key: every[key] for key in sorted(every, key=lambda key: order.get(key, -1))}
+
+
+def _intervals(before: Mapping[str, Any], new: Mapping[str, Any], ops: Sequence[str]) -> dict[str, Any]:
+    """Return the residuals by part and group: those of the groups of `ops` are the new ones."""
+    lines = {OPS[OP_CODE[op]].interval_group for op in ops}
+    return {
+        part: {**{name: of for name, of in groups.items() if name.split("/")[0] not in lines}, **new[part]}
+        for part, groups in before.items()
+    }
+
+
+def _joined_held_out(
+    before: Mapping[str, Any], new: Mapping[str, Any], runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> dict[str, Any]:
+    """Return the held-out errors, of rows of `ops` the new ones (app.training.candidate.remembered)."""
+    mine = np.concatenate([run.key for run in runs if run.op in ops]) >> np.uint64(32)
+    kept = ~np.isin(before["key"], mine.astype(np.uint32))
+    return {name: np.concatenate([column[kept], new[name]]) for name, column in before.items()}
+
+
+def _joined_card(
+    card: Mapping[str, Any], new: Trained, runs: Sequence[OperatorRuns], ops: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Return the rows of the card as a whole training orders them: kernels', then by split, operator and dtype."""
+    order = {f"{run.op}/{run.dtype}": k for k, run in enumerate(runs)}
+    before = card["validation"]
+    kernels = [row for row in before if row["family"] == FAMILY]
+    kept = [row for row in before if row["family"].split("/")[0] not in (FAMILY, *ops)]
+    every = sorted(
+        [*kept, *new.card["validation"]],
+        key=lambda row: (SPLITS.index(row["split"]), order.get(row["family"], -1)),
+    )
+    return [*kernels, *every]

@@ -29,9 +29,8 @@ from app.predictors.fitted_once import fitted_once
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
-from app.tables.operator_runs import OperatorRuns
-from app.training.kernel_validation import few
+from app.tables.measurements import Evidence, OperatorRuns
+from app.training.fit import covered, summary
 from app.training.operator_start import Start
 from app.training.row_hashes import configurations, dimensions, fifths, mixed
 from app.training.row_limits import MOST_LEARNED
@@ -224,17 +223,6 @@ def answers(
     return held.take(np.isfinite(log_ratio))
 
 
-def covered(held: HeldOut, coverage: float) -> Bools:
-    """Return True for answers inside the interval of the other GPUs' residuals, bool [n]."""
-    inside = np.zeros(len(held), dtype=np.bool_)
-    for gpu in np.unique(held.gpu):
-        mine = held.gpu == gpu
-        low, high = held.take(~mine).intervals().log_offsets(coverage)
-        group, error = held.group[mine], held.log_ratio[mine]
-        inside[mine] = (error >= low[group]) & (error <= high[group])
-    return inside
-
-
 def card_rows(held: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
     """Return the accuracy card: per split and operator/dtype, a row over all GPUs and one per GPU."""
     inside = covered(held, COVERAGE)
@@ -247,16 +235,6 @@ def card_rows(held: HeldOut, gpus: GpuTable) -> list[dict[str, Any]]:
                 if mine.any():
                     on = "all" if gpu is None else gpus.ids[gpu]
                     rows.append(
-                        {"split": name, "family": family, "gpu": on, **_summary(held.log_ratio[mine], inside[mine])}
+                        {"split": name, "family": family, "gpu": on, **summary(held.log_ratio[mine], inside[mine])}
                     )
     return rows
-
-
-def _summary(log_ratio: Floats, inside: Bools) -> dict[str, float | int | str]:
-    error = np.abs(np.expm1(-log_ratio))
-    return {
-        "mape": round(100.0 * float(error.mean()), 3),
-        "median_ape": round(100.0 * float(np.median(error)), 3),
-        "coverage_80": round(100.0 * float(inside.mean()), 1),
-        "n": len(error),
-    } | few(len(error))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Ints
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 
 Hashes = NDArray[np.uint64]

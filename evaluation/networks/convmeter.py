@@ -26,12 +26,12 @@ from app.engine.engine import Engine
 from app.errors import BadInput, NotTrained
 from app.networks.convnets import lower
 from app.networks.run import Run
-from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
+from app.predictors.papers.convmeter import ConvMeter, PlainConvMeter
 from app.steps.networks import Network, prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from evaluation.data import Names, NetworkRuns, read_networks, read_own
 from evaluation.operators.evaluate import served_s
 from evaluation.render import Report, Table

@@ -27,7 +27,7 @@ from app.predictors.fitted_once import fitted_once
 from app.steps.networks import Network, prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Floats
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.workload import BACKWARD, FORWARD
 from app.training.operator_validation import GPU_HELD_OUT, MOST_TESTED, HeldOut, answers
 from app.training.row_limits import MOST_LEARNED

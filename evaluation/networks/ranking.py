@@ -17,7 +17,7 @@ from scipy.stats import kendalltau
 from app.bands.band import Band
 from app.bands.coverage import COVERAGE
 from app.bands.log_normal import CORRELATION, probability_of_order
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.wire.prediction_form import Interval
 from evaluation.data import TRAIN
 from evaluation.networks.models import predictions_left_out

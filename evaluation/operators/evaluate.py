@@ -23,8 +23,7 @@ from app.predictors.fitted_once import fitted_once
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, OperatorRuns
 from app.training.operator_start import Start
 from app.training.operator_validation import held_out
 from app.training.row_limits import MOST_TEST_ROWS

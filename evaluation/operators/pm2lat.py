@@ -19,7 +19,7 @@ from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME
 from app.tables.arrays import Bools
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from evaluation.data import read_cells
 from evaluation.operators.evaluate import served_s
 from evaluation.operators.folds import HELD_OUT, sampled

@@ -8,7 +8,7 @@ import pytest
 
 from app.config import CHECKOUT, SEED_MEASUREMENTS
 from app.predictors.auto.predictor import Auto
-from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
+from app.predictors.papers.cross_gpu_kernels import Efficiency
 from evaluation.kernels.experiments import clean_experiments
 
 SHARED = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from app.ops.base import COMMON, Dim, Op, handed_rows
 from app.ops.figures import Ratio, Work
 from app.ops.gradient import rowwise
-from app.ops.prior import Prior
+from app.ops.figures import Prior
 from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Space, unary
 from app.tables.ops import DTYPE_BYTES, OpTable
 

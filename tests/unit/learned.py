@@ -13,7 +13,7 @@ from app.predictors.auto.operators.models.gaussian_process import Places
 from app.predictors.auto.predictor import Auto
 from app.predictors.physics.analytic_model import DRAM_S, TERMS
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING, VOLTA
 from tests.unit.measured import measured, no_evidence, random_shapes

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import OpTable
 from tests.unit.operators import operators
 

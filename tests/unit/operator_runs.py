@@ -7,8 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns
 from app.tables.ops import OpTable
 
 

@@ -16,9 +16,8 @@ from app.networks.roles import EXPERTS
 from app.networks.run import spanned
 from app.networks.transformers.architecture import Experts, FeedForward
 from app.networks.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
-from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
-from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
-from app.ops.expert_load import BALANCED
+from app.ops.collective import LOW_LATENCY, NORMAL
+from app.ops.experts import BALANCED, BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
 _FITTED = Coefficients("networks")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from app.networks.transformers.architecture import Attention, AttentionModule, Latent
 from app.networks.transformers.attention import Span, rotated, rotation, softmax
 from app.networks.transformers.row_writer import Flow, RowWriter
-from app.ops.attention_module_work import INDEX_BYTES, KINDS, Sizes, weights
+from app.ops.attention_module import INDEX_BYTES, KINDS, Sizes, weights
 
 
 def latent_attention(rows: RowWriter, x: Flow, spec: Attention, latent: Latent, span: Span, width: float) -> Flow:

@@ -1,7 +1,7 @@
 """`auto`, the service's own predictor.
 
 Kernels: two estimates, averaged in log space if both exist: the transfer of source measurements under a mixture of
-bottlenecks (app.predictors.auto.kernels.transfer), and costs fitted to all training rows of the same kernel
+bottlenecks (app.predictors.auto.kernels.bottlenecks), and costs fitted to all training rows of the same kernel
 (app.predictors.auto.kernels.kernel_costs). Without training it uses documented priors and the request's own evidence.
 Deep-learning operators: operators.model.
 Kernel names only join rows; nothing branches on one.
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.bands.groups import S_MEASURED, SUPPORT_OF_GROUP, operator_codes
 from app.coefficients import Coefficients
 from app.ops import OP_CODE
-from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, Devices, Launches, devices_of
+from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS, FLOOR_S, Devices, Launches, Shares, devices_of
 from app.predictors.auto.kernels.kernel_costs import (
     PRIOR_COST,
     KernelCosts,
@@ -30,7 +30,6 @@ from app.predictors.auto.kernels.kernel_costs import (
     launch_floors,
 )
 from app.predictors.auto.kernels.launch_time import LaunchQueries, Parameters, Times, fill_times
-from app.predictors.auto.kernels.transfer import FLOOR_S, Shares
 from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.learning import learn as learning
@@ -38,12 +37,11 @@ from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.packed import Prepared
 from app.predictors.base import Capabilities
 from app.predictors.roofline import hardware_limit
-from app.predictors.shapes import check_shape
+from app.predictors.schema import check_shape
 from app.runtime.fields_only import fields_only
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import MEASURED, Estimate, Predictions
 
@@ -155,10 +153,10 @@ class Auto:
         return learning.corrections(self.operators_, runs, gpus)
 
     def with_corrections(
-        self, found: Iterable[learning.Corrections], gpus: GpuTable, prepared: Prepared | None = None
+        self, parts: Iterable[learning.Corrections], gpus: GpuTable, prepared: Prepared | None = None
     ) -> Auto:
-        """Return `auto` calibrated, in milliseconds; `found` were fitted to distinct operators or GPUs."""
-        operators = learning.corrected(self.operators_, found, gpus)
+        """Return `auto` calibrated, in milliseconds; `parts` were fitted to distinct operators or GPUs."""
+        operators = learning.corrected(self.operators_, parts, gpus)
         if prepared is not None:
             operators = operators.with_prepared(prepared, self.operators_, gpus)
         return replace(self, operators_=operators)

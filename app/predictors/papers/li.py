@@ -10,24 +10,18 @@ the median of the others'. Operators without FLOPs (collectives, copies) are not
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
-from app.errors import NotTrained
 from app.ops.kinds import kinds_of, work_of
-from app.predictors.base import Capabilities
-from app.predictors.papers.known_gpus import FIGURES, LAYOUT, KnownGpus, figures_of
-from app.predictors.papers.queries import Cell, cell_key, estimate, learned_cells, of_each_gpu
+from app.predictors.papers.base import FIGURES, LAYOUT, Cell, CellPredictor, KnownGpus, figures_of, of_each_gpu
 from app.predictors.schema import Layout
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
-from app.tables.operator_runs import OperatorRuns
-from app.tables.ops import OpTable
-from app.tables.predictions import Estimate
+from app.tables.measurements import OperatorRuns
 
 _BANDWIDTH = FIGURES.index("memory_bandwidth_bytes_per_s")
 
@@ -46,25 +40,49 @@ class Lines:
     low: float
     high: float
 
-    def predict(self, flops: Floats, gpus: GpuTable, j: Ints) -> Floats:
-        """Seconds of rows of `flops` on GPU rows `j`; NaN where there are no FLOPs, or no rate to expect."""
+    @classmethod
+    def fitted(cls, run: OperatorRuns, gpus: GpuTable) -> Self | None:
+        """Return the lines of one cell; None if no GPU has enough rows with FLOPs."""
+        flops = work_of(run.rows.ops, kinds_of(run.rows.ops)).flops
+        lines = []
+        for gpu, rows in of_each_gpu(run):
+            if not (flops[rows] > 0).all():
+                continue
+            overhead_s, slope = fit_line(flops[rows], run.rows.latency_s[rows])
+            if slope > 0:
+                lines.append((gpu, overhead_s, 1.0 / slope))
+        if not lines:
+            return None
+        on, overhead, rate = zip(*lines, strict=True)
+        return cls(KnownGpus.of(gpus, on), np.array(overhead), np.array(rate), float(flops.min()), float(flops.max()))
+
+    def answer(self, cell: Cell, gpus: GpuTable) -> tuple[Floats, Ints]:
+        """Return seconds and situations; NaN if there are no FLOPs, or no rate to expect."""
+        flops, j = cell.work.flops, cell.gpu
         known = self.gpus.find(gpus, j)
         slope, constant = rate_on_bandwidth(self.gpus.figures[_BANDWIDTH], self.rate)
         rate = np.where(known >= 0, self.rate[known], constant + slope * figures_of(gpus, j)[_BANDWIDTH])
         overhead_s = np.where(known >= 0, self.overhead_s[known], np.median(self.overhead_s))
         usable = (flops > 0) & (rate > 0)
-        return np.where(usable, overhead_s + flops / np.where(usable, rate, 1.0), np.nan)
+        seconds = np.where(usable, overhead_s + flops / np.where(usable, rate, 1.0), np.nan)
+        return seconds, self.gpus.situations(gpus, j, (flops < self.low) | (flops > self.high))
 
-    def joined(self, newer: Lines) -> Lines:
-        """These lines, and the newer ones instead where both know a GPU."""
+    def joined(self, newer: Lines) -> Self:
+        """Return these lines, and the newer ones instead where both know a GPU."""
         gpus, keep = self.gpus.joined(newer.gpus)
-        return Lines(
-            gpus,
-            np.concatenate([self.overhead_s[keep], newer.overhead_s]),
-            np.concatenate([self.rate[keep], newer.rate]),
-            min(self.low, newer.low),
-            max(self.high, newer.high),
-        )
+        overhead_s = np.concatenate([self.overhead_s[keep], newer.overhead_s])
+        rate = np.concatenate([self.rate[keep], newer.rate])
+        return type(self)(gpus, overhead_s, rate, min(self.low, newer.low), max(self.high, newer.high))
+
+    def state(self) -> dict[str, Any]:
+        """Return GPUs, overheads, rates and range."""
+        gpus, span = self.gpus.state(), [self.low, self.high]
+        return {"gpus": gpus, "overhead_s": self.overhead_s, "rate": self.rate, "range": span}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return the object of a `state`."""
+        return cls(KnownGpus.from_state(state["gpus"]), state["overhead_s"], state["rate"], *state["range"])
 
 
 def rate_on_bandwidth(bandwidth: Floats, rate: Floats) -> tuple[float, float]:
@@ -85,79 +103,14 @@ def fit_line(flops: Floats, latency_s: Floats) -> tuple[float, float]:
     return float(overhead_s), float(slope / scale)
 
 
-@dataclass(frozen=True, eq=False)
-class Li:
+class Li(CellPredictor):
     """Latency linear in FLOPs per operator and GPU; the rate linear in bandwidth across GPUs."""
 
-    name: ClassVar[str] = "li"
-    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
-
-    cells_: Mapping[str, Lines] = field(default_factory=dict)
-
-    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        """Itself with a line for every GPU of every cell in `runs`; NotTrained where not one can be drawn."""
-        learned = {cell_key(run.op, run.dtype): lines for run in runs if (lines := _lines(run, gpus)) is not None}
-        if not learned:
-            raise NotTrained(
-                f"'{self.name}' learns from rows of one operator with FLOPs on one GPU; there are too few."
-            )
-        known = {key: self.cells_[key].joined(new) if key in self.cells_ else new for key, new in learned.items()}
-        return type(self)({**self.cells_, **known})
-
-    def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
-
-        def answer(cell: Cell) -> tuple[Floats, Ints] | None:
-            lines = self.cells_.get(cell.key)
-            if lines is None:
-                return None
-            flops = cell.work.flops
-            outside = (flops < lines.low) | (flops > lines.high)
-            return lines.predict(flops, gpus, cell.gpu), lines.gpus.situations(gpus, cell.gpu, outside)
-
-        return estimate(ops, gpus, i, j, answer)
-
-    learned_cells = staticmethod(learned_cells)
+    name = "li"
+    model = Lines
+    learns_from = "rows of one operator with FLOPs on one GPU"
 
     @staticmethod
     def layout(operators: Collection[str]) -> Layout:
-        """Of a state that knows these operators."""
+        """Return the layout of a state: FLOPs have no shape."""
         return LAYOUT
-
-    def state(self) -> dict[str, Any]:
-        """Per cell its GPUs, overheads and rates."""
-        return {
-            key: {
-                "gpus": lines.gpus.state(),
-                "overhead_s": lines.overhead_s,
-                "rate": lines.rate,
-                "range": [lines.low, lines.high],
-            }
-            for key, lines in self.cells_.items()
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the object of a `state`."""
-        return cls(
-            {
-                key: Lines(KnownGpus.from_state(of["gpus"]), of["overhead_s"], of["rate"], *of["range"])
-                for key, of in state.items()
-            }
-        )
-
-
-def _lines(run: OperatorRuns, gpus: GpuTable) -> Lines | None:
-    """The lines of one cell; None where no GPU has rows enough."""
-    flops = work_of(run.rows.ops, kinds_of(run.rows.ops)).flops
-    found = []
-    for gpu, rows in of_each_gpu(run):
-        if not (flops[rows] > 0).all():
-            continue
-        overhead_s, slope = fit_line(flops[rows], run.rows.latency_s[rows])
-        if slope > 0:
-            found.append((gpu, overhead_s, 1.0 / slope))
-    if not found:
-        return None
-    on, overhead, rate = zip(*found, strict=True)
-    return Lines(KnownGpus.of(gpus, on), np.array(overhead), np.array(rate), float(flops.min()), float(flops.max()))

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.ops import OPS
 from app.ops.alignment import Alignment, alignment_of, misaligned_clocks
-from app.ops.attention_tiles import fill_tiles
+from app.ops.attention_kernels import fill_tiles
 from app.ops.base import no_products, nothing_handed, one_launch
 from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
 from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.shapes import check_below
+from app.predictors.schema import check_below
 from app.predictors.trees.growing import BINS, STEPS, Bins, grow
 from app.predictors.trees.sums import (
     BLOCK,

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.errors import FieldError
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.launches.occupancy import LAUNCH_FIELDS, warps_held
+from app.predictors.launches import LAUNCH_FIELDS, warps_held
 from app.predictors.roofline import peak_flops
 from app.tables.arrays import Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable

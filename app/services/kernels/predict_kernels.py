@@ -16,7 +16,7 @@ from app.engine.gpu_rows import GpuRows
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
-from app.predictors.launches.validity import all_runnable
+from app.predictors.launches import all_runnable
 from app.services.kernels.launch import check_launch
 from app.services.kernels.render import EngineAnswer, render_predictions
 from app.tables.arrays import Ints

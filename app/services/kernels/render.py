@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from app.engine.engine import Engine
 from app.engine.gpu_rows import GpuRows
-from app.predictors.launches.occupancy import resident_blocks
+from app.predictors.launches import resident_blocks
 from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec, GpuTable

@@ -31,7 +31,7 @@ from app.store.measurements import training_set_hash
 from app.store.session import Database
 from app.store.versions import POOLED, Version
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.training.candidate import TrainingData, candidate, kept_back
 from app.training.fit import Trained
 from app.training.operator_start import Start

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.errors import BadInput, FieldError
-from app.predictors.launches.occupancy import LIMITS, resident_blocks
+from app.predictors.launches import LIMITS, resident_blocks
 from app.predictors.roofline import hardware_limit
 from app.runtime.release import release
 from app.services.kernels.launch import check_launch

@@ -27,7 +27,7 @@ from app.store.measurements import MeasurementRow
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
 from app.tables.arrays import Bytes
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.wire.measurement_form import MeasuredModel
 
 # `count` and `eager` describe how a row ran, not which network it is, and are not stored.

@@ -14,8 +14,7 @@ from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.predictors.base import Capabilities
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, OperatorRuns
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, MEMORY, Estimate
 from evaluation.data import NO_SPLIT, Cell

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from app.ops import OPS
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns
 from app.training import row_hashes
 from app.training.row_hashes import configurations, dimensions, mixed
 from evaluation.data import NO_SPLIT, TEST, TRAIN, Cell

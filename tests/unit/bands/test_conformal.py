@@ -18,7 +18,7 @@ from app.bands.groups import (
     operator_codes,
 )
 from app.ops import OPS
-from app.predictors.launches.relations import best_group
+from app.predictors.launches import best_group
 from tests.unit.kernels import index
 
 

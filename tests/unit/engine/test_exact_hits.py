@@ -8,8 +8,7 @@ import pytest
 from app.engine.exact_hits import NO_OPERATORS, OperatorIndex
 from app.ops import OP_CODE, OPS
 from app.predictors.operator_digests import digests
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable
 from tests.unit.operator_runs import runs_of
 from tests.unit.operators import mixed, operators

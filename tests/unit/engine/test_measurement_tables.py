@@ -18,7 +18,7 @@ from app.store.uploads import Filters
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.wire.measurement_form import Objects
 from tests.kernels_data import SAXPY
 from tests.unit.services.test_ingest import SMALL

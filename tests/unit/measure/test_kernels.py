@@ -19,7 +19,7 @@ import pytest
 from app.config import CHECKOUT
 from app.engine.catalogue import load_seed_specs
 from app.measure.kernel_definitions import CHECKS, STEPS, Case, cases
-from app.predictors.launches.occupancy import resident_blocks
+from app.predictors.launches import resident_blocks
 from app.services.kernels.launch import check_launch
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable

@@ -18,7 +18,7 @@ from app.measure.device import Device
 from app.measure.operators_suite import SPACES, Tensors, backward, point_of, rows
 from app.ops import OPS
 from app.ops.attention import absorbed
-from app.ops.expert_load import loads
+from app.ops.experts import loads
 from app.ops.glue import GLUE_OPS
 from app.ops.kinds import kinds_of, work_of
 from app.ops.moe import layer

@@ -14,7 +14,7 @@ from app.networks.importers.hf import lower, read
 from app.networks.roles import operands
 from app.networks.run import Parallelism, Run
 from app.ops import OP_CODE
-from app.ops.expert_gates import BY_GROUPS, GELU, PLAIN, SILU
+from app.ops.experts import BY_GROUPS, GELU, PLAIN, SILU
 from app.ops.kinds import kinds_of
 from app.stacks.release import release_of
 from app.tables.workload import Workload

@@ -12,8 +12,7 @@ from app.networks.transformers.architecture import Attention
 from app.networks.transformers.lowering import write
 from app.ops import OP_CODE, OPS
 from app.ops.attention import HYBRIDS
-from app.ops.collective import CUSTOM
-from app.ops.expert_all_to_all import LOW_LATENCY, NORMAL
+from app.ops.collective import CUSTOM, LOW_LATENCY, NORMAL
 from app.stacks.facts import NO_RULES
 from app.stacks.registry import code_of, trained_stacks
 from app.stacks.release import release_of

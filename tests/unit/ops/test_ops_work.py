@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE, OPS
-from app.ops.attention_decode import DECODE_COSTS, decode_loops
-from app.ops.attention_module_work import KINDS as MODULE_KINDS
-from app.ops.attention_tiles import attended, fill_tiles, queries_of
+from app.ops.attention_kernels import DECODE_COSTS, attended, decode_loops, fill_tiles, queries_of
+from app.ops.attention_module import KINDS as MODULE_KINDS
 from app.ops.collective import AT_ONCE
 from app.ops.conv import transformed
-from app.ops.expert_gates import BY_GROUPS, GELU, OTHER, UNGATED
-from app.ops.expert_load import distribution, load
+from app.ops.experts import BY_GROUPS, GELU, OTHER, UNGATED, distribution, load
 from app.ops.figures import Costing, LibraryCosts, Work
 from app.ops.linear_attention import KINDS
 from app.ops.moe import EXPERT_COSTS, GROUPED, OTHER_GATE, USUAL, router_class

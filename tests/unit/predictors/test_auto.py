@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
-from app.predictors.auto.kernels.transfer import FLOOR_S
+from app.predictors.auto.kernels.bottlenecks import FLOOR_S
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
-from app.predictors.auto.operators.collectives import interpolation
-from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
+from app.predictors.auto.operators.learning import collective_interpolation as interpolation
+from app.predictors.auto.operators.learning.collective_interpolation import with_interpolated_sizes
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.operators import operators

@@ -8,8 +8,14 @@ import pytest
 
 from app.bands.groups import S_SEEN, S_SEEN_OUTSIDE, S_UNSEEN, operator_codes
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, PASSES, STEP, UPDATE
-from app.predictors.papers.convmeter.equations import PAPER, least_squares, relative_non_negative, terms
-from app.predictors.papers.convmeter.predictor import ConvMeter, PlainConvMeter
+from app.predictors.papers.convmeter import (
+    PAPER,
+    ConvMeter,
+    PlainConvMeter,
+    least_squares,
+    relative_non_negative,
+    terms,
+)
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.auto.operators.learning import distillation_inputs as between
-from app.predictors.auto.operators.learning.distillation import SIZES, distilled, ensemble
-from app.predictors.auto.operators.learning.distillation_inputs import (
+from app.predictors.auto.operators.learning import distillation as between
+from app.predictors.auto.operators.learning.distillation import (
     LAYER,
     LEAST_ROWS,
     MOST_ROWS,
     MOST_UNMEASURED,
     OF_LAYERS,
+    SIZES,
+    distilled,
+    ensemble,
     unmeasured,
 )
 from app.predictors.auto.operators.learning.fitting import fitted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE
-from app.predictors.papers.cross_gpu_kernels.efficiency import Efficiency
+from app.predictors.papers.cross_gpu_kernels import Efficiency
 from app.tables.gpus import GpuTable
 from app.tables.predictions import COMPUTE, EXTRAPOLATED, INTERPOLATED, MEASURED, MEMORY, Estimate
 from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels, measured_gpu

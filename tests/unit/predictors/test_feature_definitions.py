@@ -1,6 +1,6 @@
 """Values of all features: artefacts hold trees over them, so a feature must not change under its name.
 
-If one of these fails, a feature is computed otherwise: raise REVISION in models/feature_names.py, train `auto` again,
+If one of these fails, a feature is computed otherwise: raise REVISION in auto/layout.py, train `auto` again,
 and put the new numbers here.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.trial import operator_rows
 from app.ops import OP_CODE
-from app.predictors.auto.operators.models.feature_names import RELATIVE, REVISION, shape_feature_names
+from app.predictors.auto.layout import RELATIVE, REVISION, shape_feature_names
 from app.predictors.auto.operators.models.features import STACK
 from app.predictors.auto.operators.models.training_samples import samples
 from app.tables.gpus import GpuTable

@@ -5,7 +5,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from app.predictors.flat.trees import FlatTrees
+from app.predictors.flat import FlatTrees
 
 
 def data(rows: int) -> tuple[np.ndarray, np.ndarray]:

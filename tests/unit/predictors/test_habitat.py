@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.predictors.papers.habitat.predictor import MOST_ROWS, Habitat
-from app.predictors.papers.habitat.wave_scaling import memory_share, scaled
+from app.predictors.papers.habitat import MOST_ROWS, Habitat, memory_share, scaled
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable

@@ -8,8 +8,7 @@ import pytest
 
 from app.bands.groups import S_SEEN, S_SEEN_OUTSIDE, S_SIBLING, S_UNSEEN_OUTSIDE, operator_codes
 from app.ops.figures import Products
-from app.predictors.papers.pm2lat.kernel_chooser import KernelChooser
-from app.predictors.papers.pm2lat.memory_kernels import fit_line
+from app.predictors.papers.pm2lat.kernels import KernelChooser, fit_line
 from app.predictors.papers.pm2lat.predictor import KernelTable
 from app.predictors.papers.pm2lat.throughput_table import (
     DEPTHS,

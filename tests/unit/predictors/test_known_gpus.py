@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.bands.groups import SITUATIONS, SUPPORT_OF_SITUATION
-from app.predictors.papers.known_gpus import KnownGpus
+from app.predictors.papers.base import KnownGpus
 from app.tables.gpus import GpuTable
 from app.tables.predictions import EXTRAPOLATED
 from tests.unit.kernels import TURING, VOLTA

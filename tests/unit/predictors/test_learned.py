@@ -12,9 +12,9 @@ from joblib import parallel_config
 
 from app.bands.groups import SITUATIONS
 from app.ops import OP_CODE
-from app.ops.attention_module_work import DSA, MLA, MSA
+from app.ops.attention_module import DSA, MLA, MSA
 from app.ops.collective import CUSTOM
-from app.ops.expert_gates import OTHER
+from app.ops.experts import OTHER
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, agreed, growth_of
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
@@ -34,8 +34,7 @@ from app.predictors.physics.analytic_model import (
 )
 from app.predictors.physics.physics_fit import FACTORS, NEUTRAL, fill_scaled, fitted_factors
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements, stacked
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns, stacked
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
 from tests.unit.kernels import TURING

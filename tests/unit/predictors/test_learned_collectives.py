@@ -15,8 +15,7 @@ from app.predictors.auto.operators.learning.learn import expected_errors
 from app.predictors.auto.operators.queries import Trace
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements, stacked
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns, stacked
 from app.tables.ops import DTYPES, OpTable, concatenate
 from app.tables.predictions import EXTRAPOLATED, INTERPOLATED
 from tests.unit.kernels import TURING

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.predictors.launches.occupancy import LIMITS, paper_occupancy, resident_blocks
+from app.predictors.launches import LIMITS, paper_occupancy, resident_blocks
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from tests.unit.kernels import TURING, VOLTA, index, kernels

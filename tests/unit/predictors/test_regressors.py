@@ -14,14 +14,22 @@ from sklearn.svm import SVR
 
 from app.bands.groups import NO_EVIDENCE, OTHER_GPU, RELATED
 from app.errors import NotTrained
-from app.predictors.flat.regressors import Affine
-from app.predictors.papers.cross_gpu_kernels.pairs import gpu_features, one_row_per_gpu, ordered_pairs, pair_features
-from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
-from app.predictors.papers.cross_gpu_kernels.regressors import MAX_PAIRS, REGRESSORS, Linear, PairRegressor
+from app.predictors.flat import Affine
+from app.predictors.papers.cross_gpu_kernels import (
+    MAX_PAIRS,
+    REGRESSORS,
+    PairRegressor,
+    gpu_features,
+    one_row_per_gpu,
+    ordered_pairs,
+    pair_features,
+)
+from app.predictors.papers.cross_gpu_kernels_fit import FITTERS
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.kernels import TURING, VOLTA, evidence, index, kernels, measured_gpu
 
+LINEAR = next(regressor for regressor in REGRESSORS if regressor.name == "linear")
 GPUS = GpuTable.from_specs([TURING, measured_gpu(VOLTA, compute=14e12, bandwidth=800e9)])
 LAUNCH = {
     "flops": 2e9,
@@ -107,7 +115,7 @@ def test_fit_serve_and_reload(regressor: type[PairRegressor]) -> None:
 
 
 def test_negative_times_are_unsupported_and_related_kernels_supported() -> None:
-    regressor = Linear()
+    regressor = LINEAR()
     regressor.model_ = Affine(np.eye(31)[10] * 2.0, -10.0)  # 2 x source ms - 10
     ops = kernels([LAUNCH] * 4, label=[0, 0, 1, 2])
     given = evidence(kernels([LAUNCH] * 4), [0] * 4, [3e-3, 9e-3, 21e-3, 9e-3], [0, 1, 1, 2])
@@ -120,7 +128,7 @@ def test_negative_times_are_unsupported_and_related_kernels_supported() -> None:
 def test_one_gpu_raises_not_trained() -> None:
     rows = measurements()
     with pytest.raises(NotTrained, match="two or more GPUs"):
-        Linear().fit(rows.take(np.flatnonzero(rows.gpu == 0)), GPUS)
+        LINEAR().fit(rows.take(np.flatnonzero(rows.gpu == 0)), GPUS)
 
 
 def test_sampling_of_pairs_is_deterministic() -> None:
@@ -128,10 +136,10 @@ def test_sampling_of_pairs_is_deterministic() -> None:
     sizes = MAX_PAIRS  # twice as many ordered pairs
     table = kernels([{**LAUNCH, "bytes": float(k + 1)} for k in range(sizes)] * 2)
     rows = Measurements(table, np.repeat([0, 1], sizes).astype(np.intp), rng.uniform(1e-3, 2e-3, 2 * sizes))
-    models = [Linear().fit(rows, GPUS).state()["model"] for _ in range(2)]
+    models = [LINEAR().fit(rows, GPUS).state()["model"] for _ in range(2)]
     assert models[0]["coefficients"].tolist() == models[1]["coefficients"].tolist()
 
 
 def test_serving_imports_no_scikit_learn() -> None:
-    code = "import sys, app.predictors.papers.cross_gpu_kernels.regressors; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, app.predictors.papers.cross_gpu_kernels; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

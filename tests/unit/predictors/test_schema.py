@@ -10,7 +10,7 @@ import pytest
 from app.bands.groups import CODES
 from app.ops import OPS
 from app.predictors import BY_NAME
-from app.predictors.auto.operators.models.feature_names import RELATIVE, shape_feature_names
+from app.predictors.auto.layout import RELATIVE, shape_feature_names
 from app.predictors.auto.operators.models.features import RELATIVE_FEATURES, SHAPE_FEATURES
 from app.predictors.schema import Layout, Schema
 

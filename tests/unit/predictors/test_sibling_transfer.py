@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.ops import OP_CODE
-from app.predictors.auto.operators.models.sibling_transfer import dram_scale
+from app.predictors.auto.operators.transfer import dram_scale
 from app.predictors.auto.predictor import Auto
 from app.predictors.physics.physics_fit import NEUTRAL
 from app.tables.gpus import GpuTable

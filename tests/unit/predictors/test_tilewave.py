@@ -9,13 +9,18 @@ import pytest
 from app.bands.groups import S_SEEN, S_UNTRAINED, operator_codes
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
-from app.predictors.papers.neusight.equations import Decomposed, decompose, devices_of, kernels_of
-from app.predictors.papers.neusight.fitting import evenly
-from app.predictors.papers.neusight.measured_tiles import Tiles, tile_of_kernel, tiles_of_grids
+from app.predictors.papers.base import Cell
+from app.predictors.papers.neusight.equations import (
+    Decomposed,
+    Tiles,
+    decompose,
+    devices_of,
+    kernels_of,
+    tile_of_kernel,
+    tiles_of_grids,
+)
 from app.predictors.papers.neusight.network import LEAST_UTILISATION, Examples, Network, utilisation
-from app.predictors.papers.neusight.operator_model import even_tiles
-from app.predictors.papers.neusight.predictor import TileWave
-from app.predictors.papers.queries import Cell
+from app.predictors.papers.neusight.predictor import TileWave, even_tiles, evenly
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable
 from tests.unit.kernels import TURING
@@ -166,7 +171,7 @@ def test_a_law_of_tiles_and_waves_is_learned(model: TileWave) -> None:
 
 
 def test_tiles_and_networks_are_small(model: TileWave) -> None:
-    cell = model.cells_["linear", "fp32"]
+    cell = model.cells_["linear fp32"]
     assert len(cell.tiles.tile) == 2
     assert sum(part.nbytes for part in cell.network.weights) < 50_000
 
@@ -205,7 +210,7 @@ def test_unmeasured_elementwise_operators_use_their_familys_network() -> None:
 
     shapes = random_shapes("bh", 300)
     model = TileWave().fit_operators([measured(name, shapes, GPUS, (0, 1), third) for name in ("relu", "add")], GPUS)
-    assert model.cells_["relu", "fp32"].network is model.cells_["add", "fp32"].network
+    assert model.cells_["relu fp32"].network is model.cells_["add fp32"].network
     silu = operators("silu", *random_shapes("bh", 50, seed=2))
     answer = ask(model, silu).latency_s
     assert np.mean(np.abs(answer / third(silu, GPUS, np.zeros(50, dtype=np.intp)) - 1)) < 0.1

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.ops.attention_module_parts import parts
-from app.predictors.auto.operators.learning.trend_fit import fitted_trend
+from app.ops.attention_module import parts
+from app.predictors.auto.operators.models.corrections import NO_TREND, Axes, fitted_trend
 from app.predictors.auto.operators.models.features import FEATURES, PARTS, STACK
-from app.predictors.auto.operators.models.trend import NO_TREND, Axes
-from app.predictors.auto.operators.models.validity import check_trend
+from app.predictors.auto.operators.models.per_operator import check_trend
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 from tests.unit.learned import GPUS, SEEN, untrained
 from tests.unit.measured import measured, no_evidence

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.predictors.launches.validity import all_runnable, none_below_limit
+from app.predictors.launches import all_runnable, none_below_limit
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
 from tests.unit.kernels import TURING, VOLTA, kernels

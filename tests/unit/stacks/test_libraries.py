@@ -12,7 +12,7 @@ import pytest
 
 from app.config import CHECKOUT
 from app.engine.catalogue import load_seed_specs
-from app.ops.expert_gates import OTHER, UNGATED
+from app.ops.experts import OTHER, UNGATED
 from app.predictors.auto.operators.models.features import LIBRARY_OF_STACK
 from app.predictors.auto.operators.models.training_samples import samples
 from app.stacks.libraries import LIBRARIES

@@ -12,7 +12,7 @@ from app.stacks.registry import stacks
 APP = CHECKOUT / "app"
 # Files that hold a stack's name as a word of another's: libraries of kernels, by names that trained artefacts know, and
 # the names of rows in a data set.
-ALLOWED = {"ops/attention_decode.py", "formats/aiconfigurator.py"}
+ALLOWED = {"ops/attention_kernels.py", "formats/aiconfigurator.py"}
 
 
 def named(text: str) -> list[str]:

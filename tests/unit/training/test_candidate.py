@@ -10,8 +10,7 @@ from app.engine.catalogue import load_seed_specs
 from app.errors import NotTrained
 from app.predictors.papers.li import Li
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Evidence, Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Evidence, Measurements, OperatorRuns
 from app.tables.ops import concatenate
 from app.training.candidate import Candidate, TrainingData, candidate, kept_back
 from app.training.operator_start import Start, any_holds, learned_from

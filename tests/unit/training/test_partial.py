@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from app.errors import BadInput
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
-from app.training.candidate import candidate
+from app.tables.measurements import Measurements, OperatorRuns
+from app.training.candidate import candidate, changed_rows, joined, row_hashes, trained_together
 from app.training.fit import Trained
 from app.training.operator_start import Start
-from app.training.partial import changed_rows, joined, row_hashes, trained_together
 from tests.conformance.test_predictors import MEASURED
 from tests.unit.training.test_candidate import made, training_data
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from app.errors import NotTrained
-from app.predictors.launches.identity import launch_ids
-from app.predictors.papers.cross_gpu_kernels.regressors import Forest, RidgeRegression
+from app.predictors.launches import launch_ids
+from app.predictors.papers.cross_gpu_kernels import REGRESSORS
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Measurements
-from app.training.fit import gate, train
-from app.training.kernel_validation import folds
+from app.training.fit import folds, gate, train
 from tests.conformance.test_predictors import EVIDENCE, GPUS, MEASURED, ON, OPS, ROWS
 
+FOREST, _, RIDGE = REGRESSORS[:3]
 IDS = [f"row-{k}" for k in range(len(MEASURED))]
 
 
@@ -52,12 +52,12 @@ def test_a_regressor_for_one_gpu_trains_on_pairs_to_it() -> None:
     assert {row["split"] for row in own.card["validation"]} == {"size_held_out", "kernel_held_out"}
     assert {row["gpu"] for row in own.card["validation"]} == {"all", "volta"}
     answers = [
-        RidgeRegression.from_state(trained.payload["state"]).predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE)
+        RIDGE.from_state(trained.payload["state"]).predict(OPS, GPUS, ROWS, ON, evidence=EVIDENCE)
         for trained in (own, pooled)
     ]
     assert not np.array_equal(answers[0].latency_s, answers[1].latency_s)
     with pytest.raises(NotTrained, match="volta and on another GPU"):
-        Forest().fit(MEASURED.take(np.flatnonzero(MEASURED.gpu == 0)), GPUS, target_gpu="volta")
+        FOREST().fit(MEASURED.take(np.flatnonzero(MEASURED.gpu == 0)), GPUS, target_gpu="volta")
 
 
 def test_too_few_rows_are_refused() -> None:

@@ -9,13 +9,14 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.auto.kernels.bottlenecks import Bottlenecks, bottlenecks
-from app.predictors.auto.kernels.transfer import (
+from app.predictors.auto.kernels.bottlenecks import (
     AGREEMENT_SPREAD,
     FLOOR_S,
     MECHANISM_PRIOR,
+    Bottlenecks,
     Shares,
     all_carried,
+    bottlenecks,
     works_s,
 )
 from app.tables.arrays import Floats, Ints

@@ -9,19 +9,21 @@ import numpy as np
 from app.bands.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.coefficients import Coefficients
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.auto.kernels.bottlenecks import Devices, Launches, unit_times
-from app.predictors.auto.kernels.transfer import (
+from app.predictors.auto.kernels.bottlenecks import (
     LONGEST_FLOOR_S,
     SPREAD,
     SPREAD_PER_LOG_SIZE,
+    Devices,
+    Launches,
     carried,
     log_prior,
     normalise,
     time_s,
     traffic_probability,
+    unit_times,
     work_s,
 )
-from app.predictors.launches.relations import RELATION
+from app.predictors.launches import RELATION
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
@@ -63,7 +65,7 @@ class LaunchQueries(NamedTuple):
 class Parameters(NamedTuple):
     """Fitted parameters of `auto` for kernels.
 
-    floor_share, traffic_share  app.predictors.auto.kernels.transfer.Shares
+    floor_share, traffic_share  app.predictors.auto.kernels.bottlenecks.Shares
     default_floor_s  launch floor of a GPU without a measured one, seconds
     prior_cost       float64 [5], costs of an unmeasured kernel
     label            int [k], trained kernels, sorted

@@ -15,13 +15,12 @@ from app.bands.groups import (
     operator_codes,
 )
 from app.coefficients import Coefficients
+from app.predictors.auto.operators.cell_choice import cells_of, extrapolation_distance, most_devices
+from app.predictors.auto.operators.models.corrections import Smooth, add_smooth, add_trend
 from app.predictors.auto.operators.models.features import DEVICES, EAGER, FEATURES, Rows, fill_features
 from app.predictors.auto.operators.models.packed import GpuModels, Packed
-from app.predictors.auto.operators.models.ranges import cells_of, extrapolation_distance, most_devices
-from app.predictors.auto.operators.models.sibling_transfer import dram_scale
-from app.predictors.auto.operators.models.smooth import Smooth, add_smooth
-from app.predictors.auto.operators.models.trend import add_trend
 from app.predictors.auto.operators.queries import MEMBERS, Answers, Block, Fit, Queries, Trace
+from app.predictors.auto.operators.transfer import dram_scale
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,
@@ -144,8 +143,8 @@ def _fill_codes(rows: Rows, block: Block, fit: Fit, answers: Answers) -> None:
 def _scale_to_sibling(rows: Rows, gpu_models: GpuModels, block: Block, fit: Fit) -> None:
     """Scale the DRAM and compute seconds of a block, in place, from its first donor to its own GPU.
 
-    DRAM: by the ratio of bandwidths (models.sibling_transfer). Compute: where the tensor peak of this GPU is reduced
-    below its chip's by more than the donor's is.
+    DRAM: by the ratio of bandwidths (`transfer`). Compute: where the tensor peak of this GPU is reduced below its
+    chip's by more than the donor's is.
     """
     (op_features, devices, terms), (cell, gpu) = (rows.op_features, rows.devices, rows.terms), (block.cell, block.gpu)
     ratio, reduction = gpu_models.bandwidth_ratio[cell, gpu], devices.peak_reduction[op_features.dtype[block.row[0]]]

@@ -24,7 +24,6 @@ from app.coefficients import Coefficients
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
 from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
-from app.predictors.auto.operators.collectives.extrapolation import with_fallbacks
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, Rows, shape_features
 from app.predictors.auto.operators.models.packed import (
@@ -38,9 +37,9 @@ from app.predictors.auto.operators.models.packed import (
     packed,
 )
 from app.predictors.auto.operators.models.per_operator import Cell, GpuModel, Model
-from app.predictors.auto.operators.models.sibling_transfer import donors_of
 from app.predictors.auto.operators.models.training_samples import architecture_keys
 from app.predictors.auto.operators.queries import MEMBERS, UNTRACED, Answers, Queries, Trace
+from app.predictors.auto.operators.transfer import donors_of, with_fallbacks
 from app.predictors.links import by_link
 from app.predictors.physics.analytic_model import ANY_TILE, LIMIT, TERMS, devices_of
 from app.predictors.physics.operator_features import operator_features, products_of

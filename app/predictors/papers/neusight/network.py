@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.predictors.shapes import check_shape
+from app.predictors.schema import check_shape
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Singles
 

@@ -73,8 +73,8 @@ def _transpose(name: str) -> str:
     for word, mode in _TENSILE_TRANSPOSE.items():
         if word in name:
             return mode
-    found = _TRANSPOSE.search(name)
-    return (found[1] + found[2]).lower() if found else ""
+    match = _TRANSPOSE.search(name)
+    return (match[1] + match[2]).lower() if match else ""
 
 
 def identity(name: str) -> str:

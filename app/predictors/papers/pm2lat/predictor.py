@@ -10,42 +10,43 @@ Collectives, recurrent layers, and backward of all but matrix products (two more
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
-from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
 from app.ops.figures import Products
-from app.predictors.base import Capabilities
-from app.predictors.papers.habitat.wave_scaling import distance, memory_share, scaled
-from app.predictors.papers.known_gpus import LAYOUT, KnownGpus, figures_of
-from app.predictors.papers.pm2lat.kernel_chooser import PRODUCT_FEATURES
-from app.predictors.papers.pm2lat.kernel_names import identity, parse
-from app.predictors.papers.pm2lat.memory_kernels import METRICS, Counts, MemoryKernels
-from app.predictors.papers.pm2lat.product_kernels import ProductKernels, Shapes
-from app.predictors.papers.pm2lat.throughput_table import AXES
-from app.predictors.papers.queries import (
+from app.predictors.papers.base import (
+    LAYOUT,
     Cell,
-    cell_key,
+    CellPredictor,
+    KnownGpus,
     drawn,
-    estimate,
-    learned_cells,
+    figures_of,
     of_each_gpu,
     points,
     shape_layout,
     shape_names,
 )
+from app.predictors.papers.habitat import distance, memory_share, scaled
+from app.predictors.papers.pm2lat.kernel_names import identity, parse
+from app.predictors.papers.pm2lat.kernels import (
+    METRICS,
+    PRODUCT_FEATURES,
+    Counts,
+    MemoryKernels,
+    ProductKernels,
+    Shapes,
+)
+from app.predictors.papers.pm2lat.throughput_table import AXES
 from app.predictors.roofline import peaks
 from app.predictors.schema import Layout
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
-from app.tables.measurements import Evidence
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.tables.predictions import Estimate
 
 # Operators whose kernels depend only on their products.
 PLAIN = ("linear", "bmm")
@@ -65,18 +66,60 @@ class Tables:
     low: Floats
     high: Floats
 
-    def joined(self, newer: Tables) -> Tables:
+    @classmethod
+    def fitted(cls, run: OperatorRuns, gpus: GpuTable) -> Self | None:
+        """Return the kernels of one cell from its forward rows; None if unsupported or if no GPU has enough rows."""
+        op = OPS[OP_CODE[run.op]]
+        run = run.take(np.flatnonzero(run.rows.ops.column("backward") == 0))
+        if op.group in UNSUPPORTED or not len(run):
+            return None
+        kernel, tiles = _kernels(run)
+        kernels: dict[int, ProductKernels | MemoryKernels] = {}
+        for gpu, rows in of_each_gpu(run):
+            some = drawn(rows, MOST_ROWS)
+            part = run.rows.take(some)
+            one = _fitted(op, part.ops, part.latency_s, kernel[some], tiles, gpus.values[[_SMS, _L2], gpu])
+            if one is not None:
+                kernels[gpu] = one
+        if not kernels:
+            return None
+        shape = points(run.rows.ops, shape_names(op))
+        return cls(KnownGpus.of(gpus, list(kernels)), tuple(kernels.values()), shape.min(axis=0), shape.max(axis=0))
+
+    def answer(self, cell: Cell, gpus: GpuTable) -> tuple[Floats, Ints]:
+        """Return seconds and situations, of which a shape beyond those learned from and backward are outside."""
+        shape = points(cell.ops, shape_names(cell.op))
+        outside = np.logical_or.reduce((shape < self.low) | (shape > self.high), axis=1)
+        outside |= cell.ops.column("backward") > 0
+        return self._seconds(cell, gpus), self.gpus.situations(gpus, cell.gpu, outside)
+
+    def _seconds(self, cell: Cell, gpus: GpuTable) -> Floats:
+        seconds = np.full(len(cell.gpu), np.nan)
+        source = self.sources(gpus, cell.gpu)
+        for known in np.unique(source[source >= 0]):
+            mine = np.flatnonzero(source == known)
+            kernels = self.kernels[known]
+            own = _seconds(cell.op, cell.ops.take(mine), kernels)
+            borrowed = self.gpus.find(gpus, cell.gpu[mine]) < 0
+            if borrowed.any():
+                ratio = _carried(cell, mine, self.gpus.figures[:, [known]], gpus)
+                own = np.where(borrowed, kernels.overhead_s + (own - kernels.overhead_s) * ratio, own)
+            seconds[mine] = own
+        return seconds
+
+    def joined(self, newer: Tables) -> Self:
         """Return these tables with those of `newer` added; `newer` wins for common GPUs."""
         gpus, keep = self.gpus.joined(newer.gpus)
         kept = tuple(self.kernels[k] for k in keep)
-        return Tables(gpus, kept + newer.kernels, np.minimum(self.low, newer.low), np.maximum(self.high, newer.high))
+        low, high = np.minimum(self.low, newer.low), np.maximum(self.high, newer.high)
+        return type(self)(gpus, kept + newer.kernels, low, high)
 
     def sources(self, gpus: GpuTable, j: Ints) -> Ints:
         """Return the GPU whose table GPU row `j[q]` uses: its own, else the most similar sibling's, else -1."""
         own = self.gpus.find(gpus, j)
         apart = np.where(self.gpus.siblings(gpus, j), distance(self.gpus.figures, figures_of(gpus, j)), np.inf)
-        lent = np.where(np.isfinite(apart).any(axis=0), apart.argmin(axis=0), -1)
-        return np.where(own >= 0, own, lent)
+        borrowed = np.where(np.isfinite(apart).any(axis=0), apart.argmin(axis=0), -1)
+        return np.where(own >= 0, own, borrowed)
 
     def state(self) -> dict[str, Any]:
         """Return plain containers and arrays."""
@@ -90,74 +133,6 @@ class Tables:
             (MemoryKernels if "coefficients" in one else ProductKernels).from_state(one) for one in state["kernels"]
         )
         return cls(KnownGpus.from_state(state["gpus"]), kernels, state["low"], state["high"])
-
-
-@dataclass(frozen=True, eq=False)
-class KernelTable:
-    """Kernels with their throughput tables and lines, per operator, dtype and GPU."""
-
-    name: ClassVar[str] = "kernel_table"
-    can: ClassVar[Capabilities] = Capabilities(("operators",), ("operators",), needs_training=True)
-
-    cells_: Mapping[str, Tables] = field(default_factory=dict)
-
-    def fit_operators(self, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Self:
-        """Return the predictor with the kernels of all cells in `runs`; raises NotTrained if none has enough rows."""
-        learned: dict[str, Tables] = {}
-        for run in runs:
-            if (new := _tables(run, gpus)) is not None:
-                key = cell_key(run.op, run.dtype)
-                learned[key] = self.cells_[key].joined(new) if key in self.cells_ else new
-        if not learned:
-            raise NotTrained(f"'{self.name}' learns from rows of one operator on one GPU; there are too few.")
-        return type(self)({**self.cells_, **learned})
-
-    def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
-        """Return the estimates of operator row `i[q]` on GPU row `j[q]`; evidence is not used."""
-
-        def answer(cell: Cell) -> tuple[Floats, Ints] | None:
-            tables = self.cells_.get(cell.key)
-            if tables is None:
-                return None
-            shape = points(cell.ops, shape_names(cell.op))
-            beyond = (shape < tables.low) | (shape > tables.high)
-            outside = np.logical_or.reduce(beyond, axis=1) | (cell.ops.column("backward") > 0)
-            return _answer(cell, tables, gpus), tables.gpus.situations(gpus, cell.gpu, outside)
-
-        return estimate(ops, gpus, i, j, answer)
-
-    learned_cells = staticmethod(learned_cells)
-
-    @staticmethod
-    def layout(operators: Collection[str]) -> Layout:
-        """Of a state that knows these operators."""
-        axes = {"features of products": PRODUCT_FEATURES, "metrics of rows": METRICS, "throughput table": AXES}
-        return LAYOUT.joined(shape_layout(operators)).joined(Layout(axes))
-
-    def state(self) -> dict[str, Any]:
-        """Per cell its GPUs and their kernels."""
-        return {key: tables.state() for key, tables in self.cells_.items()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the object of a `state`."""
-        return cls({key: Tables.from_state(of) for key, of in state.items()})
-
-
-def _answer(cell: Cell, tables: Tables, gpus: GpuTable) -> Floats:
-    """Return the seconds of a cell's queries, [m]."""
-    seconds = np.full(len(cell.gpu), np.nan)
-    source = tables.sources(gpus, cell.gpu)
-    for known in np.unique(source[source >= 0]):
-        mine = np.flatnonzero(source == known)
-        ops, kernels = cell.ops.take(mine), tables.kernels[known]
-        found = _seconds(cell.op, ops, kernels)
-        lent = tables.gpus.find(gpus, cell.gpu[mine]) < 0
-        if lent.any():
-            ratio = _carried(cell, mine, tables.gpus.figures[:, [known]], gpus)
-            found = np.where(lent, kernels.overhead_s + (found - kernels.overhead_s) * ratio, found)
-        seconds[mine] = found
-    return seconds
 
 
 def _carried(cell: Cell, mine: Ints, origin: Floats, gpus: GpuTable) -> Floats:
@@ -205,26 +180,6 @@ def counts_of(op: Op, ops: OpTable, l2_bytes: float) -> Counts:
     return Counts(np.stack([work.bytes, spilled, work.flops, rows]), points(ops, shape_names(op)))
 
 
-def _tables(run: OperatorRuns, gpus: GpuTable) -> Tables | None:
-    """Return the kernels of one cell from its forward rows; None if it is unsupported or no GPU has enough rows."""
-    op = OPS[OP_CODE[run.op]]
-    run = run.take(np.flatnonzero(run.rows.ops.column("backward") == 0))
-    if op.group in UNSUPPORTED or not len(run):
-        return None
-    kernel, tiles = _kernels(run)
-    found: dict[int, ProductKernels | MemoryKernels] = {}
-    for gpu, rows in of_each_gpu(run):
-        some = drawn(rows, MOST_ROWS)
-        part = run.rows.take(some)
-        one = _fitted(op, part.ops, part.latency_s, kernel[some], tiles, gpus.values[[_SMS, _L2], gpu])
-        if one is not None:
-            found[gpu] = one
-    if not found:
-        return None
-    shape = points(run.rows.ops, shape_names(op))
-    return Tables(KnownGpus.of(gpus, list(found)), tuple(found.values()), shape.min(axis=0), shape.max(axis=0))
-
-
 def _fitted(
     op: Op, ops: OpTable, latency_s: Floats, kernel: Ints, tiles: Sequence[tuple[int, int]], figures: Floats
 ) -> ProductKernels | MemoryKernels | None:
@@ -242,3 +197,16 @@ def _kernels(run: OperatorRuns) -> tuple[Ints, list[tuple[int, int]]]:
     code = np.array([known.setdefault(identity(name), len(known)) for name in names], dtype=np.intp)
     tiles = {code[position]: parse(name).tile for position, name in reversed([*enumerate(names)])}
     return code[run.kernel], [tiles[position] for position in range(len(known))]
+
+
+class KernelTable(CellPredictor):
+    """Kernels with their throughput tables and lines, per operator, dtype and GPU."""
+
+    name = "kernel_table"
+    model = Tables
+
+    @staticmethod
+    def layout(operators: Collection[str]) -> Layout:
+        """Return the layout of a state that knows these operators."""
+        axes = {"features of products": PRODUCT_FEATURES, "metrics of rows": METRICS, "throughput table": AXES}
+        return LAYOUT.joined(shape_layout(operators)).joined(Layout(axes))

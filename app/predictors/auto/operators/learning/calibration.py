@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
+from app.predictors.auto.operators.models.corrections import Smooth
 from app.predictors.auto.operators.models.gaussian_process import (
     CONSTANTS,
     LEAF,
@@ -27,7 +28,6 @@ from app.predictors.auto.operators.models.gaussian_process import (
 )
 from app.predictors.auto.operators.models.gaussian_process import dependence as dependence_of
 from app.predictors.auto.operators.models.per_operator import Model
-from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.physics.physics_fit import LEAST_FACTORS, MOST_FACTORS, fill_scaled
 from app.predictors.trees.boosted import Trees
 from app.predictors.trees.sums import LEAVES

@@ -20,7 +20,7 @@ from app.coefficients import Coefficients
 from app.ops import OPS
 from app.predictors.auto.operators.learning.calibration import Rows, calibrate
 from app.predictors.auto.operators.learning.distillation import distilled
-from app.predictors.auto.operators.learning.trend_fit import fitted_trend
+from app.predictors.auto.operators.models.corrections import NO_TREND, NOTHING, Axes, fitted_trend, without_parts
 from app.predictors.auto.operators.models.features import EAGER, ROUTER_CLASS, SHAPE_FEATURES
 from app.predictors.auto.operators.models.gaussian_process import Kernels, Places, chooses
 from app.predictors.auto.operators.models.per_operator import (
@@ -31,9 +31,7 @@ from app.predictors.auto.operators.models.per_operator import (
     Strengths,
     log_correction,
 )
-from app.predictors.auto.operators.models.smooth import NOTHING
 from app.predictors.auto.operators.models.training_samples import Samples, together
-from app.predictors.auto.operators.models.trend import NO_TREND, Axes, without_parts
 from app.predictors.fitted_once import once
 from app.predictors.operator_digests import feature_digests
 from app.predictors.physics.analytic_model import ANY_TILE
@@ -190,9 +188,9 @@ def growth_of(rows: int, kind: int, *, eager: bool) -> Growth:
     least on held-out configurations (docs/explanation/notebook.md). Of few configurations they would learn just these.
     """
     growth, per_tree = (_OWN_EAGER, EAGER_ROWS_PER_TREE) if eager else (_OWN_OF_GRAPHS, ROWS_PER_TREE)
-    wanted, few = max(rows // per_tree, LEAST_TREES), OPS[kind].few_configurations
-    trees = min(wanted, MOST_TREES[few])
-    return replace(growth, trees=trees, rate=growth.rate * (1.0 if few else (wanted / trees) ** 0.5))
+    ideal, few = max(rows // per_tree, LEAST_TREES), OPS[kind].few_configurations
+    trees = min(ideal, MOST_TREES[few])
+    return replace(growth, trees=trees, rate=growth.rate * (1.0 if few else (ideal / trees) ** 0.5))
 
 
 def corrected(samples: Samples, others: GpuModel, shared: Model | None, *, alone: bool = False) -> Model:

@@ -11,25 +11,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops import OP_CODE, OPS
 from app.ops.kinds import kinds_of
-from app.predictors.auto.operators.cell_choice import LIKE, CellKey, emulating
-from app.predictors.auto.operators.collectives.interpolation import with_interpolated_sizes
-from app.predictors.auto.operators.learning.distillation_inputs import unmeasured
+from app.predictors.auto.operators.cell_choice import LIKE, CellKey, emulating, extrapolation_distance
+from app.predictors.auto.operators.learning.collective_interpolation import with_interpolated_sizes
+from app.predictors.auto.operators.learning.distillation import unmeasured
 from app.predictors.auto.operators.learning.fitting import (
     ENOUGH,
+    TRIAL_ROWS,
     calibrated,
     kernels_of,
     learn,
     renews_shared,
     shared_by,
 )
-from app.predictors.auto.operators.learning.tile_choice import tiled
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.features import shape_features
 from app.predictors.auto.operators.models.gaussian_process import Places, View, expected
 from app.predictors.auto.operators.models.per_operator import Cell, Model
-from app.predictors.auto.operators.models.ranges import extrapolation_distance
 from app.predictors.auto.operators.models.training_samples import (
     Samples,
     architecture_keys,
@@ -40,12 +40,54 @@ from app.predictors.auto.operators.models.training_samples import (
 from app.predictors.links import by_link, runs_by_link
 from app.predictors.physics.analytic_model import ANY_TILE
 from app.predictors.physics.operator_features import products_of
-from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.physics.physics_fit import fitted_factors
+from app.predictors.priors import IS_COLLECTIVE, TILES_OF_KIND
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements, stacked
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns, stacked
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+
+_FITTED = Coefficients("learning")
+
+# Least rows of a GPU to choose from, and the largest ratio of the deviation with the new tile to that with the old one.
+LEAST_ROWS, BETTER = 16, _FITTED.number("better_tile")
+
+
+def tiles(kind: int) -> range:
+    """Rows of CANDIDATES that can be the single tile of an operator, by code; empty for operators of many kernels."""
+    return range(TILES_OF_KIND[kind] if OPS[kind].batched else 0)
+
+
+def tiled(rows: Measurements, gpus: GpuTable, before: Cell) -> Samples:
+    """Training samples of one operator in one dtype, with the tile chosen by the rows of each GPU.
+
+    The tile by other GPUs of the cell `before` stays where the rows do not show another.
+    """
+    training = samples(rows, gpus)
+    if not len(rows) or not tiles(int(rows.ops.kind[0])):
+        return training
+    tile = np.full(len(rows), ANY_TILE)
+    for gpu in np.unique(rows.gpu).tolist():
+        mine = np.flatnonzero(rows.gpu == gpu)
+        known = before.others(training.names[gpu], training.architectures[gpu]).tile
+        tile[mine] = _of_gpu(rows.take(mine), gpus, known)
+    return samples(rows, gpus, tile)
+
+
+def _of_gpu(rows: Measurements, gpus: GpuTable, known: int) -> int:
+    """The tile of one GPU's rows."""
+    if len(rows) < LEAST_ROWS:
+        return known
+    rows = rows.take(np.random.default_rng(0).permutation(len(rows))[:TRIAL_ROWS])
+    off = {tile: _deviation(rows, gpus, tile) for tile in (ANY_TILE, *tiles(int(rows.ops.kind[0])))}
+    best = min(off, key=lambda tile: off[tile])
+    return best if off[best] < BETTER * off[known] else known
+
+
+def _deviation(rows: Measurements, gpus: GpuTable, tile: int) -> float:
+    """Mean absolute log error of the physics with fitted constants and this tile."""
+    training = samples(rows, gpus, np.full(len(rows), tile))
+    return float(np.abs(training.residual(fitted_factors(training.terms, training.latency_s))).mean())
 
 
 def fit(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) -> Learned:
@@ -113,21 +155,21 @@ def corrections(known: Learned, runs: Sequence[OperatorRuns], gpus: GpuTable) ->
     Those of an operator on a GPU depend on no other operator and GPU. Takes up to a second for each.
     """
     runs, gpus = runs_by_link(runs, gpus)
-    given, found = dict[CellKey, list[Measurements]](), dict[CellKey, dict[str, tuple[Model, str]]]()
+    given, models = dict[CellKey, list[Measurements]](), dict[CellKey, dict[str, tuple[Model, str]]]()
     for run in runs:
         rows = usual_rows(run).rows
         for key, here in _homes(known, rows.ops):
             given.setdefault(key, []).append(rows.take(here))
     for key, parts in given.items():
         base = _base(known, key, gpus)
-        found[key] = calibrated(tiled(stacked(parts), gpus, base), base)
-    return found
+        models[key] = calibrated(tiled(stacked(parts), gpus, base), base)
+    return models
 
 
-def corrected(known: Learned, found: Iterable[Corrections], gpus: GpuTable) -> Learned:
-    """`known` with corrections of distinct operators or GPUs, found by `corrections`."""
+def corrected(known: Learned, parts: Iterable[Corrections], gpus: GpuTable) -> Learned:
+    """`known` with corrections of distinct operators or GPUs, as `corrections` returns them."""
     cells = dict(known.cells)
-    for key, models in ((key, models) for one in found for key, models in one.items()):
+    for key, models in ((key, models) for part in parts for key, models in part.items()):
         base = cells[key] if key in cells else _base(known, key, gpus)
         own = {**base.own, **{gpu: model for gpu, (model, _) in models.items()}}
         architecture = {**base.architecture, **{gpu: of for gpu, (_, of) in models.items()}}
@@ -189,6 +231,6 @@ def _base(known: Learned, key: CellKey, gpus: GpuTable) -> Cell:
     row = int(known.choice.cell[OP_CODE[key[0]], DTYPE_CODE[key[1]], 0])
     if row < 0:
         return Cell()
-    asked, lender = list(known.choice.rows.items())[row]
-    native = asked != lender and not IS_COLLECTIVE[OP_CODE[key[0]]]
+    borrower, lender = list(known.choice.rows.items())[row]
+    native = borrower != lender and not IS_COLLECTIVE[OP_CODE[key[0]]]
     return known.cells[lender].as_borrowed(emulating(gpus) if native else frozenset())

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ops import OPS
+from app.predictors.auto.operators.models.corrections import Smooth
 from app.predictors.auto.operators.models.features import FEATURES
 from app.predictors.auto.operators.models.per_operator import Cell, Model
-from app.predictors.auto.operators.models.smooth import Smooth
 from app.predictors.trees.boosted import NO_TREES, Trees
 from app.predictors.trees.sums import Questions, TreeArrays, questions_of
 from app.tables.arrays import Bools, Floats, Ints, Singles
@@ -65,7 +65,7 @@ class GpuModels(NamedTuple):
     member, weight   [cells, gpus, members], index of each model that corrects the physics, -1 for none; its weight
     donor            int, like `member`: GPU row on which the model is evaluated, -1 for the queried GPU itself
     bandwidth_ratio  float64 [cells, gpus], DRAM bandwidth per SM and clock over that of the donors; 1 without donors
-                     (models.sibling_transfer)
+                     (app.predictors.auto.operators.transfer)
     situation        int [cells, gpus], code into SITUATIONS
     tile             int [cells, gpus], the only tile of the GPU's kernels, or ANY_TILE
     cell             int [kinds, dtypes, most], rows of the cells that apply, the default first; padded by -1

@@ -20,8 +20,7 @@ from app.predictors.priors import FAST_LINK_BYTES_PER_S
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bools, Floats, Ints, Singles
 from app.tables.gpus import GpuTable
-from app.tables.measurements import Measurements
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import Measurements, OperatorRuns
 
 # Most rows of a GPU that teach an operator, of each launch mode: training takes a time in proportion to them.
 MOST_ROWS = 120_000

@@ -1,1 +1,0 @@
-"""Interpolation and extrapolation of collectives over message sizes and numbers of devices."""

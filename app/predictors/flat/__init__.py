@@ -1,1 +1,0 @@
-"""Fitted scikit-learn estimators as flat arrays, for fast prediction."""

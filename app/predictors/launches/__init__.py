@@ -1,1 +1,0 @@
-"""Kernel launches: occupancy, identity, validity, and the relation of measurements to a query."""

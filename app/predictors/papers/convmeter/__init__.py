@@ -1,1 +1,0 @@
-"""`convmeter` and `convmeter_ols`: ConvMeter (Beringer et al., ICPP 2024)."""

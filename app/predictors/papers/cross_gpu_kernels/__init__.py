@@ -1,1 +1,0 @@
-"""The cross-GPU kernels paper: efficiency transfer (`efficiency`) and seven regressors over pairs of GPUs."""

@@ -1,1 +1,0 @@
-"""`habitat`: the baseline of Yu et al. (USENIX ATC 2021)."""
