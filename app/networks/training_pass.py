@@ -27,8 +27,8 @@ from app.networks.build import DEFAULTS, InsertedRows, inserted, table_of, with_
 from app.networks.roles import Operands, biased, learning, of_experts, of_scores, operands, unfused
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
-from app.ops.depthwise import is_depthwise
 from app.ops.gradient import DERIVED
+from app.ops.grouped import is_depthwise
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, OpTable
 from app.tables.workload import BACKWARD, UPDATE, Workload

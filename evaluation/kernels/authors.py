@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from app.errors import BadInput, NotFound
 from app.ops import OP_CODE
 from app.ops.kernel import FIELD_INDEX
-from app.predictors.papers.cross_gpu_kernels.efficiency import transfer
-from app.predictors.papers.cross_gpu_kernels.pairs import MS_PER_S, pair_features
-from app.predictors.papers.cross_gpu_kernels.regressor_fit import FITTERS
+from app.predictors.papers.cross_gpu_kernels import MS_PER_S, pair_features, transfer
+from app.predictors.papers.cross_gpu_kernels_fit import FITTERS
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, COLUMNS, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate

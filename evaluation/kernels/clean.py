@@ -26,12 +26,12 @@ from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.auto.kernels.kernel_costs import launch_floors
 from app.predictors.base import Predictor
-from app.predictors.launches.identity import launch_ids
+from app.predictors.launches import launch_ids
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
 from app.tables.measurements import Evidence, Measurements
-from app.training.kernel_validation import SPLITS, folds, residuals
+from app.training.fit import SPLITS, folds, residuals
 from evaluation.kernels.authors import TEST_KERNELS, score
 from evaluation.study import Result
 

@@ -20,7 +20,7 @@ from app.predictors.auto.predictor import Auto
 from app.predictors.fitted_once import fitted_once
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
-from app.tables.operator_runs import OperatorRuns
+from app.tables.measurements import OperatorRuns
 from app.training.operator_validation import HeldOut, answers, covered
 from app.training.row_hashes import dimensions
 from app.training.row_limits import MOST_TRAIN
