@@ -21,7 +21,8 @@ from app.predictors.fitted_once import fitted_once
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import OperatorRuns
-from app.training.operator_validation import HeldOut, answers, covered
+from app.training.fit import covered
+from app.training.operator_validation import HeldOut, answers
 from app.training.row_hashes import dimensions
 from app.training.row_limits import MOST_TRAIN
 from evaluation.data import Cell, read_cells
