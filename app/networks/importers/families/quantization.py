@@ -14,7 +14,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from app.config import SEED_DATA
@@ -33,6 +32,9 @@ _INT4, _MIXED = 4, "MIXED_PRECISION"
 _LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
 _LAYER = re.compile(r"^.*?layers\.\d+\b")
 _LONGEST_PATTERN = 200
+# Names of modules in a list, and patterns of them that differ by more than their layer, with their alternatives:
+# mixtures of experts list each expert of each layer, 46,000 of the largest.
+_MOST_NAMES, _MOST_PATTERNS = 100_000, 2000
 
 
 def read_formats(config: Mapping[str, Any], architecture: Architecture) -> Formats | None:
@@ -158,6 +160,8 @@ def _listed(given: Fields, parts: _Parts) -> dict[str, str]:
     A kind of which fewer than half of the layers are listed has none.
     """
     layers = given.inside("quantized_layers").config
+    if len(layers) > _MOST_NAMES:
+        given.refuse("quantized_layers", f"has {len(layers)} modules, more than {_MOST_NAMES}")
     tallies: dict[str, Counter[str]] = {kind: Counter() for kind in parts.modules}
     for module, entry in layers.items():
         name = re.sub(r"experts\.\d+", "experts.0", _LAYER.sub("layers.0", module).removeprefix("language_model."))
@@ -184,43 +188,55 @@ def _cache(given: Fields) -> str:
     return "fp8" if scheme.size("num_bits", least=4, most=8) == 8 else "nvfp4"
 
 
-def _modules(given: Fields, names: Iterable[str]) -> list[str]:
-    """Return the patterns of lists of modules; absent lists are empty."""
-    patterns: list[str] = []
+class _Pattern(NamedTuple):
+    """A pattern of modules: the names with wildcards that it stands for, and how many layers it names.
+
+    One that names no layer is of all of them: a large number.
+    """
+
+    options: list[str]
+    layers: int
+
+
+def _modules(given: Fields, names: Sequence[str]) -> list[_Pattern]:
+    """Return the patterns of lists of modules that differ by more than their layer; absent lists are empty."""
+    layers: Counter[str] = Counter()
     for name in names:
         value = given.config.get(name)
         if value is None:
             continue
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             given.refuse(name, "must be a list of module names or patterns")
-        patterns += value
+        if len(value) > _MOST_NAMES:
+            given.refuse(name, f"has {len(value)} patterns, more than {_MOST_NAMES}")
+        for pattern in value:
+            if len(pattern) <= _LONGEST_PATTERN:
+                of_layer, times = _LAYER.subn("layers.0", pattern)
+                layers[of_layer] += 1 if times else 2**30
+    patterns = [_Pattern(_alternatives(pattern), times) for pattern, times in layers.items()]
+    different = sum(len(pattern.options) for pattern in patterns)
+    if different > _MOST_PATTERNS:
+        listed = next(name for name in names if given.config.get(name))
+        given.refuse(listed, f"has {different} different patterns and alternatives, more than {_MOST_PATTERNS}")
     return patterns
 
 
-def _named(patterns: Iterable[str], modules: Sequence[str]) -> int:
-    """Return how many layers of a kind of part the patterns name; all, a large number, where one names no layer."""
-    named = 0
-    for pattern in patterns:
-        of_layer = _LAYER.search(pattern)
-        if _names(_LAYER.sub("layers.0", pattern), modules):
-            named += 1 if of_layer else 2**30
-    return named
-
-
-def _names(pattern: str, modules: Sequence[str]) -> bool:
-    """Return whether a pattern names one of the modules, as its whole path or as part of it."""
-    if len(pattern) > _LONGEST_PATTERN:
-        return False
-    if pattern.startswith("re:"):
-        # Patterns of compressed-tensors are read without running them: words between wildcards, with alternatives.
-        pattern = re.sub(r"\.\*", "*", pattern.removeprefix("re:")).replace("\\", "").strip("^$")
-        return any(_matches(name, option) for name in modules for option in _alternatives(pattern))
-    pattern = re.sub(r"^(model\.|language_model\.|backbone\.)+", "", pattern)
-    return any(_matches(name, pattern) for name in modules)
+def _named(patterns: Iterable[_Pattern], modules: Sequence[str]) -> int:
+    """Return how many layers of a kind of part the patterns name."""
+    return sum(
+        pattern.layers for pattern in patterns if any(_matches(name, o) for name in modules for o in pattern.options)
+    )
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the patterns that one group of alternatives, "(a|b)", stands for."""
+    """Return the names with wildcards that a pattern stands for.
+
+    Patterns of compressed-tensors are read without running them: words between wildcards, with one group of
+    alternatives, "(a|b)".
+    """
+    if not pattern.startswith("re:"):
+        return [re.sub(r"^(model\.|language_model\.|backbone\.)+", "", pattern)]
+    pattern = pattern.removeprefix("re:").replace(".*", "*").replace("\\", "").strip("^$")
     group = re.search(r"\(([^()]*)\)", pattern)
     if group is None:
         return [pattern]
@@ -228,4 +244,11 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return any(fnmatchcase(name, form) for form in (pattern, f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"))
+    """Return whether a pattern names a module, as its whole path or as consecutive parts of it; "*" is any text."""
+    path, first = f".{name}.", 0
+    for part in f".{pattern}.".split("*"):
+        place = path.find(part, first)
+        if place < 0:
+            return False
+        first = place + len(part)
+    return True
