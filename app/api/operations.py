@@ -105,6 +105,8 @@ def _gauges(holder: SnapshotHolder, runtime: Runtime) -> Iterator[Gauge]:
     corrected: dict[tuple[str, ...], float] = {(): holder.engine.corrected}
     yield Gauge("gpucast_engine_corrected_revision", "Revision whose measured rows correct predictions", corrected)
     yield Gauge("gpucast_database_up", "1 while the database answers", {(): not holder.health.database})
+    read_only: dict[tuple[str, ...], float] = {(): runtime.database.is_read_only}
+    yield Gauge("gpucast_database_read_only", "1 while the database is read-only, as after a failover", read_only)
     full: dict[tuple[str, ...], float] = {
         ("database",): runtime.database.is_full,
         ("models",): store_is_full(runtime.settings),

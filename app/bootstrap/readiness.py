@@ -48,8 +48,14 @@ def _database_and_queue(runtime: Runtime, holder: SnapshotHolder) -> tuple[Part,
     except Unavailable as error:
         return _lost(error.detail)
     notes = () if workers or not waiting else (f"{waiting} jobs are waiting and no worker is running",)
-    full = "its disk is full: changes are refused" if runtime.database.is_full else ""
-    return Part("database", degraded=full), Part("queue", notes=notes)
+    return Part("database", degraded=_refusing(runtime)), Part("queue", notes=notes)
+
+
+def _refusing(runtime: Runtime) -> str:
+    """Return why the database refuses changes; empty if it takes them."""
+    if runtime.database.is_full:
+        return "its disk is full: changes are refused"
+    return "it is read-only, as after a failover: changes are refused" if runtime.database.is_read_only else ""
 
 
 def _lost(reason: str) -> tuple[Part, Part]:

@@ -153,7 +153,12 @@ R = TypeVar("R")
 POOL_SIZE = 5
 POOL_OVERFLOW = 15
 POOL_TIMEOUT_S = 1
-SHOWN_FULL_S = 60.0
+SHOWN_S = 60.0  # how long a refused change is shown
+# Classes of SQLSTATE that tell of a server in trouble, not of a wrong statement: a transaction that was rolled back for
+# others, too few resources, an operator's intervention (a shutdown too), an error of the system, a lost connection, an
+# internal error; and the read-only transactions of a standby, as after a failover.
+IN_TROUBLE = ("40", "53", "57", "58", "08", "XX", "25006", "25P02", "25P03")
+_READ_ONLY = "25006"
 MOST_TOGETHER = 64  # uploads that are stored in one transaction
 LOCK_SHARE = 0.8  # of a statement's limit: an error then says that a lock was waited for
 
@@ -179,6 +184,11 @@ class TimeLimits:
         return cls(connect_s=2, answer_s=1.0, statement_s=statement_s, long_statement_s=long_statement_s)
 
 
+def _is_recent(moment: float | None) -> bool:
+    """Return whether a moment of the monotonic clock was less than SHOWN_S ago."""
+    return moment is not None and time.monotonic() - moment < SHOWN_S
+
+
 # Of commands, workers and trainings, which wait until a pause of the server is over.
 PATIENT = TimeLimits(connect_s=5, answer_s=30, statement_s=3600, long_statement_s=86_400)
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -194,6 +204,7 @@ class Database:
         self._breaker = Breaker()
         self._writing: GroupCommit[Any, Any] = GroupCommit(MOST_TOGETHER)
         self._full_at: float | None = None
+        self._read_only_at: float | None = None
         self._engine = sa.create_engine(
             self.url.replace("postgresql://", "postgresql+psycopg://", 1),
             creator=partial(_connect, self.url, limits, self._breaker),
@@ -210,7 +221,12 @@ class Database:
     @property
     def is_full(self) -> bool:
         """Whether a change was refused within the last minute because the server's disk is full."""
-        return self._full_at is not None and time.monotonic() - self._full_at < SHOWN_FULL_S
+        return _is_recent(self._full_at)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether a change was refused within the last minute because the server is read-only."""
+        return _is_recent(self._read_only_at)
 
     @contextmanager
     def begin(self, *, long: bool = False, one_state: bool = False) -> Iterator[Connection]:
@@ -231,10 +247,12 @@ class Database:
                     yield connection
         except (*_LOST, exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
             raise self._failure(error) from error
-        except exc.DBAPIError as error:
-            if not error.connection_invalidated:
+        except (exc.DBAPIError, psycopg.Error) as error:  # what app.store.driver executes is not wrapped
+            if getattr(error, "connection_invalidated", False):
+                raise Unavailable("The connection to the database was lost.") from error
+            if not (getattr(getattr(error, "orig", error), "sqlstate", None) or "").startswith(IN_TROUBLE):
                 raise
-            raise Unavailable("The connection to the database was lost.") from error
+            raise self._failure(error) from error
 
     @contextmanager
     def _connected(self, first: bytes) -> Iterator[Connection]:
@@ -264,6 +282,9 @@ class Database:
         if isinstance(original, DiskFull):
             self._full_at = time.monotonic()
             return StorageFull(f"The disk of the database is full: {_first_line(error)}")
+        if getattr(original, "sqlstate", None) == _READ_ONLY:
+            self._read_only_at = time.monotonic()
+            return Unavailable(f"The database is read-only, as after a failover: {_first_line(error)}")
         return Unavailable(f"The database does not answer: {_first_line(error)}")
 
     @contextmanager

@@ -13,12 +13,13 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.errors import Unavailable
 from app.store.postgres import VOLATILE, EmbeddedPostgres
-from app.store.session import Database, TimeLimits
+from app.store.session import IN_TROUBLE, Database, TimeLimits
 from app.wire.serving_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.learning import workload
@@ -235,3 +236,46 @@ def test_a_lost_database_leaves_predictions_and_degrades_readiness(
     assert predictions(service.client, 0.2)
     server.ensure_running()
     eventually_ready(service.client)
+
+
+def set_read_only(server: EmbeddedPostgres, on: bool) -> None:
+    """Make all transactions of the server read-only, as those of a standby are after a failover, or end that."""
+    with psycopg.connect(server.url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+        connection.execute("SELECT pg_reload_conf()")
+
+
+def test_changes_answer_503_while_the_database_is_read_only(service: Service, server: EmbeddedPostgres) -> None:
+    def read_only() -> float:
+        return float(
+            re.search(r"^gpucast_database_read_only (\S+)$", service.client.get("/metrics").text, re.MULTILINE)[1]  # type: ignore[index]
+        )
+
+    eventually_ready(service.client)
+    service.client.post("/measurements", json=MEASURED).raise_for_status()  # which a retraining learns from
+    set_read_only(server, True)
+    try:
+        until(lambda: service.client.post("/measurements", json=MEASURED).status_code == 503)
+        for method, path, body in CHANGES:
+            answer = service.client.request(method, path, json=body)
+            assert (answer.status_code, "Retry-After" in answer.headers) == (503, True), answer.text
+            assert "read-only" in answer.json()["detail"]
+        service.client.post("/predict", json=ASKED).raise_for_status()
+        assert "read-only" in " ".join(service.client.get("/readyz").json()["degraded"])
+        assert read_only() == 1.0
+    finally:
+        set_read_only(server, False)
+    until(lambda: service.client.post("/measurements", json=MEASURED).status_code == 200)
+
+
+@pytest.mark.parametrize("state", [*(f"{start}000"[:5] for start in IN_TROUBLE), "40001", "53300", "57P01", "58030"])
+def test_a_server_in_trouble_is_unavailable_by_its_sqlstate(server: EmbeddedPostgres, state: str) -> None:
+    database = Database(server.url)
+    with pytest.raises(Unavailable), database.begin() as connection:
+        connection.execute(sa.text(f"DO $$ BEGIN RAISE EXCEPTION 'trouble' USING ERRCODE = '{state}'; END $$"))
+
+
+def test_a_wrong_statement_is_not_called_trouble_of_the_server(server: EmbeddedPostgres) -> None:
+    database = Database(server.url)
+    with pytest.raises(sa.exc.DataError), database.begin() as connection:
+        connection.execute(sa.text("SELECT 1 / 0"))
