@@ -190,6 +190,19 @@ def onnx_functions(deep: int) -> bytes:
     return model([first], {"x": [8]}, functions=[*calls, last])
 
 
+def patterns(kind: str, number: int, **fields: Any) -> bytes:
+    """A network whose configuration lists patterns of many alternatives and wildcards."""
+    listed = [f"re:({k}{'|a' * 20})1{'*q' * 60}" for k in range(number)]
+    quantized = {"quant_method": "fp8", "modules_to_not_convert": listed}
+    config = {**find_config("llama-3-8b"), "quantization_config": quantized}  # type: ignore[dict-item]
+    return json.dumps({"gpu": GPU, "workload": {"kind": kind, "config": config, **fields}}).encode()
+
+
+def unread(value: bytes) -> bytes:
+    """A model with a field that is none."""
+    return b'{"gpu": "nvidia-l4", "workload": {"kind": "model", "name": "gpt2", "x": [' + value + b"]}}"
+
+
 def engine_states() -> bytes:
     """As many states of engines as may be sent at once."""
     (state,) = STATES_EXAMPLE["requests"]
@@ -203,7 +216,14 @@ PAGE = (
     "/serving?name=deepseek-v3&dtype=fp8&input_tokens=8192&output_tokens=1024&load=rate_per_s&level=100"
     "&gpu=all&search_parallelism=true&max_devices=64"
 )
+PREFILL = {"mode": "prefill", "batch": 1, "sequence": 128}
 ATTACKS = (
+    Hostile("patterns with alternatives", "/predict", JSON, lambda: patterns("model", 90, **PREFILL), 4),
+    Hostile("20,000 patterns with alternatives", "/predict", JSON, lambda: patterns("model", 20_000, **PREFILL)),
+    Hostile("refused 4 MB of texts", "/predict", JSON, lambda: unread(b'"",' * 1_390_000 + b'""')),
+    Hostile("refused 4 MB of commas", "/predict", JSON, lambda: unread(b"," * 4_180_000)),
+    Hostile("refused 4 MB of spaces", "/predict", JSON, lambda: unread(b" " * 4_180_000 + b"1")),
+    Hostile("refused 4 MB of Infinity", "/predict", JSON, lambda: unread(b"Infinity," * 460_000 + b"1")),
     Hostile(
         "every split of a served model, 100 requests/s", "/compare", JSON, lambda: served_compare(rate_per_s=100.0)
     ),

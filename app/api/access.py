@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from sqlalchemy import Connection
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -208,7 +209,16 @@ def _is_forged(scope: Scope) -> bool:
     headers = dict(scope["headers"])
     if scope["method"] in ("GET", "HEAD") or b"authorization" in headers:
         return False
-    return headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none")
+    if (site := headers.get(b"sec-fetch-site")) is not None:
+        return site not in (b"same-origin", b"none")
+    origin = headers.get(b"origin")  # browsers from before 2023 send only this
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
+
+
+def key_id_of(request: Request) -> int | None:
+    """Return the id of the caller's key, or None where none is required."""
+    key: Key | None = request.scope.get(KEY)
+    return None if key is None else key.id
 
 
 def _cookie_key(header: bytes) -> bytes:
@@ -278,7 +288,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predictions/{prediction_id}.pdf": {"GET": READ},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
-    "/prices": {"GET": READ, "POST": CONTRIBUTE},
+    "/prices": {"GET": READ, "POST": CONTRIBUTE, "DELETE": ADMIN},
     "/readyz": {"GET": OPEN},
     "/retrain": {"POST": CONTRIBUTE},
     "/scaling": {"GET": PREDICT},

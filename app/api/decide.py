@@ -10,12 +10,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from app.api.access import key_id_of
 from app.api.deps import (
     MOST_ID,
     BodyDep,
     DatabaseDep,
     GraphsDep,
     HolderDep,
+    KeyId,
     Limit,
     SettingsDep,
     Text,
@@ -28,6 +30,7 @@ from app.config import Settings
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
+from app.errors import BadInput, FieldError
 from app.services.compare.compare import compare
 from app.services.compare.job_plan import answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceIn, PriceReport, add_prices
@@ -45,7 +48,7 @@ from app.services.scheduling.extender import (
     read_extender_args,
     score_nodes,
 )
-from app.store.gpus import price_page
+from app.store.gpus import price_page, remove_prices
 from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
@@ -128,7 +131,7 @@ class PricePage(BaseModel):
     next: int | None = Field(default=None, description="`after` of the next page; absent on the last")
 
 
-class PriceQuery(BaseModel):
+class PriceFilters(BaseModel):
     """Prices that match every filter."""
 
     model_config = ConfigDict(extra="forbid")
@@ -137,6 +140,18 @@ class PriceQuery(BaseModel):
     provider: Text | None = Field(default=None, description="Cloud provider")
     region: Text | None = Field(default=None, description="Where")
     source: Text | None = Field(default=None, description="Who measured or published it")
+    key: KeyId | None = Field(default=None, description="id of the API key that sent the prices")
+
+    def to_filters(self, holder: SnapshotHolder) -> dict[str, str | int | None]:
+        """Return the store's filters. Raises NotFound for an unknown GPU."""
+        gpu_id = None if self.gpu is None else find(holder, self.gpu).id
+        given = self.model_dump(include={"provider", "region", "source"})
+        return {**given, "gpu_id": gpu_id, "key_id": self.key}
+
+
+class PriceQuery(PriceFilters):
+    """Filters, start and length of a listing."""
+
     after: int = Field(default=0, ge=0, le=MOST_ID, description="the `next` of the previous page")
     limit: Limit = 100
 
@@ -149,7 +164,8 @@ class PriceQuery(BaseModel):
 def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: HolderDep) -> PriceReport:
     """Store prices, all or none."""
     holder.refresh()
-    report = add_prices(database, holder.engine.catalog, body, request.headers.get("content-type"))
+    sent_as = request.headers.get("content-type")
+    report = add_prices(database, holder.engine.catalog, body, sent_as, key_id_of(request))
     holder.refresh()
     return report
 
@@ -157,11 +173,10 @@ def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: 
 @router.get("/prices", response_model_exclude_none=True)
 def list_prices(query: Annotated[PriceQuery, Query()], database: DatabaseDep, holder: HolderDep) -> PricePage:
     """Stored prices, filtered, page by page in storage order."""
-    filters = query.model_dump(exclude={"gpu", "after", "limit"})
-    gpu_id = None if query.gpu is None else find(holder, query.gpu).id
+    filters = query.to_filters(holder)
     holder.refresh()
     with database.begin() as connection:
-        rows = price_page(connection, after=query.after, limit=query.limit + 1, gpu_id=gpu_id, **filters)
+        rows = price_page(connection, filters, after=query.after, limit=query.limit + 1)
     book, today = holder.engine.prices, today_utc()
     items = [to_listing(row, book, today) for row in rows[: query.limit]]
     return PricePage(items=items, next=items[-1].id if len(rows) > query.limit else None)
@@ -200,3 +215,32 @@ def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
         return compare(snapshot, request, max_rows=settings.max_batch_rows, graphs=graphs)
 
     return run
+
+
+class PriceRemovalQuery(PriceFilters):
+    """Prices to delete; at least one filter is required."""
+
+    id: Annotated[int, Field(ge=1, le=MOST_ID)] | None = Field(default=None, description="Identifier of one price")
+    dry_run: bool = Field(default=False, description="Count the prices, and delete none.")
+
+
+class PriceRemoval(BaseModel):
+    """Deleted prices, or with `dry_run` prices that would be deleted."""
+
+    prices: int = Field(description="Number of prices")
+    dry_run: bool = Field(description="Whether this was a dry run")
+
+
+@router.delete("/prices")
+def delete_prices(
+    query: Annotated[PriceRemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
+) -> PriceRemoval:
+    """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
+    filters = query.to_filters(holder) | {"id": query.id}
+    if all(value is None for value in filters.values()):
+        message = "give at least one filter: id, gpu, provider, region, source or key"
+        raise BadInput(f"No prices are named: {message}.", errors=[FieldError(("query",), message)])
+    with database.begin() as connection:
+        removed = remove_prices(connection, filters, dry_run=query.dry_run)
+    holder.refresh()
+    return PriceRemoval(prices=removed, dry_run=query.dry_run)

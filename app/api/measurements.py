@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.access import KEY
+from app.api.access import key_id_of
 from app.api.deps import BodyDep, DatabaseDep, HolderDep, Id, KeyId, Limit, SettingsDep, TablesDep, Text, current
 from app.api.openapi import BINARY, ref
 from app.engine.snapshot import Snapshot
@@ -149,7 +149,7 @@ def post_measurements(
             snapshot.engine,
             upload,
             doubtful_factor=settings.doubtful_factor,
-            key_id=_key_id(request),
+            key_id=key_id_of(request),
             dry_run=dry_run,
             announce=holder.add,
         )
@@ -246,11 +246,6 @@ def delete_measurements(
     holder.refresh()
     removed = [RemovedOut(kind=kind, gpu=gpu, rows=rows) for (kind, gpu), rows in counts.items()]
     return RemovalReport(rows=sum(counts.values()), removed=removed, dry_run=query.dry_run)
-
-
-def _key_id(request: Request) -> int | None:
-    key = request.scope.get(KEY)
-    return None if key is None else int(key.id)
 
 
 def _doubtful(row: DoubtfulRow) -> MeasurementOut:

@@ -31,7 +31,7 @@ COMMANDS = (
     ("partition", "app.cli.devices:partition", "Split a network into stages over unequal GPUs."),
     ("sweep", "app.cli.predict:sweep", "Predict tables of millions of rows, to Parquet files."),
     ("scale", "app.cli.devices:scale", "Predict how throughput grows with devices and batch."),
-    ("prices", "app.cli.gpus:prices", "Import and list GPU prices."),
+    ("prices", "app.cli.gpus:prices", "Import, list and delete GPU prices."),
     ("gpus", "app.cli.gpus:gpus", "List, show and add GPUs."),
     ("predictors", "app.cli.predictors:predictors", "List the predictors and the versions that answer."),
     ("import", "app.cli.measurements:import_files", "Import a folder of measurements."),

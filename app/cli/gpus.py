@@ -78,7 +78,7 @@ def _read(file: Path) -> Any:
         raise Malformed(f"{file} is not a readable JSON file: {error}") from error
 
 
-prices = typer.Typer(no_args_is_help=True, help="Import and list GPU prices.")
+prices = typer.Typer(no_args_is_help=True, help="Import, list and delete GPU prices.")
 
 
 @prices.command("import")
@@ -171,3 +171,34 @@ def list_prices(
         figures = f"{item.usd_per_hour:>8.4g}  {item.date!s:<12}{item.age_days:>5}d"
         where = f"{item.provider or '':<20}{item.region or '':<14}{item.source}"
         print(f"{'*' if item.counts else ' '} {item.gpu:<26}{figures}  {where}")
+
+
+@prices.command("delete")
+def delete_prices(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
+    number: Annotated[int | None, typer.Option("--id", metavar="ID", help="This price.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this GPU (id, alias or name).")] = None,
+    provider: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this provider.")] = None,
+    region: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this region.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="NAME", help="Those of this source.")] = None,
+    key: Annotated[int | None, typer.Option(metavar="ID", help="Those that this API key sent.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the prices that would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
+) -> None:
+    """Delete the prices that match all given options, after showing their number and asking."""
+    from app.store.gpus import remove_prices
+
+    with open_catalog() as (runtime, catalog):
+        gpu_id = None if gpu is None else catalog.resolve(gpu).id
+        filters: dict[str, str | int | None] = {"id": number, "provider": provider, "region": region, "source": source}
+        filters |= {"gpu_id": gpu_id, "key_id": key}
+        if all(value is None for value in filters.values()):
+            raise BadInput("Say which prices: --id, --gpu, --provider, --region, --source or --key.")
+        with runtime.database.begin() as connection:
+            count = remove_prices(connection, filters, dry_run=True)
+        if dry_run or not count:
+            print(f"{count:,} prices would be deleted" if dry_run else "no price matches")
+            return
+        if not yes:
+            typer.confirm(f"Delete {count:,} prices?", abort=True)
+        with runtime.database.begin() as connection:
+            print(f"{remove_prices(connection, filters):,} prices deleted")

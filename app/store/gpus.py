@@ -1,4 +1,4 @@
-"""Storage of the GPU catalogue, and of prices: append-only, idempotent by content."""
+"""Storage of the GPU catalogue, and of prices: idempotent by content; an admin alone removes prices."""
 
 from __future__ import annotations
 
@@ -96,7 +96,10 @@ _INSERT_CHUNK = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """An offered price of one device per hour, in US dollars, on a day; `id` is 0 before it is stored."""
+    """An offered price of one device per hour, in US dollars, on a day, and the id of the API key that sent it.
+
+    `id` is 0 before it is stored.
+    """
 
     gpu_id: str
     usd_per_hour: float
@@ -105,8 +108,11 @@ class Price:
     provider: str = ""
     region: str = ""
     id: int = 0
+    key_id: int | None = None
 
 
+# Exact values of columns; None matches any.
+PriceFilters: TypeAlias = Mapping[str, str | int | None]
 _COLUMNS = columns_of(PRICES, Price)
 
 
@@ -131,10 +137,23 @@ def load_prices(connection: Connection, *, until: datetime | None = None) -> lis
     return records(connection, statement, Price)
 
 
-def price_page(connection: Connection, *, after: int = 0, limit: int = 100, **filters: str | None) -> list[Price]:
-    """Return up to `limit` rows after the id `after`, in the order of storage; filters are exact, None matches any."""
-    statement = sa.select(*_COLUMNS).where(PRICES.c.id > after).order_by(PRICES.c.id).limit(limit)
-    for name, value in filters.items():
-        if value is not None:
-            statement = statement.where(PRICES.c[name] == value)
+def price_page(connection: Connection, filters: PriceFilters, *, after: int = 0, limit: int = 100) -> list[Price]:
+    """Return up to `limit` rows after the id `after` that match all filters, in the order of storage."""
+    statement = sa.select(*_COLUMNS).where(PRICES.c.id > after, *_matching(filters)).order_by(PRICES.c.id).limit(limit)
     return records(connection, statement, Price)
+
+
+def remove_prices(connection: Connection, filters: PriceFilters, *, dry_run: bool = False) -> int:
+    """Delete the rows that match all filters, of which there is at least one, and return their number."""
+    matching = _matching(filters)
+    if dry_run:
+        return connection.execute(sa.select(sa.func.count()).select_from(PRICES).where(*matching)).scalar_one()
+    revision.lock(connection)
+    removed = connection.execute(sa.delete(PRICES).where(*matching)).rowcount
+    if removed:
+        revision.bump(connection, "prices")
+    return removed
+
+
+def _matching(filters: PriceFilters) -> list[sa.ColumnElement[bool]]:
+    return [PRICES.c[name] == value for name, value in filters.items() if value is not None]

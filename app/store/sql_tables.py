@@ -288,6 +288,7 @@ PRICES = Table(
     Column("dated", Date, nullable=False),
     *required(Text, "provider", "region"),
     created(),
+    Column("key_id", Integer),
     Index("uq_prices_said", "gpu_id", "provider", "region", "dated", "usd_per_hour", "source", unique=True),
     CheckConstraint("usd_per_hour >= 0", name="price"),
 )

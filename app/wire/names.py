@@ -35,9 +35,7 @@ DTYPE_NAMES = {
 _OWN = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4", "int4_wo")
 _FIELDS = ("dtype", "kv_dtype")
 # Patterns begin with a literal, which is found in a body of megabytes in a millisecond.
-_TEXT = re.compile(
-    rb'dtype(?:(?<=[^\\]"dtype)|(?<=[^\\]"kv_dtype))"(\s*:\s*)("[A-Za-z0-9_.]{1,40}"|\[[^\[\]{}]*\])'
-)
+_TEXT = re.compile(rb'dtype(?:(?<=[^\\]"dtype)|(?<=[^\\]"kv_dtype))"(\s*:\s*)("[A-Za-z0-9_.]{1,40}"|\[[^\[\]{}]*\])')
 _WORD = re.compile(rb'"([A-Za-z0-9_.]{1,40})"')
 # Numbers that JSON lacks, as publishers write them into configurations.
 _NO_NUMBER = re.compile(rb"(?:Infinity|NaN)\b")

@@ -215,6 +215,17 @@ def test_a_change_with_the_cookie_comes_from_our_own_pages(
     assert guarded.post("/keys", json={}, headers=sent | bearing(held[Role.ADMIN])).status_code == 422
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"), [("https://evil.example", 403), ("null", 403), ("http://testserver", 422), (None, 422)]
+)
+def test_an_origin_tells_where_fetch_metadata_are_not_sent(
+    guarded: TestClient, held: dict[Role, str], origin: str | None, status: int
+) -> None:
+    headers = {"Cookie": f"gpucast_key={held[Role.ADMIN]}"} | ({} if origin is None else {"Origin": origin})
+    assert guarded.post("/keys", json={}, headers=headers).status_code == status
+    assert guarded.delete("/prices", headers=headers).status_code == status
+
+
 def test_a_key_expires_by_itself(guarded: TestClient, held: dict[Role, str]) -> None:
     body = {"name": "short", "role": "read", "expires_in_days": 1.5 / 86400}
     made = guarded.post("/keys", json=body, headers=bearing(held[Role.ADMIN])).json()

@@ -148,3 +148,35 @@ def run(settings: Settings, *words: str) -> str:
     done = CliRunner().invoke(command, [*words], env=settings.environment())
     assert done.exit_code == 0, done.output
     return done.output
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("usd_per_hour", 0, "0.001"),
+        ("usd_per_hour", 1e-320, "0.001"),
+        ("date", "0001-01-01", "2010-01-01"),
+        ("date", "9999-12-31", "a year from now"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused(client: TestClient, field: str, value: Any, says: str) -> None:
+    answer = client.post("/prices", json=[row(**{field: value})])
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["loc"][-1] == field
+    assert says in error["msg"]
+
+
+def test_prices_are_deleted_by_id_source_and_key_and_no_longer_used(client: TestClient) -> None:
+    offers = [row(gpu="t4", source=source, provider=source, usd_per_hour=usd) for source, usd in (("x", 1), ("y", 2))]
+    client.post("/prices", json=offers).raise_for_status()
+    assert compared(client, "t4")["price_usd_per_hour"] == 1.0
+    assert client.delete("/prices").status_code == 422
+    gone = {"source": "x", "gpu": "t4"}
+    assert client.delete("/prices", params={**gone, "dry_run": True}).json() == {"prices": 1, "dry_run": True}
+    assert client.delete("/prices", params=gone).json() == {"prices": 1, "dry_run": False}
+    assert compared(client, "t4")["price_usd_per_hour"] == 2.0
+    (item,) = client.get("/prices", params={"gpu": "t4"}).json()["items"]
+    assert client.delete("/prices", params={"id": item["id"]}).json()["prices"] == 1
+    assert client.delete("/prices", params={"key": 12345}).json()["prices"] == 0
+    assert client.get("/prices", params={"gpu": "t4"}).json()["items"] == []

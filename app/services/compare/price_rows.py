@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -23,8 +23,10 @@ from app.wire.measurement_rows import NUMBER, TEXT, Column, read_columns
 MOST_ROWS = 20_000
 # Most wrong rows looked for: finding the names closest to an unknown one takes time.
 _MOST_ERRORS = 100
-# Above this the unit is wrong.
-MOST_USD = 1e6
+# Below and above these the unit is wrong: the cheapest card costs some cents an hour, the dearest some hundred dollars.
+LEAST_USD, MOST_USD = 1e-3, 1e6
+# Nothing of the catalogue was rented before, and nobody publishes a price further ahead.
+FIRST_DAY, MOST_AHEAD = datetime.date(2010, 1, 1), datetime.timedelta(days=366)
 _JSON, _CSV = "application/json", "text/csv"
 
 
@@ -32,7 +34,7 @@ class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """US dollars for one hour of one device on one day, and the source. `gpu` is any name of a GPU."""
 
     gpu: Annotated[Name, about("Id or alias of the GPU")]
-    usd_per_hour: Annotated[float, about("US dollars per hour of one device", ge=0, le=MOST_USD)]
+    usd_per_hour: Annotated[float, about("US dollars per hour of one device", ge=LEAST_USD, le=MOST_USD)]
     source: Annotated[Name, about("Who measured or published it")]
     date: Annotated[datetime.date, about("Day of the price")]
     provider: Annotated[Name | None, about("Cloud provider")] = None
@@ -52,9 +54,11 @@ class PriceReport:
     unchanged: int = field(metadata={"description": "Rows that were stored before"})
 
 
-def add_prices(database: Database, catalog: Catalog, body: bytes, content_type: str | None) -> PriceReport:
+def add_prices(
+    database: Database, catalog: Catalog, body: bytes, content_type: str | None, key_id: int | None = None
+) -> PriceReport:
     """Store every row of a body, JSON by default. Raises BadInput with the errors of all rows, and then stores none."""
-    rows = _check_rows(_rows(body, _media(content_type)), catalog)
+    rows = [replace(price, key_id=key_id) for price in _check_rows(_rows(body, _media(content_type)), catalog)]
     with database.begin() as connection:
         inserted = store.insert_prices(connection, rows)
     return PriceReport(len(rows), inserted, len(rows) - inserted)
@@ -98,6 +102,9 @@ def _check_rows(rows: list[Any], catalog: Catalog) -> list[Price]:
 
 def _price(row: Any, k: int, catalog: Catalog) -> Price:
     form = convert(row, PriceIn, example=PRICE_EXAMPLE, loc=(k,))
+    last_day = datetime.datetime.now(datetime.UTC).date() + MOST_AHEAD
+    if not FIRST_DAY <= form.date <= last_day:
+        raise BadInput("", errors=[FieldError((k, "date"), f"must be from {FIRST_DAY} to {last_day}, a year from now")])
     return Price(
         gpu_id=catalog.resolve(form.gpu).id,
         usd_per_hour=form.usd_per_hour,

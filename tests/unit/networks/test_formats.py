@@ -111,6 +111,45 @@ def test_unknown_formats_are_named(given: Any, field: tuple[str, ...]) -> None:
 JUNK = [None, True, -3, "x", [], [None], {}, {"a": 1}, {"a": {"b": 2}}]
 
 
+def hostile(pattern: str, times: int) -> dict[str, Any]:
+    """A configuration with patterns that differ, each of many alternatives and wildcards."""
+    patterns = [pattern.replace("#", str(k)) for k in range(times)]
+    return LLAMA | {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": patterns}}
+
+
+def test_patterns_are_bounded_and_never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = hostile("re:(#" + "|a" * 20 + ")1" + "*q" * 20, 50)
+    with monkeypatch.context() as patched:
+        patched.setattr("re._compiler.compile", lambda *_: pytest.fail("a caller's pattern was compiled"))
+        formats = formats_of(few)
+    assert formats == Formats(**FP8_BLOCK | dict.fromkeys(FP8_BLOCK, "fp8"))
+    with pytest.raises(BadInput, match="more than 2000"):
+        formats_of(hostile("re:(#" + "|a" * 20 + ")1" + "*q" * 20, 200))
+    with pytest.raises(BadInput, match="more than 100000"):
+        formats_of(hostile("lm_head", 100_001))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "attention", "linear"),
+    [
+        ("model.layers.0.self_attn.q_proj", "", "fp8"),
+        ("re:.*self_attn.(q|k|v)_proj.*", "", "fp8"),
+        ("re:.*self_attn\\.q_proj$", "", "fp8"),
+        ("*self_attn*", "", "fp8"),
+        ("self_att", "fp8", "fp8"),
+        ("re:.*mlp.*", "fp8", ""),
+        ("mlp", "fp8", ""),
+    ],
+)
+def test_patterns_name_whole_parts_of_paths(pattern: str, attention: str, linear: str) -> None:
+    layers = LLAMA["num_hidden_layers"]
+    listed = [pattern.replace("layers.0", f"layers.{k}") for k in range(layers)]
+    given = {"quant_method": "fp8", "modules_to_not_convert": listed}
+    formats = formats_of(LLAMA | {"quantization_config": given})
+    assert formats is not None
+    assert (formats.attention, formats.linear) == (attention, linear)
+
+
 def test_junk_raises_only_bad_input() -> None:
     methods = ("fp8", "awq", "modelopt", "compressed-tensors", "bitsandbytes", "mxfp4")
     names = ("bits", "quant_algo", "config_groups", "ignore", "kv_cache_scheme", "quantized_layers", "load_in_4bit")
