@@ -27,6 +27,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from app.networks.builtin import find_config
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from app.wire.serving_form import SERVING_EXAMPLE, STATES_EXAMPLE
 from benchmarks.http_route import BOUNDED, ask, server

@@ -324,6 +324,7 @@ class Gpucast:
         provider: str | None = None,
         region: str | None = None,
         source: str | None = None,
+        key: int | None = None,
         after: int | None = None,
         limit: int | None = None,
     ) -> PricePage:
@@ -336,11 +337,39 @@ class Gpucast:
                 "provider": provider,
                 "region": region,
                 "source": source,
+                "key": key,
                 "after": after,
                 "limit": limit,
             },
         )
         return cast("PricePage", answer.json())
+
+    def delete_prices(
+        self,
+        *,
+        gpu: str | None = None,
+        provider: str | None = None,
+        region: str | None = None,
+        source: str | None = None,
+        key: int | None = None,
+        id: int | None = None,
+        dry_run: bool | None = None,
+    ) -> PriceRemoval:
+        """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
+        answer = self._send(
+            "DELETE",
+            "/prices",
+            query={
+                "gpu": gpu,
+                "provider": provider,
+                "region": region,
+                "source": source,
+                "key": key,
+                "id": id,
+                "dry_run": dry_run,
+            },
+        )
+        return cast("PriceRemoval", answer.json())
 
     def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
         """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
@@ -727,6 +756,13 @@ class PricePage(TypedDict):
 
     items: list[Listed]
     next: NotRequired[int | None]
+
+
+class PriceRemoval(TypedDict):
+    """Deleted prices, or with `dry_run` prices that would be deleted."""
+
+    prices: int
+    dry_run: bool
 
 
 class PriceReport(TypedDict):
