@@ -52,15 +52,21 @@ def open_catalog() -> Iterator[tuple[Runtime, Catalog]]:
 
 @contextmanager
 def _migrating() -> Iterator[Database]:
-    """Open the database as it is; what a migration cannot do is BadInput."""
+    """Open the database as it is; what a migration cannot do is BadInput, as of a database of a newer release."""
     from alembic.util.exc import CommandError
 
     from app.bootstrap.runtime import open_database
+    from app.store.schema import current, head
 
     with open_database(Settings.from_env()) as runtime:
         try:
             yield runtime.database
         except CommandError as error:
+            with runtime.database.begin() as connection:
+                present = current(connection)
+            if present is not None and f"'{present}'" in str(error):  # Alembic: Can't locate revision identified by
+                step = f"run `gpucast migrate down {head()}` of that release first"
+                raise BadInput(f"The database has the schema {present} of a newer release: {step}.") from error
             raise BadInput(str(error)) from error
 
 
