@@ -221,6 +221,12 @@ def key_id_of(request: Request) -> int | None:
     return None if key is None else key.id
 
 
+def own_rows_of(request: Request) -> int | None:
+    """Return the id of the key whose rows the caller may delete, or None for an admin, who may delete all."""
+    key: Key | None = request.scope.get(KEY)
+    return None if key is None or key.role >= ADMIN else key.id
+
+
 def _cookie_key(header: bytes) -> bytes:
     pairs = (part.strip().partition(b"=") for part in header.split(b";"))
     return next((value for name, _, value in pairs if name == COOKIE), b"")
@@ -289,6 +295,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
     "/prices": {"GET": READ, "POST": CONTRIBUTE, "DELETE": ADMIN},
+    "/prices/{price_id}": {"DELETE": CONTRIBUTE},
     "/readyz": {"GET": OPEN},
     "/retrain": {"POST": CONTRIBUTE},
     "/scaling": {"GET": PREDICT},

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.access import key_id_of
+from app.api.access import key_id_of, own_rows_of
 from app.api.deps import (
     MOST_ID,
     BodyDep,
@@ -30,7 +30,7 @@ from app.config import Settings
 from app.engine.prices import Listed, to_listing, today_utc
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
-from app.errors import BadInput, FieldError
+from app.errors import BadInput, FieldError, NotFound
 from app.services.compare.compare import compare
 from app.services.compare.job_plan import answer_plan
 from app.services.compare.price_rows import PRICE_EXAMPLE, PriceIn, PriceReport, add_prices
@@ -220,7 +220,6 @@ def _compare_with(graphs: Graphs, settings: Settings) -> Compare:
 class PriceRemovalQuery(PriceFilters):
     """Prices to delete; at least one filter is required."""
 
-    id: Annotated[int, Field(ge=1, le=MOST_ID)] | None = Field(default=None, description="Identifier of one price")
     dry_run: bool = Field(default=False, description="Count the prices, and delete none.")
 
 
@@ -236,11 +235,26 @@ def delete_prices(
     query: Annotated[PriceRemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> PriceRemoval:
     """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
-    filters = query.to_filters(holder) | {"id": query.id}
+    filters = query.to_filters(holder)
     if all(value is None for value in filters.values()):
-        message = "give at least one filter: id, gpu, provider, region, source or key"
+        message = "give at least one filter: gpu, provider, region, source or key"
         raise BadInput(f"No prices are named: {message}.", errors=[FieldError(("query",), message)])
     with database.begin() as connection:
         removed = remove_prices(connection, filters, dry_run=query.dry_run)
     holder.refresh()
     return PriceRemoval(prices=removed, dry_run=query.dry_run)
+
+
+@router.delete("/prices/{price_id}", status_code=204)
+def delete_price(
+    price_id: Annotated[int, Path(ge=1, le=MOST_ID, description="Identifier of the price")],
+    request: Request,
+    database: DatabaseDep,
+    holder: HolderDep,
+) -> None:
+    """Delete a price that the caller's key sent; an admin deletes any."""
+    with database.begin() as connection:
+        removed = remove_prices(connection, {"id": price_id, "key_id": own_rows_of(request)})
+    if not removed:
+        raise NotFound(f"No price of yours has the id {price_id}.")
+    holder.refresh()

@@ -352,7 +352,6 @@ class Gpucast:
         region: str | None = None,
         source: str | None = None,
         key: int | None = None,
-        id: int | None = None,
         dry_run: bool | None = None,
     ) -> PriceRemoval:
         """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
@@ -365,7 +364,6 @@ class Gpucast:
                 "region": region,
                 "source": source,
                 "key": key,
-                "id": id,
                 "dry_run": dry_run,
             },
         )
@@ -380,6 +378,10 @@ class Gpucast:
         """Return a score of each node's GPU for a pod's workload."""
         answer = self._send("POST", "/scheduler/prioritize", body=body)
         return cast("list[HostPriority]", answer.json())
+
+    def delete_price(self, price_id: int) -> None:
+        """Delete a price that the caller's key sent; an admin deletes any."""
+        self._send("DELETE", f"/prices/{_quoted(price_id)}")
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
         """Saved predictions, page by page."""

@@ -294,3 +294,16 @@ def test_signing_in_is_within_the_rate_limit(settings: Settings) -> None:
     with TestClient(create_app(asking)) as client:
         assert [client.post("/sign-in", data={"key": "none"}).status_code for _ in range(4)] == [403, 403, 403, 429]
         assert [client.get("/readyz").status_code for _ in range(4)] == [200] * 4
+
+
+def test_a_price_is_deleted_by_the_key_that_sent_it(guarded: TestClient, held: dict[Role, str]) -> None:
+    sender, admin = bearing(held[Role.CONTRIBUTE]), bearing(held[Role.ADMIN])
+    price = {"gpu": "l40s", "usd_per_hour": 1.0, "source": "mine", "date": "2026-01-01"}
+    made = guarded.post("/keys", json={"name": "other", "role": "contribute"}, headers=admin).json()
+    guarded.post("/prices", json=[price], headers=sender).raise_for_status()
+    (item,) = guarded.get("/prices", params={"source": "mine"}, headers=admin).json()["items"]
+    assert guarded.delete(f"/prices/{item['id']}", headers=bearing(made["key"])).status_code == 404
+    assert guarded.delete(f"/prices/{item['id']}", headers=sender).status_code == 204
+    guarded.post("/prices", json=[price], headers=sender).raise_for_status()
+    withdrawn = guarded.delete("/prices", params={"key": made["id"]}, headers=admin).json()
+    assert withdrawn == {"prices": 0, "dry_run": False}

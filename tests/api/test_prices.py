@@ -167,7 +167,7 @@ def test_prices_that_cannot_be_are_refused(client: TestClient, field: str, value
     assert says in error["msg"]
 
 
-def test_prices_are_deleted_by_id_source_and_key_and_no_longer_used(client: TestClient) -> None:
+def test_prices_are_deleted_by_id_source_and_key_and_used_no_longer(client: TestClient) -> None:
     offers = [row(gpu="t4", source=source, provider=source, usd_per_hour=usd) for source, usd in (("x", 1), ("y", 2))]
     client.post("/prices", json=offers).raise_for_status()
     assert compared(client, "t4")["price_usd_per_hour"] == 1.0
@@ -177,6 +177,7 @@ def test_prices_are_deleted_by_id_source_and_key_and_no_longer_used(client: Test
     assert client.delete("/prices", params=gone).json() == {"prices": 1, "dry_run": False}
     assert compared(client, "t4")["price_usd_per_hour"] == 2.0
     (item,) = client.get("/prices", params={"gpu": "t4"}).json()["items"]
-    assert client.delete("/prices", params={"id": item["id"]}).json()["prices"] == 1
+    assert client.delete(f"/prices/{item['id']}").status_code == 204
+    assert client.delete(f"/prices/{item['id']}").status_code == 404
     assert client.delete("/prices", params={"key": 12345}).json()["prices"] == 0
     assert client.get("/prices", params={"gpu": "t4"}).json()["items"] == []
