@@ -120,6 +120,46 @@ def test_a_row_far_from_what_is_expected_is_used_once_it_is_confirmed(
     assert sent(good, wrong)["unchanged"] == 1, "a confirmed row is not in doubt again"
 
 
+SERVED = {
+    "kind": "serving",
+    "name": "llama-3-8b",
+    "dtype": "bf16",
+    "software": "vllm-0.19.0",
+    "input_tokens": 512,
+    "output_tokens": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("request_factor", "token_factor", "doubtful"), [(1000.0, 1000.0, 1), (1.0, 0.01, 1), (5.0, 5.0, 0)]
+)
+def test_a_served_load_far_from_what_is_expected_moves_no_other(
+    clients: Clients, request_factor: float, token_factor: float, doubtful: int
+) -> None:
+    good, load = clients["good"], SERVED | {"load": {"concurrency": 4}}
+    clients["admin"].delete("/measurements", params={"kind": "serving"}).raise_for_status()
+
+    def served(concurrency: int) -> dict[str, Any]:
+        body = {"gpu": "h100-sxm5-80gb", "workload": SERVED | {"load": {"concurrency": concurrency}}}
+        answer = good.post("/predict", json=body, headers={"cache-control": "no-cache"}).raise_for_status()
+        return dict(answer.json()["predictions"][0])
+
+    before, beside = served(4), served(8)
+    times = before["serving"]
+    measured = row({**load, "software": None}, request_factor * before["latency_ms"]) | {
+        "gpu": "h100-sxm5-80gb",
+        "software": "vllm-0.19.0",
+        "serving": {"ttft_ms": times["ttft_ms"]["mean"], "tpot_ms": token_factor * times["tpot_ms"]["mean"]},
+    }
+    del measured["workload"]["software"]
+    report = sent(good, measured)
+    assert (report["inserted"], report["doubtful"]) == (1 - doubtful, doubtful)
+    if doubtful:
+        assert served(4) == before
+        assert served(8) == beside
+    clients["admin"].delete("/measurements", params={"kind": "serving"}).raise_for_status()
+
+
 @pytest.mark.parametrize(("factor", "doubtful"), [(200.0, 0), (1000.0, 1)])
 def test_a_cpu_may_be_far_slower_than_a_model_of_gpus_expects(clients: Clients, factor: float, doubtful: int) -> None:
     admin = clients["admin"]

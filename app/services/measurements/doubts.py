@@ -22,6 +22,7 @@ from app.services.measurements.model_drift import ExpectedTimes
 from app.services.measurements.stored import request_form
 from app.services.models.network_hits import to_workload
 from app.services.models.predict_networks import predict_network
+from app.services.serving.predict_serving import predict_serving
 from app.store import measurements, operators
 from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
@@ -30,6 +31,7 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.wire.measurement_form import MeasuredModel
 from app.wire.network_form import ModelRequest
+from app.wire.serving_form import ServingRequest, ServingWorkload
 
 MOST_OPERATORS = 1_000_000  # of one network
 # They are stored one by one; more than these have a cause in common.
@@ -92,29 +94,49 @@ def _is_far(ratio: Floats, on_cpu: Bools, factor: float) -> Bools:
 
 
 def _far_models(engine: Engine, rows: Sequence[MeasurementRow], factor: float) -> dict[int, float]:
-    """Return the models that are far from what is expected: row -> expected seconds."""
-    models = [k for k, row in enumerate(rows) if row.kind == "model"] if factor else []
-    if not models:
+    """Return the models and served loads that are far from what is expected: row -> expected seconds."""
+    kinds = {"model": _expected_model_s, "serving": _expected_served_s}
+    pairs = [(k, kinds[row.kind]) for k, row in enumerate(rows) if row.kind in kinds] if factor else []
+    if not pairs:
         return {}
     snapshot = Snapshot.of(engine)
-    expected_s = {k: seconds for k in models if (seconds := _expected_model_s(snapshot, rows[k])) is not None}
     cpus = {spec.id for spec in engine.catalog.specs if spec.kind == "cpu"}
-    ratio = np.array([rows[k].latency_s / seconds for k, seconds in expected_s.items()])
-    far = _is_far(ratio, np.array([rows[k].gpu_id in cpus for k in expected_s], dtype=np.bool_), factor)
-    return {k: expected_s[k] for k, is_far in zip(expected_s, far.tolist(), strict=True) if is_far}
+    far: dict[int, float] = {}
+    for k, expected in pairs:
+        try:
+            times = expected(snapshot, rows[k])
+        except GpucastError:  # a network, load or GPU that cannot be predicted
+            continue
+        ratio = np.array([measured_s / expected_s for measured_s, expected_s in times])
+        if _is_far(ratio, np.array(rows[k].gpu_id in cpus), factor).any():
+            far[k] = times[0][1]
+    return far
 
 
-def _expected_model_s(snapshot: Snapshot, row: MeasurementRow) -> float | None:
-    """Return the predicted seconds; None for a network or GPU that cannot be predicted."""
+def _expected_model_s(snapshot: Snapshot, row: MeasurementRow) -> list[tuple[float, float]]:
+    """Return the measured and the predicted seconds of a network; none where it cannot be predicted."""
     workload = to_workload(msgspec.convert(row.workload, MeasuredModel))
     if workload is None:
-        return None
-    try:
-        request = ModelRequest(gpu=row.gpu_id, workload=workload)
-        answer = predict_network(snapshot, request, max_rows=MOST_OPERATORS, advise=False)
-    except GpucastError:
-        return None
-    return answer.predictions[0].latency_ms / 1e3 if answer.predictions else None
+        return []
+    request = ModelRequest(gpu=row.gpu_id, workload=workload)
+    answer = predict_network(snapshot, request, max_rows=MOST_OPERATORS, advise=False)
+    return [(row.latency_s, prediction.latency_ms / 1e3) for prediction in answer.predictions[:1]]
+
+
+def _expected_served_s(snapshot: Snapshot, row: MeasurementRow) -> list[tuple[float, float]]:
+    """Return the measured and the predicted seconds of a load: of a request, and of an output token.
+
+    Of a load that is predicted to saturate only those of a token, as its queues have no expected length.
+    """
+    workload = msgspec.convert(row.workload, ServingWorkload)
+    workload = msgspec.structs.replace(workload, software=row.software or workload.software, method="closed_form")
+    answer = predict_serving(snapshot, ServingRequest(gpu=row.gpu_id, workload=workload), max_rows=MOST_OPERATORS)
+    if not answer.predictions or not row.phases_s:
+        return []
+    served = answer.predictions[0].serving
+    token_ms = served.step_ms.decode if served.tpot_ms is None else served.tpot_ms.mean
+    request_s = [] if served.e2e_ms is None else [(row.latency_s, served.e2e_ms.mean / 1e3)]
+    return [*request_s, *([] if token_ms is None else [(row.phases_s["tpot"], token_ms / 1e3)])]
 
 
 def set_aside(
