@@ -31,7 +31,7 @@ from app.ops.base import Op
 from app.services.measurements.check_operators import check_operators
 from app.services.measurements.check_upload import check, raise_errors
 from app.services.measurements.parse_rows import UploadGpus
-from app.services.measurements.stored_networks import NetworkTime, network_block, network_times
+from app.services.measurements.stored import NetworkTime, network_block, network_times
 from app.store.operator_blocks import identities
 from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog

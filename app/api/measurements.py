@@ -8,22 +8,35 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 from app.api.access import key_id_of
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, Id, KeyId, Limit, SettingsDep, TablesDep, Text, current
-from app.api.openapi import BINARY, ref
+from app.api.deps import (
+    BodyDep,
+    DatabaseDep,
+    HolderDep,
+    Id,
+    KeyId,
+    Limit,
+    SettingsDep,
+    TablesDep,
+    Text,
+    as_json,
+    current,
+)
+from app.api.openapi import BINARY, json_answer, ref
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
 from app.services.gpus import find
-from app.services.measurements.store_uploads import UploadReport, confirm, ingest
-from app.services.measurements.stored import page, remove
+from app.services.measurements.store_uploads import confirm, ingest
+from app.services.measurements.stored import page, remove, row_form
 from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
 from app.store.uploads import Filters, Page
-from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn
+from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn, UploadReport
 
 router = APIRouter(tags=["Measurements"])
 
@@ -48,37 +61,6 @@ _DESCRIPTION = (
     " specification in JSON under `gpucast.device`: it is registered if rows name it and it is unknown."
     " All rows are stored or none; the same row sent again changes nothing."
 )
-
-
-class DriftOut(BaseModel):
-    """New measurements compared with what `auto` would have predicted for them."""
-
-    rows: int = Field(description="Rows")
-    median_ape: float = Field(description="median absolute error of the prediction, % of the measured time")
-    inside_interval: float = Field(description="share of measured times within the 80 % interval, %")
-
-
-class Doubt(BaseModel):
-    """Why a row is doubtful; `loc` is its position and field."""
-
-    loc: list[int | str] = Field(description="the row's position, and the field")
-    msg: str = Field(description="the time, and the one that was expected")
-
-
-class IngestReport(BaseModel):
-    """Result of an upload: `unchanged` rows were stored before."""
-
-    received: int = Field(description="Rows in the body")
-    inserted: int = Field(description="Rows stored now")
-    unchanged: int = Field(description="Rows that were stored before")
-    doubtful: int = Field(description="new rows that are far from what was expected: stored, but not used")
-    doubts: list[Doubt] = Field(description="why rows are doubtful, row by row")
-    upload_id: int | None = Field(description="by which the new rows can be listed and deleted; null without any")
-    skipped: dict[str, int] = Field(description="reason -> number of rows without a measurement")
-    ignored: dict[str, int] = Field(description="column -> number of rows, for columns that are not stored")
-    added_gpus: list[str] = Field(description="GPUs that the upload defined")
-    drift: DriftOut | None = Field(description="Error of predictions on the new rows; null: not predictable")
-    dry_run: bool = Field(description="Whether this was a dry run")
 
 
 class Expected(BaseModel):
@@ -129,6 +111,8 @@ class MeasurementPage(BaseModel):
     "/measurements",
     description=_DESCRIPTION,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
+    response_class=Response,
+    responses={200: json_answer("What was stored", ref(UploadReport))},
 )
 def post_measurements(
     request: Request,
@@ -138,12 +122,12 @@ def post_measurements(
     settings: SettingsDep,
     tables: TablesDep,
     dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
-) -> IngestReport:
+) -> Response:
     """Store rows, all or none."""
     media, most = request.headers.get("content-type"), settings.max_batch_rows
     upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
 
-    def stored(snapshot: Snapshot) -> UploadReport:
+    def stored(snapshot: Snapshot) -> tuple[UploadReport, int | None]:
         return ingest(
             database,
             snapshot.engine,
@@ -155,13 +139,13 @@ def post_measurements(
         )
 
     try:
-        report = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
+        report, revision = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
     finally:
         upload.release()
-    holder.refresh(report.revision)
+    holder.refresh(revision)
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)
-    return IngestReport.model_validate(asdict(report))
+    return as_json(report)
 
 
 class MeasurementFilters(BaseModel):
@@ -254,26 +238,7 @@ def _doubtful(row: DoubtfulRow) -> MeasurementOut:
 
 
 def _out(row: MeasurementRow) -> MeasurementOut:
-    phases = None if row.phases_s is None else {name: _ms(value) for name, value in row.phases_s.items()}
-    served = row.kind == "serving" and phases is not None
-    return MeasurementOut(
-        id=row.id,
-        gpu=row.gpu_id,
-        software=row.software,
-        workload=row.workload,
-        latency_ms=_ms(row.latency_s),
-        source=row.source,
-        latency_std_ms=None if row.latency_std_s is None else _ms(row.latency_std_s),
-        runs=row.runs,
-        phases_ms=None if served else phases,
-        serving={f"{name}_ms": value for name, value in (phases or {}).items()} if served else None,
-        kernel=row.kernel,
-        clock_hz=row.clock_hz,
-        power_w=row.power_w,
-        measured_at=row.measured_at,
-        upload_id=row.upload_id,
-        created_at=row.created_at,
-    )
+    return MeasurementOut(id=row.id, **row_form(row, _ms), upload_id=row.upload_id, created_at=row.created_at)
 
 
 def _ms(seconds: float) -> float:

@@ -226,3 +226,34 @@ class Upload:
         for part in self.parts:
             if isinstance(part, Objects) and isinstance(part.rows, list):
                 release(part.rows)
+
+
+class Drift(Struct, frozen=True):
+    """New measurements compared with what `auto` would have predicted for them."""
+
+    rows: Annotated[int, about("Rows compared, a sample of large uploads")]
+    median_ape: Annotated[float, about("median absolute error of the prediction, % of the measured time")]
+    inside_interval: Annotated[float, about("share of measured times within the 80 % interval, %")]
+
+
+class Doubt(Struct, frozen=True):
+    """Why a row is doubtful; `loc` is its position and field."""
+
+    loc: Annotated[list[int | str], about("the row's position, and the field")]
+    msg: Annotated[str, about("the time, and the one that was expected")]
+
+
+class UploadReport(Struct, frozen=True, kw_only=True):
+    """Result of an upload: `unchanged` rows were stored before."""
+
+    received: Annotated[int, about("Rows in the body")]
+    inserted: Annotated[int, about("Rows stored now")]
+    unchanged: Annotated[int, about("Rows that were stored before")]
+    doubtful: Annotated[int, about("new rows that are far from what was expected: stored, but not used")]
+    doubts: Annotated[list[Doubt], about("why rows are doubtful, row by row")]
+    upload_id: Annotated[int | None, about("by which the new rows can be listed and deleted; null without any")]
+    skipped: Annotated[dict[str, int], about("reason -> number of rows without a measurement")]
+    ignored: Annotated[dict[str, int], about("column -> number of rows, for columns that are not stored")]
+    added_gpus: Annotated[list[str], about("GPUs that the upload defined")]
+    drift: Annotated[Drift | None, about("Error of predictions on the new rows; null: not predictable")]
+    dry_run: Annotated[bool, about("Whether this was a dry run")]

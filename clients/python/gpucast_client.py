@@ -152,7 +152,7 @@ class Gpucast:
         answer = self._send("GET", f"/graphs/{_quoted(graph_id)}")
         return cast("GraphWhole", answer.json())
 
-    def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> IngestReport:
+    def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> UploadReport:
         """A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`,
         `kernel.grid`, `phases_ms.forward`, `load.concurrency`; an empty cell is an absent field). A column
         `kind` says what a row is: kernel, operator, model or serving; without it, rows of a file with a
@@ -162,7 +162,7 @@ class Gpucast:
         none; the same row sent again changes nothing.
         """
         answer = self._send("POST", "/measurements", body=body, query={"dry_run": dry_run})
-        return cast("IngestReport", answer.json())
+        return cast("UploadReport", answer.json())
 
     def list_measurements(
         self,
@@ -524,21 +524,6 @@ class DifferenceOut(TypedDict):
     now: Any
 
 
-class Doubt(TypedDict):
-    """Why a row is doubtful; `loc` is its position and field."""
-
-    loc: list[int | str]
-    msg: str
-
-
-class DriftOut(TypedDict):
-    """New measurements compared with what `auto` would have predicted for them."""
-
-    rows: int
-    median_ape: float
-    inside_interval: float
-
-
 class Expected(TypedDict):
     """What was expected when the row was uploaded."""
 
@@ -593,22 +578,6 @@ class HostOut(TypedDict):
     serial_token_s: float
     prefill: float
     latent_s: float
-
-
-class IngestReport(TypedDict):
-    """Result of an upload: `unchanged` rows were stored before."""
-
-    received: int
-    inserted: int
-    unchanged: int
-    doubtful: int
-    doubts: list[Doubt]
-    upload_id: int | None
-    skipped: dict[str, int]
-    ignored: dict[str, int]
-    added_gpus: list[str]
-    drift: DriftOut | None
-    dry_run: bool
 
 
 class JobList(TypedDict):
@@ -1784,6 +1753,37 @@ class LaunchedKernel(TypedDict):
     name: NotRequired[str | None]
     grid: NotRequired[int | list[int] | None]
     block: NotRequired[int | list[int] | None]
+
+
+class UploadReport(TypedDict):
+    """Result of an upload: `unchanged` rows were stored before."""
+
+    received: int
+    inserted: int
+    unchanged: int
+    doubtful: int
+    doubts: list[Doubt]
+    upload_id: int | None
+    skipped: dict[str, int]
+    ignored: dict[str, int]
+    added_gpus: list[str]
+    drift: Drift | None
+    dry_run: bool
+
+
+class Doubt(TypedDict):
+    """Why a row is doubtful; `loc` is its position and field."""
+
+    loc: list[int | str]
+    msg: str
+
+
+class Drift(TypedDict):
+    """New measurements compared with what `auto` would have predicted for them."""
+
+    rows: int
+    median_ape: float
+    inside_interval: float
 
 
 OperatorBatch = TypedDict(

@@ -24,7 +24,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import Settings
-from app.services.measurements.store_uploads import UploadReport, ingest
+from app.services.measurements.store_uploads import ingest
 from app.wire.measurement_form import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import least, until
@@ -253,7 +253,7 @@ def test_rows_of_a_refused_upload_are_freed_in_its_thread(client: TestClient, mo
     """The event loop would free what the error refers to, and stop every request meanwhile."""
     uploads = []
 
-    def record(database: Any, engine: Any, upload: Upload, **options: Any) -> UploadReport:
+    def record(database: Any, engine: Any, upload: Upload, **options: Any) -> Any:
         uploads.append(upload)
         return ingest(database, engine, upload, **options)
 

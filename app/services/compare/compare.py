@@ -22,8 +22,16 @@ from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
-from app.services.compare.figures import ComparableWorkload, device_load, pareto, to_compared
-from app.services.compare.request import Candidate, SingleWorkloadRequest, resolve_candidates, to_single_request
+from app.services.compare.request import (
+    Candidate,
+    ComparableWorkload,
+    SingleWorkloadRequest,
+    device_load,
+    pareto,
+    resolve_candidates,
+    to_compared,
+    to_single_request,
+)
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network

@@ -16,8 +16,7 @@ from app.engine.power import power_notes
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.services.compare.compare import UNRANKED, compare
-from app.services.compare.figures import pareto
-from app.services.compare.request import Candidate, resolve_candidates, to_predict_request
+from app.services.compare.request import Candidate, pareto, resolve_candidates, to_predict_request
 from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment

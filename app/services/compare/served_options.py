@@ -22,8 +22,7 @@ from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
 from app.runtime.cancellation import check_cancelled
-from app.services.compare.figures import device_load
-from app.services.compare.request import Candidate
+from app.services.compare.request import Candidate, device_load
 from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.operators.common import require_predictor
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment

@@ -19,8 +19,7 @@ from app.bands.log_normal import probability_within
 from app.engine.power import power_notes
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
-from app.services.compare.figures import pareto
-from app.services.compare.request import resolve_candidates
+from app.services.compare.request import pareto, resolve_candidates
 from app.services.compare.served_options import (
     Limits,
     Option,

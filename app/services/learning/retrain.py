@@ -23,7 +23,7 @@ from app.errors import BadInput, GpucastError, NotFound, NotTrained, Unavailable
 from app.ops.network import NETWORK
 from app.predictors import BY_NAME, capabilities
 from app.services.learning.fit_hosts import fit_hosts
-from app.services.measurements.stored_networks import stored_networks
+from app.services.measurements.stored import stored_networks
 from app.services.models.whole_networks import predicts_networks_only
 from app.store import artifacts, gpus, jobs, measurements, operators, queue, revision, versions
 from app.store.artifacts import ArtifactRefused

@@ -228,6 +228,12 @@ def _read(gpus: UploadGpus, sent: OperatorColumns, problems: Problems) -> tuple[
     return measured, families
 
 
+def under_limit(latency_s: float, limit_s: float, gpu_id: str, bound: str, checked: str) -> str:
+    """Return the message about a time under the hardware limit; `bound` is what limits it, if that is known."""
+    under = f"{latency_s * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpu_id}"
+    return f"{under}, {limit_s * 1e3:.6g} ms{bound}: check {checked}"
+
+
 @dataclass(slots=True)
 class _Limits:
     """Rows below the hardware limit."""
@@ -257,11 +263,8 @@ def _possible(
     listed = wrong[: MAX_REPORTED - len(limits.errors)]
     limits.breaches += find_breaches(family.table, table, gpu, latency_s, limit, listed)
     for k in listed.tolist():
-        msg = (
-            f"{latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
-            f" {gpus.specs[gpu[k]].id}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"
-            " check the time and the dimensions"
-        )
+        of = gpus.specs[gpu[k]].id, f" ({BOUNDS[limit.bound[k]]})"
+        msg = under_limit(latency_s[k], limit.latency_s[k], *of, "the time and the dimensions")
         limits.errors.append(FieldError((int(sent.position[family.rows[k]]), "latency_ms"), msg))
     return np.flatnonzero(~low)
 

@@ -19,6 +19,7 @@ from app.services.measurements.check_operators import (
     check_operators,
     find_breaches,
     join_checks,
+    under_limit,
 )
 from app.services.measurements.parse_rows import ParsedRow, UploadGpus, operator_columns, parse_rows, to_stored_row
 from app.services.models.network_hits import model_limit_s
@@ -155,8 +156,7 @@ def _check_workload(item: ParsedRow, gpus: GpuTable) -> list[FieldError]:
         return [FieldError((item.position, *place.loc), place.msg) for place in error.errors]
     if limit is None or item.form.latency_ms / 1e3 >= (1 - LIMIT_TOLERANCE) * limit:
         return []
-    under = f"more than {LIMIT_TOLERANCE:.0%} under the hardware limit of {gpus.ids[item.gpu]}"
-    message = f"{item.form.latency_ms:.6g} ms is {under}, {limit * 1e3:.6g} ms: check the time and the workload"
+    message = under_limit(item.form.latency_ms / 1e3, limit, gpus.ids[item.gpu], "", "the time and the workload")
     return [FieldError((item.position, "latency_ms"), message)]
 
 
@@ -171,11 +171,8 @@ def _kernel_errors(
     low = np.flatnonzero(measured.latency_s < (1 - LIMIT_TOLERANCE) * limit.latency_s)
     breaches = find_breaches(measured.ops, gpus, measured.gpu, measured.latency_s, limit, low[:MAX_REPORTED])
     for k in low.tolist():
-        msg = (
-            f"{measured.latency_s[k] * 1e3:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of"
-            f" {gpus.ids[measured.gpu[k]]}, {limit.latency_s[k] * 1e3:.6g} ms ({BOUNDS[limit.bound[k]]}):"
-            " check the time, FLOPs, bytes and working set"
-        )
+        of = gpus.ids[measured.gpu[k]], f" ({BOUNDS[limit.bound[k]]})"
+        msg = under_limit(measured.latency_s[k], limit.latency_s[k], *of, "the time, FLOPs, bytes and working set")
         wrong[k] = FieldError((parsed[k].position, "latency_ms"), msg)
     stuck = np.flatnonzero(residency.blocks < 1)
     for k, broken in zip(stuck.tolist(), check_launch(measured.ops, gpus, stuck, measured.gpu[stuck]), strict=True):

@@ -1,6 +1,6 @@
-"""Set measurements aside that are far from what is expected, until an admin confirms them.
+"""Compare new measurements with what is predicted for them: their drift, and rows that are far off, set aside.
 
-A wrong unit, a busy machine or bad faith would otherwise teach nonsense.
+Those wait until an admin confirms them: a wrong unit, a busy machine or bad faith would otherwise teach nonsense.
 """
 
 from __future__ import annotations
@@ -8,28 +8,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
+from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
+from app.engine.evidence import kernel_evidence
+from app.engine.measurement_tables import to_measurements
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
+from app.ops import OP_CODE
 from app.services.measurements.check_upload import Checked
-from app.services.measurements.model_drift import ExpectedTimes
-from app.services.measurements.stored import request_form
+from app.services.measurements.stored import operator_row, row_form
 from app.services.models.network_hits import to_workload
 from app.services.models.predict_networks import predict_network
 from app.services.serving.predict_serving import predict_serving
 from app.store import measurements, operators
 from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
-from app.store.operator_blocks import NO_TIME, OperatorBlock, identities
-from app.tables.arrays import Bools, Floats, Ints
+from app.store.operator_blocks import ID_BYTES, NO_TIME, OperatorBlock, identities
+from app.tables.arrays import Bools, Bytes, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.wire.measurement_form import MeasuredModel
+from app.tables.measurements import Evidence, Measurements, stacked
+from app.tables.predictions import Predictions
+from app.wire.kernel_tables import NO_MEASUREMENTS
+from app.wire.measurement_form import Drift, MeasuredModel
 from app.wire.network_form import ModelRequest
 from app.wire.serving_form import ServingRequest, ServingWorkload
 
@@ -195,21 +201,7 @@ def _note(position: int, latency_s: float, expected_s: float) -> FieldError:
 
 
 def _doubtful(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRow:
-    """Return a row as POST /measurements takes it, without an upload."""
-    body: dict[str, Any] = {
-        "gpu": row.gpu_id,
-        "software": row.software,
-        "workload": row.workload,
-        "source": row.source,
-        "runs": row.runs,
-        "kernel": row.kernel,
-        "clock_hz": row.clock_hz,
-        "power_w": row.power_w,
-        "phases_ms": row.phases_s and {name: _exact_ms(value) for name, value in row.phases_s.items()},
-        "latency_ms": _exact_ms(row.latency_s),
-        "latency_std_ms": None if row.latency_std_s is None else _exact_ms(row.latency_std_s),
-        "measured_at": row.measured_at and row.measured_at.isoformat(),
-    }
+    when = {} if row.measured_at is None else {"measured_at": row.measured_at.isoformat()}
     return DoubtfulRow(
         id=row_id,
         kind=row.kind,
@@ -217,27 +209,21 @@ def _doubtful(row: MeasurementRow, row_id: str, expected_s: float) -> DoubtfulRo
         name=row.name,
         software=row.software,
         source=row.source,
-        body={name: value for name, value in body.items() if value is not None},
+        body=row_form(row, _exact_ms) | when,
         expected_s=float(expected_s),
         upload_id=0,
     )
 
 
 def _operator_row(block: OperatorBlock, k: int) -> MeasurementRow:
-    context, at, runs = block.contexts[block.context[k]], block.measured_at[k], _known(block.runs[k])
-    kernel = {"name": context.kernel, "grid": _extents(block.grid[:, k]), "block": _extents(block.block[:, k])}
-    held = dict(zip(context.fields, block.dims[:, k].tolist(), strict=True))
-    return MeasurementRow(
-        gpu_id=context.gpu_id,
-        software=context.software,
-        kind=operators.KIND,
-        name=context.op,
-        workload=request_form(context.op, context.dtype, held),
+    at, runs = block.measured_at[k], _known(block.runs[k])
+    return operator_row(
+        block.contexts[block.context[k]],
+        block.dims[:, k].tolist(),
+        (_extents(block.grid[:, k]), _extents(block.block[:, k])),
         latency_s=float(block.latency_s[k]),
-        source=context.source,
         latency_std_s=_known(block.latency_std_s[k]),
         runs=None if runs is None else int(runs),
-        kernel={name: value for name, value in kernel.items() if value is not None} or None,
         clock_hz=_known(block.clock_hz[k]),
         power_w=_known(block.power_w[k]),
         measured_at=None if at == NO_TIME else datetime.fromtimestamp(at / 1e6, UTC),
@@ -257,3 +243,122 @@ def _known(figure: float) -> float | None:
 
 def _extents(extents: Floats) -> list[int] | None:
     return None if np.isnan(extents[0]) else [int(extent) for extent in extents]
+
+
+PREDICTOR = "auto"
+# Enough rows for a median within a few percent, in a fraction of a second.
+MOST_ROWS = 200
+
+
+def sample_rows(n: int) -> Ints:
+    """Return at most MOST_ROWS of n row indices, evenly spaced."""
+    return np.unique(np.linspace(0, n - 1, min(n, MOST_ROWS)).round().astype(np.intp))
+
+
+class ExpectedTimes(NamedTuple):
+    """Rows of a table whose GPUs the engine knows, int [k], and what would have been predicted for them.
+
+    The table holds kernels, or one operator. The answer is None if the engine knows none of the GPUs.
+    """
+
+    measured: Measurements
+    known: Ints
+    answer: Predictions | None
+
+
+class DriftSample(NamedTuple):
+    """At most MOST_ROWS kernels and as many operators of an upload, compared with what would have been predicted.
+
+    kernels, operators  identities of the rows, kernels before operators in what follows
+    error               float64 [n], absolute error of the prediction over the measured time
+    inside              bool [n], whether the time was within the interval
+    """
+
+    kernels: tuple[str, ...]
+    operators: Bytes
+    error: Floats
+    inside: Bools
+
+    def ids(self) -> list[str]:
+        """Return the identities of all rows, hexadecimal."""
+        return [*self.kernels, *(row.tobytes().hex() for row in self.operators)]
+
+    def drift(self, new: Bools) -> Drift | None:
+        """Return the drift of the rows of a mask; None without any."""
+        if not new.any():
+            return None
+        return Drift(int(new.sum()), float(100 * np.median(self.error[new])), float(100 * self.inside[new].mean()))
+
+
+def expected_times(engine: Engine, checked: Checked) -> list[ExpectedTimes]:
+    """Return what would have been predicted for the kernels of an upload, if it has any, and for each block."""
+    tables = [] if checked.measured is None else [checked.measured]
+    blocks = () if checked.operators is None else checked.operators.blocks
+    tables += [to_measurements(block, checked.gpus) for block in blocks]
+    return [_expected(engine, table, checked.gpus) for table in tables]
+
+
+def drift_sample(checked: Checked, expected: Sequence[ExpectedTimes]) -> DriftSample:
+    """Return a sample of an upload; `expected` is what `expected_times` returns for it."""
+    kernels, operators, parts = tuple[str, ...](), [np.empty((0, ID_BYTES), np.uint8)], list[list[Any]]()
+    tables = iter(expected)
+    if checked.measured is not None:
+        rows, *part = _compared(next(tables), sample_rows(len(checked.measured)))
+        kernels = tuple(measurements.identity(checked.rows[k]) for k in rows)
+        parts.append(part)
+    blocks = () if checked.operators is None else checked.operators.blocks
+    chosen, first = sample_rows(sum(map(len, blocks))), 0
+    for block, table in zip(blocks, tables, strict=True):
+        rows, *part = _compared(table, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
+        first += len(block)
+        operators.append(identities(block.take(rows)))
+        parts.append(part)
+    error = np.concatenate([np.empty(0), *(part[0] for part in parts)])
+    inside = np.concatenate([np.empty(0, dtype=np.bool_), *(part[1] for part in parts)])
+    return DriftSample(kernels, np.concatenate(operators), error, inside)
+
+
+def _compared(expected: ExpectedTimes, chosen: Ints) -> tuple[Ints, Floats, Bools]:
+    """Return the chosen rows whose GPUs are known, their relative errors, and whether the times were inside."""
+    measured, known, answer = expected
+    if answer is None:
+        return known[:0], np.empty(0), np.empty(0, dtype=np.bool_)
+    at = np.flatnonzero(np.isin(known, chosen))
+    latency_s = measured.latency_s[known[at]]
+    inside = (answer.low_s[at] <= latency_s) & (latency_s <= answer.high_s[at])
+    return known[at], np.abs(answer.latency_s[at] / latency_s - 1), inside
+
+
+def _expected(engine: Engine, measured: Measurements, gpus: GpuTable) -> ExpectedTimes:
+    """Return what would have been predicted; `measured.gpu` are rows of `gpus`."""
+    position = {gpu_id: j for j, gpu_id in enumerate(engine.gpus.ids)}
+    target = np.array([position.get(gpus.ids[k], -1) for k in measured.gpu], dtype=np.intp)
+    known = np.flatnonzero(target >= 0)
+    if not len(known):
+        return ExpectedTimes(measured, known, None)
+    rows, target = measured.take(known), target[known]
+    answer = engine.predict(
+        rows.ops,
+        engine.gpus,
+        np.arange(len(known)),
+        target,
+        predictor=PREDICTOR,
+        coverage=COVERAGE,
+        evidence=_evidence(engine, rows, target),
+    )
+    return ExpectedTimes(measured, known, answer)
+
+
+def _evidence(engine: Engine, measured: Measurements, target: Ints) -> Evidence:
+    """Return the stored rows of each row's kernel, as a prediction would use them; nothing for operators."""
+    if measured.ops.kind[0] != OP_CODE["kernel"]:
+        return Evidence(NO_MEASUREMENTS, np.empty(0, dtype=np.intp))
+    nothing = measured.take(np.empty(0, dtype=np.intp))
+    parts = [
+        kernel_evidence(engine.kernels, measured.ops.take(np.array([k])), target[k : k + 1], nothing)
+        for k in range(len(measured))
+    ]
+    return Evidence(
+        stacked([part.rows for part in parts]),
+        np.concatenate([np.full(len(part), k, dtype=np.intp) for k, part in enumerate(parts)]),
+    )

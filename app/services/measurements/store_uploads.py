@@ -9,8 +9,8 @@ remove one by its source). Repetitions, spread and power annotate a row and are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,8 +23,14 @@ from app.errors import BadInput, Conflict, FieldError, Unavailable
 from app.runtime.release import release
 from app.services.measurements.check_operators import correct_limits
 from app.services.measurements.check_upload import Checked, check, raise_errors
-from app.services.measurements.doubts import Doubts, find_doubts, set_aside
-from app.services.measurements.model_drift import Drift, DriftSample, drift_sample, expected_times
+from app.services.measurements.doubts import (
+    Doubts,
+    DriftSample,
+    drift_sample,
+    expected_times,
+    find_doubts,
+    set_aside,
+)
 from app.store import doubtful, gpus, measurements, operators, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store
@@ -37,7 +43,7 @@ from app.store.uploads import Filters
 from app.tables.arrays import Bools
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
-from app.wire.measurement_form import Objects, Upload
+from app.wire.measurement_form import Doubt, Drift, Objects, Upload, UploadReport
 
 # Uploads of more rows are stored alone: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000
@@ -228,30 +234,6 @@ def _look(connection: Connection, group: Sequence[ToStore]) -> _Look:
     return _Look(upload_ids, gone, new)
 
 
-@dataclass(frozen=True, slots=True)
-class UploadReport:
-    """Result of an upload: `inserted` rows are new, `unchanged` ones were stored before.
-
-    `doubtful` rows are new and stored apart, with a message each in `doubts`. `upload_id` is None without new rows.
-    `skipped` counts rows without a measurement by reason, `ignored` the rows of columns that are not stored. `drift`
-    compares new rows with their predictions; None without new rows. A snapshot of `revision`, or else the current one,
-    has the rows.
-    """
-
-    received: int
-    inserted: int
-    unchanged: int
-    doubtful: int
-    doubts: tuple[FieldError, ...]
-    upload_id: int | None
-    skipped: Mapping[str, int]
-    ignored: Mapping[str, int]
-    added_gpus: tuple[str, ...]
-    drift: Drift | None
-    dry_run: bool
-    revision: int | None
-
-
 def ingest(
     database: Database,
     engine: Engine,
@@ -261,8 +243,10 @@ def ingest(
     key_id: int | None = None,
     dry_run: bool = False,
     announce: Announce = lambda _: None,
-) -> UploadReport:
-    """Check all rows and store all of them, or none. Raises BadInput with the errors by row.
+) -> tuple[UploadReport, int | None]:
+    """Check all rows and store all of them, or none; return also a revision that has them (None: the current one).
+
+    Raises BadInput with the errors by row.
 
     Rows more than `doubtful_factor` times off what is expected are stored as doubtful; 0: none is. `key_id`: the
     caller's key. `announce` is called with new operators once they are committed, those of other uploads included.
@@ -278,20 +262,20 @@ def ingest(
     finally:
         release(checked.errors)
     stored = store_upload(database, _to_store(engine, checked, doubtful_factor, key_id, dry_run=dry_run), announce)
-    return UploadReport(
+    report = UploadReport(
         received=len(upload),
         inserted=stored.inserted,
         unchanged=measured - stored.inserted - stored.doubted,
         doubtful=stored.doubted,
-        doubts=stored.notes,
+        doubts=[Doubt(list(note.loc), note.msg) for note in stored.notes],
         upload_id=stored.upload_id,
         skipped=dict(upload.skipped),
         ignored=dict(upload.ignored),
-        added_gpus=tuple(spec.id for spec in checked.newcomers),
+        added_gpus=[spec.id for spec in checked.newcomers],
         drift=stored.drift,
         dry_run=dry_run,
-        revision=stored.revision,
     )
+    return report, stored.revision
 
 
 def _to_store(engine: Engine, checked: Checked, factor: float, key_id: int | None, *, dry_run: bool) -> ToStore:

@@ -18,7 +18,7 @@ from app.engine.power import (
     powered_rows,
 )
 from app.predictors.roofline import peaks
-from app.services.compare.figures import device_load
+from app.services.compare.request import device_load
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES
 from app.wire.kernel_tables import kernel_table

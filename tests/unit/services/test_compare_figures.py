@@ -10,7 +10,7 @@ from msgspec import structs
 from app.engine.catalogue import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
-from app.services.compare.figures import Rate, pareto, to_compared
+from app.services.compare.request import Rate, pareto, to_compared
 from app.store.gpus import Price
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
 

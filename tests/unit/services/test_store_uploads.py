@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from app.errors import Conflict, Unavailable
 from app.services.measurements.check_upload import Checked, check
-from app.services.measurements.doubts import Doubts
-from app.services.measurements.model_drift import DriftSample
+from app.services.measurements.doubts import Doubts, DriftSample
 from app.services.measurements.store_uploads import Stored, ToStore, store_upload
 from app.store import gpus, revision, uploads
 from app.store.operator_blocks import identities
