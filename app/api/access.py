@@ -22,7 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import problems
 from app.config import Settings
 from app.errors import Forbidden, GpucastError, TooMany, Unauthorized, Unavailable
-from app.store.keys import NONE, Key, Requests, Role, Slot, digest, exchange, now_s
+from app.store.keys import NONE, Key, Requests, Slot, digest, exchange, now_s
+from app.store.roles import Role
 from app.store.session import Database
 
 LOG = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.api.access import KEY
 from app.api.deps import CHECKED_BODY, DatabaseDep, HolderDep, KeyId
 from app.store import keys
-from app.store.keys import Key, Role, RoleName
+from app.store.keys import Key
+from app.store.roles import Role, RoleName
 
 router = APIRouter(tags=["Access"])
 

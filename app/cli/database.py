@@ -18,7 +18,7 @@ from app.config import Settings
 from app.errors import BadInput, GpucastError
 from app.runtime.service_file import running_service
 from app.runtime.start_checks import folder_problem, port_problem
-from app.store.keys import Role, RoleName
+from app.store.roles import Role, RoleName
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -6,9 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from math import nan
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from app.stacks import registry
 from app.stacks.facts import (
@@ -103,7 +102,7 @@ class Release:
     @property
     def column(self) -> float:
         """The column `stack` of its operators: the code of its kernels, NaN for none."""
-        return np.nan if self.code is None else float(self.code)
+        return nan if self.code is None else float(self.code)
 
     def without_attention(self) -> Release:
         """Return the release as of a network without attention, which is the same whatever its kernels are."""
@@ -160,7 +159,7 @@ def software_columns(software: str) -> tuple[float, float]:
     """Return the columns `eager` and `stack` of an operator's row: 1 or 0, and the code of the kernels, NaN of none."""
     _, stack, eager = match_name(software) or ("", None, False)
     code = None if stack is None else kernel_code(stack)
-    return float(eager), np.nan if code is None else float(code)
+    return float(eager), nan if code is None else float(code)
 
 
 def is_eager(software: str) -> bool:

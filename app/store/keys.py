@@ -13,8 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from enum import IntEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -22,22 +21,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.errors import Conflict, NotFound
 from app.store import revision
+from app.store.roles import Role
 from app.store.sql_tables import API_KEYS as KEYS
 from app.store.sql_tables import KEY_EVENTS as EVENTS
 from app.store.sql_tables import RATE_COUNTS, columns_of, records
-
-
-class Role(IntEnum):
-    """Permissions of a key; each role includes those before it."""
-
-    READ = 1
-    PREDICT = 2
-    CONTRIBUTE = 3
-    ADMIN = 4
-
-
-RoleName = Literal["read", "predict", "contribute", "admin"]
-
 
 PREFIX = "gpucast_"  # lets secret scanners recognise keys
 COMMAND = "command line"  # an actor

@@ -18,7 +18,7 @@ from app.api.access import OPEN, ROLES
 from app.config import Settings
 from app.main import ROUTERS, create_app
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import until

@@ -23,7 +23,7 @@ from app.api.http_protocol import BoundedHttp
 from app.api.predict import READ
 from app.config import Settings
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from app.wire.operator_forms import OPERATORS_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE

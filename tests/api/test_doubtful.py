@@ -15,7 +15,7 @@ from app.main import create_app
 from app.services.learning.retrain import measured_gpus
 from app.services.measurements import doubts
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from tests.kernels_data import SAXPY
 

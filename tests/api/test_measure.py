@@ -18,7 +18,7 @@ from app.errors import Forbidden
 from app.measure.output import Output
 from app.measure.server import FigureReport, Server
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from tests.service import Service
 

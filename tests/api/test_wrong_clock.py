@@ -9,7 +9,7 @@ import pytest
 
 from app.config import Settings
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from tests.busy_machine import until
 from tests.service import Service

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.config import SEED_MEASUREMENTS, Settings
 from app.store import keys
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from tests.unit.formats.test_profilers import COUNTED, MOVED, PAGES, RANGES, SAXPY, TRACE, V100, long
 from tests.unit.formats.test_serving import DATA as SERVING

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from app.bootstrap.runtime import open_runtime
 from app.config import Settings
 from app.store import artifacts, backup, keys, measurements, queue, schema, versions
-from app.store.keys import Role
+from app.store.roles import Role
 from app.store.session import Database
 from app.store.sql_tables import METADATA
 from tests import forked
