@@ -5,7 +5,6 @@ docs/reference/warnings.md explains every code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -53,8 +52,3 @@ class CodedWarning(Struct, frozen=True):
 def warning(code: Code, text: str) -> CodedWarning:
     """Return a warning with one of the documented codes."""
     return CodedWarning(code, text)
-
-
-def texts(warnings: Iterable[CodedWarning]) -> list[str]:
-    """Return the texts of warnings, in order."""
-    return [each.text for each in warnings]

@@ -32,8 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.engine.catalogue import load_seed_specs
-from app.ops import OP_CODE
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OP_CODE, kinds_of, work_of
 from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Ints

@@ -14,8 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from app.bands.band import width_at
-from app.bands.group_widths import prior_offsets
-from app.bands.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings, of_siblings
+from app.bands.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings, of_siblings, prior_offsets
 from app.coefficients import Coefficients
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints

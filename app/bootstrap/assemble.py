@@ -21,7 +21,7 @@ from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts, served_version
 from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.predictors.auto.predictor import Auto
-from app.services.models.network_hits import measured_models
+from app.services.models.predict_networks import measured_models
 from app.services.serving.served_points import served_points
 from app.store import gpus, measurements, revision
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused

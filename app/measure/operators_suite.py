@@ -24,9 +24,8 @@ from app.errors import BadInput
 from app.measure.device import Device, torch_dtypes
 from app.measure.point import Point, Prepared
 from app.measure.timing import replayed
-from app.ops import MIXED_FIELDS, OP_CODE, OPS
+from app.ops import MIXED_FIELDS, OP_CODE, OPS, kinds_of, work_of
 from app.ops.base import Dim
-from app.ops.kinds import kinds_of, work_of
 from app.ops.suite import SWEEP_DEPTHS, SWEEP_SIDES, Axis, Family, Log, Made, Sizes, Space
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import BadInput
+from app.ops import kinds_of, work_of
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of, work_of
 from app.predictors.operator_digests import mixed
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bools, Floats, Ints

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops import OP_CODE
+from app.ops import OP_CODE, kinds_of, work_of
 from app.ops.conv import output
 from app.ops.images import plane
-from app.ops.kinds import kinds_of, work_of
 from app.tables.workload import FORWARD, Workload
 
 
@@ -49,8 +48,8 @@ def figures(w: Workload) -> Figures:
         convolutions.column("groups") == convolutions.column("in_channels")
     )
     products = np.zeros(len(w))
-    for op, own, table in kinds:
-        if op.products(table) is not None:
+    for op, own, _ in kinds:
+        if op.products is not None:
             products[own] = 1.0
     return Figures(
         inputs=float(times @ read),

@@ -270,7 +270,7 @@ def latent_parts(table: OpTable) -> LatentParts:
     width = np.where(prefill, 2.0 * head, 2.0 * latent) + rope
     tokens, scores = batch * queries, batch * pairs * width
     once = LatentParts(
-        np.ones(len(table)),
+        np.ones(table.kind.size),
         batch * prefill,
         tokens,
         batch * heads,

@@ -110,7 +110,7 @@ def attended(table: OpTable) -> Attended:
     compressed, ratio = table.column("variant") >= CSA, table.column("compression")
     step = np.where(compressed & (ratio > 0), ratio, 1.0)
     # Keys that can be selected from: tokens, or one for every `step` of them.
-    whole, most, single = np.floor(context / step), table.column("index_keys"), np.ones(len(table))
+    whole, most, single = np.floor(context / step), table.column("index_keys"), np.ones(table.kind.size)
     most = np.where((most > 0) & (most < whole), most, whole)
     chosen, keys = _pairs(context, queries, most, step), np.minimum(whole, most * queries)
     near = np.where(window > 0, np.minimum(window, context), context)
@@ -220,7 +220,7 @@ def parts(table: OpTable) -> ModuleParts:
     shared = s.heads / kv_heads
     expanded = places * s.heads * (s.head_dim + s.value_dim) * dense
     once = ModuleParts(
-        np.ones(len(table)),
+        np.ones(table.kind.size),
         batch * prefill,
         tokens,
         tokens * s.hidden,

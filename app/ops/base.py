@@ -13,6 +13,7 @@ from app.ops.figures import (
     STREAMED,
     Broken,
     Costing,
+    Grid,
     Loops,
     Passing,
     Pattern,
@@ -26,7 +27,6 @@ from app.ops.figures import (
 )
 from app.ops.gradient import ITSELF, Step
 from app.ops.suite import Space
-from app.ops.tiles import Grid
 from app.stacks.libraries import Choice
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
@@ -43,7 +43,7 @@ class Dim:
     `default` is the value of a row that leaves the field out (NaN: absent), None where it may not. A field with
     `choices` is one of these words, its column their code; one with `read` is a word too, turned into the column's
     number and back by `write`, and `words` says which. A `pair` is one number for both directions, or [height, width].
-    `beside` names further columns that the field's word sets.
+    `beside` names further columns that the field's word sets; `columns`, all of them in the operator table.
 
     To learned models a column is a `size` (its logarithm counts), a `code` (itself counts), part of the operator's
     `kernel_class` or `libraries` (`class`), or nothing (`unseen`; `layout`: how operands lie, which is no part of a
@@ -66,11 +66,12 @@ class Dim:
     absent: str = ""
     stretch: float = 1.0
     beside: tuple[str, ...] = ()
+    columns: tuple[str, ...] = field(init=False)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of its columns in the operator table."""
-        return (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name, *self.beside)
+    def __post_init__(self) -> None:
+        """Name its columns in the operator table."""
+        columns = (f"{self.name}_height", f"{self.name}_width") if self.pair else (self.name, *self.beside)
+        object.__setattr__(self, "columns", columns)
 
 
 def choice(
@@ -103,29 +104,10 @@ COMMON = (
 )
 
 
-def nothing_broken(table: OpTable) -> list[Broken]:
-    """No violated rules: the fields are independent of one another."""
-    return []
-
-
-def no_products(table: OpTable) -> None:
-    """None: the operator is no matrix product."""
-
-
-def nothing_handed(table: OpTable) -> Floats:
-    """Zero bytes of operands written by the row before, float64 [n]."""
-    return np.zeros(table.kind.size)
-
-
 def handed_rows(table: OpTable) -> Floats:
     """Bytes of `b` rows of `h` elements, float64 [n]."""
     handed: Floats = table.column("b") * table.column("h") * DTYPE_BYTES[table.dtype]
     return handed
-
-
-def one_launch(table: OpTable) -> Floats:
-    """One launch per row, float64 [n]."""
-    return np.ones(table.kind.size)
 
 
 def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
@@ -143,7 +125,7 @@ class Op:
     group     line of the breakdown that it adds to
     dims      fields of its rows
     work      FLOPs, bytes and working set of rows, one repetition each
-    check     rules between fields that rows break
+    check     rules between fields that rows break, where there are any
     dtypes    number formats that it exists in; `default_dtype` where bytes move alike in all and a row may leave it out
     fields    its columns, derived from `dims`
 
@@ -154,7 +136,7 @@ class Op:
     padded    where libraries copy such operands to rows of whole loads first, bool [n]
     retile    changes tiles, in place, to those of its kernels, given which rows are aligned, bool [n]; needs row_sizes
     rereads   what its blocks read more than once, where they do
-    handed    bytes of the operand that in a network the row before has just written
+    handed    bytes of the operand that in a network the row before has just written, if one has
     relaid    bytes read and written to change layouts around kernels of tensor units that take another one
     queries   what its kernels deal to tiles of queries (app.ops.attention_kernels.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
@@ -162,7 +144,7 @@ class Op:
               models have it as a feature. `library_costs`: what sets their kernels apart
     transformed  the same products in another space, if kernels may do them there
     saving    factor by which a known algorithm can reduce the FLOPs (Winograd), where one can
-    launches  launches that wait for one another
+    launches  launches that wait for one another; None: one
     weights   elements of its weights without a bias, of an operator that multiplies by some
     quantised elements of the activations that a serving stack quantises first, where one does
     link_bytes  bytes that each device sends over its link, of an operator of several devices; None: it runs on one
@@ -197,19 +179,19 @@ class Op:
     group: str
     dims: tuple[Dim, ...]
     work: Callable[[OpTable], Work]
-    check: Callable[[OpTable], list[Broken]] = nothing_broken
+    check: Callable[[OpTable], list[Broken]] | None = None
     dtypes: tuple[str, ...] = ACTIVATION_DTYPES
     default_dtype: str | None = None
 
     prior: Prior = STREAMED
-    products: Callable[[OpTable], Products | None] = no_products
+    products: Callable[[OpTable], Products] | None = None
     batched: bool = False
     row_sizes: Callable[[OpTable], tuple[Floats, ...]] | None = None
     padded: Callable[[OpTable], Bools] | None = None
     retile: Callable[[OpTable, Bools, Grid], None] | None = None
-    launches: Callable[[OpTable], Floats] = one_launch
+    launches: Callable[[OpTable], Floats] | None = None
     rereads: Callable[[OpTable], Rereads] | None = None
-    handed: Callable[[OpTable], Floats] = nothing_handed
+    handed: Callable[[OpTable], Floats] | None = None
     relaid: Callable[[OpTable], Floats] | None = None
     queries: Callable[[OpTable], Queries] | None = None
     loops: Callable[[OpTable], Loops] | None = None
@@ -249,6 +231,10 @@ class Op:
     def __post_init__(self) -> None:
         """Derive the columns."""
         object.__setattr__(self, "fields", columns(self.dims))
+
+    def broken(self, table: OpTable) -> list[Broken]:
+        """Return the rules between fields, with the rows that break them."""
+        return [] if self.check is None else self.check(table)
 
     @property
     def family(self) -> str:

@@ -72,7 +72,7 @@ def _passing(rounds: float) -> Callable[[OpTable], Passing]:
 
 
 def _passing_on(table: OpTable) -> Passing:
-    return Passing(np.ones(len(table)), np.zeros(len(table)), table.column("devices"))
+    return Passing(np.ones(table.kind.size), np.zeros(table.kind.size), table.column("devices"))
 
 
 def check(table: OpTable) -> list[Broken]:
@@ -179,7 +179,7 @@ def link_bytes(table: OpTable) -> Floats:
 
 def passing(table: OpTable) -> Passing:
     """One hop: no message waits for another."""
-    ones = np.ones(len(table))
+    ones = np.ones(table.kind.size)
     return Passing(ones, 0.0 * ones, table.column("devices"))
 
 

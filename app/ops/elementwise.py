@@ -75,7 +75,7 @@ def _strided_rereads(table: OpTable) -> Rereads:
     size, row = DTYPE_BYTES[table.dtype], table.column("h")
     burst = _strided(table, _BURST_BYTES)
     passed = row * (burst + size + OUTPUT_BYTES[table.dtype])
-    nothing = np.zeros(len(table))
+    nothing = np.zeros(table.kind.size)
     return Rereads(table.column("b") * row * (burst - size), nothing, passed, nothing, nothing, nothing)
 
 

@@ -34,6 +34,19 @@ class Products(NamedTuple):
     k: Floats
 
 
+class Grid(NamedTuple):
+    """Products tiled by every candidate (app.ops.tiles), float64 [candidates, n].
+
+    blocks  tiles of all products of a row
+    fill    part of the tiles' multiply-adds that outputs need
+    splits  most pieces of the summed dimension (split-K), [n]
+    """
+
+    blocks: Floats
+    fill: Floats
+    splits: Floats
+
+
 class Queries(NamedTuple):
     """Attention of several queries, float64 [n] each, as the fields of these names; NaN where a row leaves one out."""
 

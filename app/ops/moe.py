@@ -63,7 +63,7 @@ MOST_FLOPS_PER_CLOCK = np.array([2048.0 if name == "marlin" else 0.0 for name in
 
 def libraries_of_experts(table: OpTable) -> Choice:
     """Return what the library of experts depends on."""
-    return Choice(_LIBRARIES, np.full(len(table), np.nan), table.column("gate"), _GATE_CODES)
+    return Choice(_LIBRARIES, np.full(table.kind.size, np.nan), table.column("gate"), _GATE_CODES)
 
 
 def _matrices(table: OpTable) -> Floats:

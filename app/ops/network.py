@@ -40,7 +40,7 @@ def work(table: OpTable) -> Work:
 
 def saving(table: OpTable) -> Floats:
     """Factor by which Winograd's algorithm can reduce the FLOPs, float64 [n], as if all windows had stride 1."""
-    return np.full(len(table), WINOGRAD)
+    return np.full(table.kind.size, WINOGRAD)
 
 
 def check(table: OpTable) -> list[Broken]:

@@ -102,7 +102,7 @@ def _softmax_rereads(table: OpTable) -> Rereads:
     turns = length // loaded + single
     clocks = threads * table.column("b") * (_MEETING_CLOCKS + _TURN_CLOCKS * turns)
     passed = np.where(back, 2.0, 0.0) * table.column("b") * row
-    nothing = np.zeros(len(table))
+    nothing = np.zeros(table.kind.size)
     return Rereads(again, _SOFTMAX_ROWS * row, passed, nothing, np.where(long, clocks, 0.0), nothing)
 
 
@@ -130,7 +130,7 @@ def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
         block = np.where(single, _per_row(_SINGLE_BLOCKS_CLOCKS, length), _BLOCK_CLOCKS * length)
         by_columns = np.where(rows <= _ROWS_OF_BLOCK, _CLOCKS_OF_ROW * rows, 0.0)
         longest = np.where(back > 0.0, by_columns, np.where(newer, block, 0.0))
-        whole, nothing = rows * row, np.zeros(len(table))
+        whole, nothing = rows * row, np.zeros(table.kind.size)
         again = np.where(back > 0.0, np.where(odd, _BACK_SINGLE_AGAIN, _BACK_AGAIN), 1.0) * whole
         clocks = rows * np.where(back > 0.0, backward, clocks)
         return Rereads(again, (1.0 + back) * _NORM_ROWS * row, nothing, 2.0 * back * whole, clocks, longest)
@@ -153,7 +153,7 @@ def _channel_rereads(in_training: float) -> Callable[[OpTable], Rereads]:
         by_cudnn = (inputs == 0.0) & np.isin(table.dtype, _BY_CUDNN)
         moved = rows * channels * (DTYPE_BYTES[table.dtype] + OUTPUT_BYTES[table.dtype])
         slowed = np.where(by_cudnn, np.where(last, _SLOWED_LAST, _SLOWED), 0.0) * moved
-        nothing, blocks = np.zeros(len(table)), longest * channels / _CHANNELS_OF_SM
+        nothing, blocks = np.zeros(table.kind.size), longest * channels / _CHANNELS_OF_SM
         return Rereads(read * channels, read, nothing, slowed, blocks, longest)
 
     return rereads

@@ -1,4 +1,4 @@
-"""Tiles of matrix products, and their wave efficiency.
+"""Tiles of matrix products and their wave efficiency, and products whose operands cannot be loaded by 16 bytes.
 
 A product of m x n outputs is cut into tiles; every tile is one block's work, and blocks run in waves over the SMs
 (NeuSight's tile and wave decomposition). Libraries choose among tiles like CANDIDATES (CUTLASS, cuBLAS kernel names).
@@ -6,6 +6,12 @@ Where tiles are fewer than SMs the summed dimension may be cut too (split-K), in
 wave that is not full costs its part, not a whole wave as in NeuSight: an SM runs the fewer blocks it has the faster,
 what idles leaves board power to the rest, and libraries deal tiles out evenly (docs/explanation/notebook.md). It costs
 a whole one where every block has the same tile, the only one that there is a kernel of.
+
+Libraries run products of tensor units whose rows are no whole multiples of 16 bytes on kernels of older GPUs, in which
+each thread loads as many elements at once as the rows allow. Then loads bound them, at a rate of SMs and clock whatever
+the tensor units reach: on our H100 and H200 cuBLAS takes two to six times as long as for aligned sizes
+(`python -m benchmarks.alignment`). Where libraries copy operands to padded rows instead (`Op.padded`), the copies alone
+load so.
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.ops.figures import Products
-from app.tables.arrays import Floats
+from app.ops.base import Op
+from app.ops.figures import Grid, Products
+from app.tables.arrays import Bools, Floats
+from app.tables.ops import DTYPE_BYTES, DTYPES, OpTable
 
 _FITTED = Coefficients("operators")
 
@@ -36,24 +44,15 @@ BATCHED_CANDIDATES = 6
 # Steps of the summed dimension that each of their tiles takes besides, to fetch its first operands and to store its
 # results (docs/explanation/notebook.md).
 BATCHED_STEPS = _FITTED.number("batched_steps")
-
-
-class Grid(NamedTuple):
-    """Products tiled by every candidate, float64 [candidates, n].
-
-    blocks  tiles of all products of a row
-    fill    part of the tiles' multiply-adds that outputs need
-    splits  most pieces of the summed dimension (split-K), [n]
-    """
-
-    blocks: Floats
-    fill: Floats
-    splits: Floats
-
-    @classmethod
-    def empty(cls, n: int) -> Grid:
-        """Room for n rows."""
-        return cls(np.empty((len(CANDIDATES), n)), np.empty((len(CANDIDATES), n)), np.empty(n))
+# Elements of 16 bytes in the formats whose kernels load so, by code; 1 in others. Serving stacks pad narrower ones.
+LOAD_BYTES = 16
+_LOADED_SO = np.isin(DTYPES, ("tf32", "fp16", "bf16"))
+_MOST = np.where(_LOADED_SO, LOAD_BYTES / DTYPE_BYTES, 1.0)
+# FLOPs of an SM per clock where threads load one element at once, and two or four; what products are padded to, rows
+# and columns and the dimension summed over; and elements that an SM accesses per clock (app.steps.corrections).
+_ONE_AT_ONCE, _SOME_AT_ONCE = _FITTED.each("loads_one_at_once", "loads_some_at_once")
+_TILE, _STEP = 64.0, 32.0
+ACCESSES_PER_CLOCK = _FITTED.number("accesses_per_clock")
 
 
 def fill_grid(products: Products, tiles: Grid) -> None:
@@ -81,3 +80,49 @@ def wave_efficiency(blocks: float, splits: float, sms: float, whole: bool) -> fl
     parts = min(max(floor(sms / blocks), 1.0), splits)
     waves = blocks * parts / sms
     return waves / ceil(waves) if whole and waves > 1.0 else min(waves, 1.0)
+
+
+class Alignment(NamedTuple):
+    """How operands of n rows are loaded, [n] each.
+
+    at_once  most elements, a power of two, by which all rows of an operand can be loaded, up to 16 bytes, float64
+    aligned  bool, True where that is 16 bytes, or kernels of the format do not load so
+    usual    bool, True where kernels are those of aligned operands, if only of copies of these
+    """
+
+    at_once: Floats
+    aligned: Bools
+    usual: Bools
+
+
+def alignment_of(op: Op, table: OpTable) -> Alignment | None:
+    """Return the alignment of rows; None for operators whose kernels load any row alike."""
+    if op.row_sizes is None:
+        return None
+    most: Floats = _MOST[table.dtype]
+    at_once = most
+    for sizes in op.row_sizes(table):
+        whole = sizes.astype(np.int64)
+        at_once = np.where(whole > 0, np.minimum(at_once, whole & -whole), at_once)
+    aligned = at_once >= most
+    return Alignment(at_once, aligned, aligned if op.padded is None else aligned | op.padded(table))
+
+
+def misaligned_clocks(op: Op, table: OpTable, alignment: Alignment, products: Products | None, moved: Floats) -> Floats:
+    """Return the SM clocks that products and loads of rows take that are not aligned, float64 [n]; 0 for others.
+
+    `moved`: bytes of operands and results.
+    """
+    if products is None:
+        return np.zeros(table.kind.size)
+    batch, m, n, k = products
+    whole = 2.0 * batch * _padded(m, _TILE) * _padded(n, _TILE) * _padded(k, _STEP)
+    clocks = np.where(alignment.usual, 0.0, whole / np.where(alignment.at_once > 1.0, _SOME_AT_ONCE, _ONE_AT_ONCE))
+    clocks += moved / DTYPE_BYTES[table.dtype] / (alignment.at_once * ACCESSES_PER_CLOCK)
+    clocks = np.where(alignment.aligned, 0.0, clocks)
+    return clocks
+
+
+def _padded(size: Floats, to: float) -> Floats:
+    padded: Floats = np.ceil(size / to) * to
+    return padded

@@ -66,7 +66,7 @@ def digests(ops: OpTable) -> Digests:
 
     The same for a row of its family's own table and for one of a table that mixes families.
     """
-    digest = np.empty(len(ops), dtype=np.uint64)
+    digest = np.empty(ops.kind.size, dtype=np.uint64)
     used = np.zeros((len(OPS), 1 + len(ops.fields)), dtype=np.intp)
     for kind in np.flatnonzero(np.bincount(ops.kind)).tolist():
         rows = [ops.fields[name] for name in OPS[kind].fields if name not in _APART]
@@ -120,3 +120,24 @@ def _fill_seen(digest: Digests, slots: NDArray[np.int32], shift: np.uint64, firs
             count += 1
         of[k] = slots[at]
     return count
+
+
+class Distinct(NamedTuple):
+    """Distinct operator rows, and the index of every requested row among them.
+
+    table    the distinct rows, each with a count of 1
+    row      int [n], row of `table` for each requested operator
+    repeats  float64 [n], how often that operator runs
+    """
+
+    table: OpTable
+    row: Ints
+    repeats: Floats
+
+
+def deduplicate(table: OpTable) -> Distinct:
+    """Return equal rows once, in order of first occurrence. Rows that differ only in `count` are equal."""
+    first, row = first_seen(digests(table))
+    once = table.take(first)
+    once.dims[once.fields["count"]] = 1.0
+    return Distinct(once, row, table.column("count").copy())

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from app.bands.groups import NO_EVIDENCE
+from app.ops import demands_of, kinds_of, work_of
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of, least_flops_of, link_bytes_of, work_of
 from app.predictors.base import Capabilities
 from app.predictors.links import by_link
 from app.runtime.compiled import compiled_per_row
@@ -116,14 +116,12 @@ def _fill(work: Work, queries: _Queries, gpus: GpuArrays, latency_s: Floats, bou
 
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Return the limit of operator row `i[q]` on GPU row `j[q]`."""
-    kinds = kinds_of(ops)
-    work = work_of(ops, kinds)
-    work = work._replace(flops=least_flops_of(work.flops, kinds))
+    demands = demands_of(ops, kinds_of(ops))
+    work = demands.work._replace(flops=demands.least_flops)
     limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
     _fill(work, _Queries(ops.dtype, i, j), gpu_arrays(gpus), limit.latency_s, limit.bound)
-    sent = link_bytes_of(ops, kinds)
-    if sent is not None:
-        link_s = np.nan_to_num(sent[i] / gpus.values[_LINK, j])  # an unknown link has no limit
+    if demands.sent is not None:
+        link_s = np.nan_to_num(demands.sent[i] / gpus.values[_LINK, j])  # an unknown link has no limit
         limit.bound[link_s > limit.latency_s] = COMMUNICATION
         np.maximum(limit.latency_s, link_s, out=limit.latency_s)
     return limit

@@ -78,10 +78,10 @@ def running_service(settings: Settings) -> tuple[str, int] | None:
         with (settings.data_dir / _FILE).open("r") as file:
             if not _held(file):
                 return None
-            found = json.load(file)
-        if found["answers_from"] != _answers_from(settings):
+            service = json.load(file)
+        if service["answers_from"] != _answers_from(settings):
             return None
-        return _EVERYWHERE.get(found["host"], found["host"]), int(found["port"])
+        return _EVERYWHERE.get(service["host"], service["host"]), int(service["port"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -98,5 +98,5 @@ def _held(file: IO[str]) -> bool:
 def _answers_from(settings: Settings) -> str:
     """Digest of what answers follow from and of how large requests may be; DATABASE_URL may hold a password."""
     folders = [str(folder.resolve()) for folder in (settings.shipped_dir, settings.seed_measurements_dir)]
-    told = [__version__, settings.database_url, *folders, settings.max_batch_rows]
-    return blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+    sources = [__version__, settings.database_url, *folders, settings.max_batch_rows]
+    return blake2b(json.dumps(sources).encode(), digest_size=16).hexdigest()

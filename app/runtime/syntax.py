@@ -51,10 +51,10 @@ def _is_string(line: ast.stmt) -> bool:
 
 def _read(file: Path) -> dict[str, list[Any]]:
     try:
-        found = json.loads(file.read_bytes())
+        notes = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def _write(file: Path, notes: dict[str, list[Any]]) -> None:

@@ -17,6 +17,7 @@ from app.serving.engine import (
     ACCEPTED,
     VERIFIED,
     EngineLimits,
+    Requests,
     Step,
     StepTimes,
     admitted_bytes,
@@ -25,7 +26,6 @@ from app.serving.engine import (
     serial_s,
     step_s,
 )
-from app.serving.requests import Requests
 from app.tables.arrays import Floats, Ints
 
 # Steps after which a simulation ends, whatever is left: a second at most.

@@ -37,7 +37,7 @@ class Assumption(NamedTuple):
     """Assumption for a serving stack or version without measurements.
 
     warning  what is assumed
-    other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.widths.OTHER)
+    other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.band.OTHER)
     """
 
     warning: CodedWarning
@@ -165,11 +165,6 @@ def software_columns(software: str) -> tuple[float, float]:
 def is_eager(software: str) -> bool:
     """Return whether the host launches each operator of this software; a graph does where it is not known."""
     return bool(software_columns(software)[0])
-
-
-def stack_name(software: str) -> str:
-    """Return the name of a serving stack without its version; of other software its own, lower case."""
-    return release_of(software).name
 
 
 def software_warnings(names: Iterable[str | None]) -> list[CodedWarning]:

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from app.engine.operator_rows import Distinct, deduplicate
 from app.errors import BadInput, FieldError
 from app.networks.batched import by_row, per_configuration, unique_rows
 from app.networks.convolutions import in_memory_format, with_bias_kernels
@@ -16,11 +15,11 @@ from app.networks.exchanges import with_gradient_exchange, with_key_exchange
 from app.networks.fuse_pass import fused
 from app.networks.run import Run
 from app.networks.training_pass import training
-from app.ops import OPS
+from app.ops import OPS, kinds_of, work_of
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of, work_of
+from app.predictors.operator_digests import Distinct, deduplicate
 from app.runtime.sized_cache import SizedCache
-from app.steps.memory import Memory, memories
+from app.steps.stages import Memory, memories
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import UPDATE, Workload

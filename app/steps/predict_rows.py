@@ -32,7 +32,7 @@ from app.predictors.priors import IS_COLLECTIVE
 from app.stacks.libraries import kernel_fact
 from app.stacks.registry import code_of
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import MOST_IN_A_MACHINE, GpuTable
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 
@@ -126,6 +126,7 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     return total
 
 
+_DOMAIN = COLUMN_INDEX["link_domain_gpus"]
 # Most rows predicted at once, whose columns fit the cache; no power of two, which would map them to the same lines.
 CHUNK = 16_000
 # Default network bandwidth per device, bytes per second.
@@ -151,8 +152,8 @@ class QueryParts(NamedTuple):
 
 def _several(ops: OpTable) -> Ints:
     """Return rows of collectives over several nodes; tables without collectives lack that column."""
-    collective = IS_COLLECTIVE[ops.kind]
-    return np.flatnonzero(collective & (ops.column("nodes") > 1.0)) if collective.any() else np.flatnonzero(collective)
+    rows = np.flatnonzero(IS_COLLECTIVE[ops.kind])
+    return rows[ops.dims[ops.fields["nodes"], rows] > 1.0] if len(rows) else rows
 
 
 class OperatorQuery(NamedTuple):
@@ -176,7 +177,7 @@ class OperatorQuery(NamedTuple):
         ops = self.requested
         if not IS_COLLECTIVE[ops.kind].any():
             return self._within_nodes(ops, targets)
-        joined = self.gpus.column("link_domain_gpus")[np.array(targets, dtype=np.intp)]
+        joined = self.gpus.values[_DOMAIN][np.array(targets, dtype=np.intp)]
         racked = joined > MOST_IN_A_MACHINE
         if not racked.any():
             return self._over_nodes(ops, targets)
@@ -192,7 +193,8 @@ class OperatorQuery(NamedTuple):
 
     def _within_nodes(self, ops: OpTable, targets: Sequence[int], requested: OpTable | None = None) -> Predictions:
         """Return the predictors' answers within a node, GPU by GPU; `requested` rows are looked up as measured."""
-        i, j = np.tile(np.arange(len(ops)), len(targets)), np.repeat(np.array(targets, dtype=np.intp), len(ops))
+        n = ops.kind.size
+        i, j = np.tile(np.arange(n), len(targets)), np.repeat(np.array(targets, dtype=np.intp), n)
         return self.engine.predict_with_hits(
             ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
@@ -212,7 +214,7 @@ class OperatorQuery(NamedTuple):
     def parts(self, answer: Predictions, target: int) -> QueryParts:
         """Return the parts of `answer` [n], which `predict` gave for GPU row `target`."""
         ops = self.requested
-        joined = float(self.gpus.column("link_domain_gpus")[target])
+        joined = float(self.gpus.values[_DOMAIN][target])
         if joined > MOST_IN_A_MACHINE and IS_COLLECTIVE[ops.kind].any():
             ops = in_racks(ops, joined)
         several = _several(ops)
@@ -265,7 +267,7 @@ def predict_quickest(query: OperatorQuery, targets: Sequence[int]) -> Prediction
     """Return the predictions of the query on GPU rows `targets`, GPU by GPU, each with its stack's quickest kernel."""
 
     def predict(rows: OpTable) -> Predictions:
-        if len(rows) <= CHUNK:
+        if rows.kind.size <= CHUNK:
             return query._replace(requested=rows).predict(targets)
         firsts, g = range(0, len(rows), CHUNK), len(targets)
         parts = [query._replace(requested=rows.slice(first, first + CHUNK)).predict(targets) for first in firsts]
@@ -310,7 +312,7 @@ def _own_sums(ops: OpTable) -> Bools:
 
 def _lenders(ops: OpTable) -> Floats:
     """Return the codes of the stacks whose products in FP8 by blocks are chosen too, float64 [n]; NaN of none."""
-    lender = np.full(len(ops), np.nan)
+    lender = np.full(ops.kind.size, np.nan)
     rows = (ops.kind == _PRODUCT) & (ops.dtype == _BY_BLOCKS)
     if rows.any():
         stack = ops.column("stack")[rows]

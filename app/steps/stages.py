@@ -1,14 +1,35 @@
-"""Split of a network into pipeline stages: whole consecutive layers, the largest stage minimal; their transfers."""
+"""Split of a network into pipeline stages, their transfers, and the memory of a step on the device that needs most.
+
+Stages are whole consecutive layers, the largest stage minimal. Memory is that of the stage that needs most:
+
+Parameters: weights, their gradients, the optimiser's states and, with 16-bit weights, its FP32 master copy (16 bytes
+per parameter with Adam in either case; ZeRO, Rajbhandari et al. 2020, section 3). ZeRO divides the optimiser's part by
+the data-parallel devices from stage 1, gradients from stage 2, weights from stage 3.
+
+Activations: in training the saved tensors of every microbatch in flight: all of them in GPipe, in 1F1B at most as many
+as there are stages from this one to the last. Recomputation saves the input of each repetition of a block, and one
+repetition's activations. In inference the live tensors: an output lives from its launch to its last reader.
+
+Workspace: the GEMM library's; in training also the gradients of the largest output and of its input; with several
+data-parallel devices also the gradient buckets (DistributedDataParallel's default), or with ZeRO 3 the largest layer's
+gathered weights. Reserve: the CUDA context with its kernels.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.networks.batched import per_configuration, unique_rows, work_of_rows
 from app.networks.build import Builder
+from app.networks.exchanges import gradient_bytes
+from app.networks.roles import fed_by, learning, of_experts, of_scores
 from app.networks.run import Run
+from app.networks.training_pass import recomputed
 from app.runtime.compiled import compiled
-from app.tables.arrays import Floats
+from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
 from app.tables.workload import FORWARD, Workload
 
@@ -108,3 +129,153 @@ def stage_transfer(rows: Workload, run: Run) -> OpTable:
         "send_recv", outputs=0.0, message_bytes=per_configuration(message), devices=2.0, nodes=nodes, spread=spread
     )
     return unique_rows(builder.build().ops).table
+
+
+# FP32 states of the optimiser, bytes per parameter.
+STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}
+_MASTER_BYTES = 4.0
+# cuBLAS's workspace, and the memory of a context with PyTorch's kernels before the first tensor.
+_GEMM_WORKSPACE_BYTES = 32.0 * 2**20
+RESERVE_BYTES = 500.0 * 2**20
+
+
+class Memory(NamedTuple):
+    """Bytes on the device that needs most; with c configurations float64 [c] each."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    kv_cache: float
+    workspace: float
+    reserve: float
+
+    @property
+    def required_bytes(self) -> float:
+        """Total bytes."""
+        required: float = sum(self)
+        return required
+
+
+def memory(w: Workload, run: Run) -> Memory:
+    """Return the memory of a step; `w` is the forward workload, before or after the passes."""
+    return memories(w, run, (1.0,))[0]
+
+
+def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
+    """Return the memory of a step for each of `shares`, fractions of the batch that `w` was lowered for.
+
+    Outputs, saved tensors, keys and values scale with the batch; weights, gradients and optimiser states do not.
+    """
+    training = run.mode == "training"
+    ranks = stage_repeats(w, run.parallelism.pipeline)
+    ranks = ranks.reshape(len(ranks), -1, w.blocks)
+    zero, data = run.parallelism.zero, run.parallelism.replicas
+    learns, copies = learning(w, run) * training, np.where(of_experts(w), run.parallelism.expert_copies, data)
+    states = STATE_BYTES[run.optimizer] * w.parameters + _masters(w) * (run.optimizer != "none")
+    figures = (
+        w.weight_bytes / (copies if zero >= 3 and training else 1),
+        gradient_bytes(w) * learns / (copies if zero >= 2 else 1),
+        states * learns / (copies if zero >= 1 else 1),
+        w.kv_bytes,
+    )
+    held = [w.per_block(values) for values in figures]
+    weights, gradients, optimizer, kv = ((ranks * values).sum(axis=-1) for values in held)
+    activations = _saved(w, run, ranks) if training else _live(w, ranks)
+    workspace, flowing = np.full_like(weights, _GEMM_WORKSPACE_BYTES), np.zeros_like(weights)
+    if training:
+        flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
+        if data > 1 and zero in (0, 3):
+            workspace = workspace + (gradients if zero == 0 else _most(ranks, w.per_block(w.weight_bytes)))
+    still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, workspace))
+    grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, kv, flowing))
+    return [_fullest(still + share * grows) for share in shares]
+
+
+def _fullest(parts: Floats) -> Memory:
+    """Return the memory of the stage that needs most, from parts [figures, stages, c]."""
+    fullest = parts.sum(axis=0).argmax(axis=0)
+    parts = parts[:, fullest, np.arange(len(fullest))]
+    figures: list[Any] = parts[:, 0].tolist() if len(fullest) == 1 else list(parts)
+    return Memory._make([*figures, RESERVE_BYTES])
+
+
+def _most(ranks: Floats, values: Floats) -> Floats:
+    """Return the maximum over each stage's blocks of a figure [..., blocks], as [stages, ...]."""
+    most: Floats = ((ranks > 0) * values).max(axis=-1)
+    return most
+
+
+def _masters(w: Workload) -> Floats:
+    """Return bytes of the FP32 copies of narrower weights, per row."""
+    return np.where(w.weight_bytes < _MASTER_BYTES * w.parameters, _MASTER_BYTES * w.parameters, 0.0)
+
+
+def _ends(w: Workload) -> Ints:
+    """Return the last row of each forward block, int [blocks]."""
+    ends: Ints = np.searchsorted(w.block, np.arange(w.blocks), side="right") - 1
+    return ends
+
+
+def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
+    """Return bytes of activations saved for backward, float64 [stages, c].
+
+    `ranks`, float64 [stages, c, blocks], is how often each stage runs each block.
+    """
+    saved = w.per_block(w.saved_bytes)
+    again = np.zeros_like(saved)
+    if run.recompute_scores:
+        again = w.per_block(w.saved_bytes * of_scores(w))
+        saved = saved - again
+    if run.recompute:
+        dropped = recomputed(w)
+        again = np.where(dropped, saved, 0.0)
+        inside = w.output_bytes[..., _ends(w)]
+        entering = np.concatenate([np.zeros_like(inside[..., :1]), inside[..., :-1]], axis=-1)
+        entering = np.where(w.repeats[..., : w.blocks] > 1, np.maximum(entering, inside), entering)
+        saved = np.where(dropped, entering, saved)
+    stages = len(ranks)
+    micro = run.parallelism.microbatches
+    begun = np.full(stages, float(micro))
+    if run.parallelism.schedule == "1f1b":
+        begun = np.minimum(begun, _in_flight(stages, run.parallelism.virtual_pipeline))
+    if stages == 1:
+        begun = np.ones(1)  # one microbatch at a time
+    activations: Floats = begun[:, None] * (ranks * saved).sum(axis=-1) + _most(ranks, again)
+    return activations
+
+
+def _in_flight(stages: int, chunks: int) -> Floats:
+    """Return the microbatches whose activations each stage holds in 1F1B, float64 [stages].
+
+    With c chunks of layers per stage, of P stages, stage p begins 2 (P - p - 1) + (c - 1) P + 1 chunks before its first
+    backward (Megatron-LM's interleaved schedule).
+    """
+    behind = np.arange(stages, dtype=np.float64)[::-1]
+    if chunks == 1:
+        return behind + 1.0
+    held: Floats = (2.0 * behind + (chunks - 1.0) * stages + 1.0) / chunks
+    return held
+
+
+def _live(w: Workload, ranks: Floats) -> Floats:
+    """Return peak bytes of live outputs, float64 [stages, c]; `ranks` as in `_saved`."""
+    n = int((w.phase == FORWARD).sum())
+    if not n:
+        return np.zeros(ranks.shape[:2])
+    last = np.arange(n)
+    inside = w.edges[:, (w.edges < n).all(axis=0)]
+    np.maximum.at(last, inside[0], inside[1])
+    ends = _ends(w)
+    readers = np.flatnonzero(fed_by(w)[2][:n])
+    readers = readers[w.block[readers] > 0]
+    np.maximum.at(last, ends[w.block[readers] - 1], readers)
+    written = w.output_bytes.T[:n]
+    change = np.zeros((n + 1, *written.shape[1:]))
+    change[:n] += written
+    np.subtract.at(change, last + 1, written)
+    live = np.cumsum(change[:n], axis=0)
+    # The second repetition of a block reads the first one's output, which is as large as the first one's input.
+    peak = np.zeros((w.blocks, *written.shape[1:]))
+    np.maximum.at(peak, w.block[:n], live)
+    return _most(ranks, peak.T)

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import Band, sum_correlated
+from app.bands.band import CONVNET_PART, EAGER_HOST, EAGER_HOST_OF_VERSION, TRAINING_PART, Band, sum_correlated
 from app.bands.coverage import COVERAGE
-from app.bands.of_rows import band_of_rows
-from app.bands.widths import CONVNET_PART, EAGER_HOST, EAGER_HOST_OF_VERSION, TRAINING_PART
+from app.bands.groups import band_of_rows
 from app.engine.engine import Engine
 from app.networks.batched import expanded
 from app.networks.run import Run
@@ -28,7 +27,7 @@ from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
 from app.steps.stages import stage_transfer
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.ops import OpTable
+from app.tables.ops import OpTable, concatenate
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
@@ -80,6 +79,16 @@ class StepQuery(NamedTuple):
         """Return the predictions of rows that run alone, GPU by GPU."""
         return predict_quickest(self.of_rows(ops, run), self.targets)
 
+    def predict_each(self, steps: Sequence[tuple[OpTable, Run]]) -> list[Predictions]:
+        """Return the same of the rows of each step, predicted together where their networks have one bandwidth."""
+        if len({run.parallelism.network_bytes_per_s for _, run in steps}) > 1:
+            return [self.predict(ops, run) for ops, run in steps]
+        tables, g = [ops for ops, _ in steps], len(self.targets)
+        together, ends = self.predict(concatenate(tables), steps[0][1]), np.cumsum([ops.kind.size for ops in tables])
+        first = np.arange(g)[:, None] * ends[-1]
+        parts = zip([0, *ends.tolist()], ends.tolist(), strict=False)
+        return [together.take((first + np.arange(start, end)).ravel()) for start, end in parts]
+
     def of_rows(self, ops: OpTable, run: Run) -> OperatorQuery:
         """Return the query of rows that run alone, on any GPUs."""
         network = run.parallelism.network_bytes_per_s
@@ -119,7 +128,7 @@ def corrected_rows(
 
     `coverage` is that of their intervals.
     """
-    shape = len(gpus), len(ops)
+    shape = len(gpus.ids), ops.kind.size
     for correction in _of_stage("row", corrections):
         subject = Subject(run, gpus, ops, answer.latency_s.reshape(shape), answer.bound.reshape(shape))
         if (figure := correction.figure(subject)) is None:
@@ -152,31 +161,33 @@ def _of_stage(stage: Stage, corrections: Sequence[Correction] = CORRECTIONS) -> 
     return [correction for correction in corrections if correction.stage == stage]
 
 
-def time_rows(query: StepQuery, rows: StepRows, run: Run) -> RowTimes:
+def time_rows(query: StepQuery, rows: StepRows, run: Run, alone: Predictions | None = None) -> RowTimes:
     """Return the times of a network's rows: distinct ones are predicted once, by their quickest kernels, and corrected.
 
-    run  batch, sequence and image size are numbers, or one per configuration
+    run    batch, sequence and image size are numbers, or one per configuration
+    alone  what the query predicts of the distinct rows, where that is known
     """
-    ops, g, c, n = rows.distinct.table, len(query.targets), rows.configurations, len(rows.workload)
+    ops, g, c = rows.distinct.table, len(query.targets), rows.configurations
     workload = rows.workload if c == 1 or g == 1 else expanded(rows.workload, np.tile(np.arange(c), g))
-    gpus = query.gpus.take(np.asarray(query.targets, dtype=np.intp))
-    alone = query.predict(ops, run)
+    gpus, n, u = query.gpus.take(np.asarray(query.targets, dtype=np.intp)), workload.ops.kind.size, ops.kind.size
+    if alone is None:
+        alone = query.predict(ops, run)
     answer = corrected_rows(alone, ops, run, gpus, coverage=query.coverage)
     each = np.broadcast_to(rows.distinct.row.reshape(n, -1), (n, c))
-    of = (each[:, None, :] + len(ops) * np.arange(g)[:, None]).reshape(n, g * c)
+    of = (each[:, None, :] + u * np.arange(g)[:, None]).reshape(n, g * c)
     gpus = gpus if c == 1 else gpus.take(np.repeat(np.arange(g), c))
     launch_s, host_s = corrected_launches(answer.latency_s[of], workload, run, gpus)
     longer = answer.latency_s / np.maximum(alone.latency_s, np.finfo(np.float64).tiny)
     return RowTimes(workload, gpus, answer, of, launch_s, host_s, longer)
 
 
-def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool) -> Step:
+def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alone: Predictions | None = None) -> Step:
     """Return the step of a network's c configurations on each of g GPUs, [g c] GPU by GPU.
 
-    run       as in `time_rows`
+    run, alone  as in `time_rows`, `alone` at COVERAGE
     launched  whether the host launches each operator
     """
-    times = time_rows(query._replace(coverage=COVERAGE), rows, run)
+    times = time_rows(query._replace(coverage=COVERAGE), rows, run, alone)
     w, size = times.workload, (len(query.targets), rows.configurations)
     transfer_s: Floats | float = 0.0
     if run.parallelism.pipeline > 1:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,15 +60,11 @@ class OpTable:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def column(self, name: str) -> Floats:
+    def column(self, name: str, /) -> Floats:
         """Return one dimension of every row, float64 [n] or [c, n]."""
         row = self.fields[name]
         column: Floats = self.dims[row] if self.place is None else self.dims[self.place[row]].T
         return column
-
-    def columns(self, names: Sequence[str]) -> Floats:
-        """Return several dimensions of every row, float64 [names, n]; of no batched network."""
-        return self.dims.take([self.fields[name] for name in names], axis=0)
 
     def take(self, i: Ints) -> OpTable:
         """Return the rows `i`, which may repeat."""
@@ -84,18 +80,27 @@ class OpTable:
             dims[self.fields[name]] = column
         return replace(self, dims=dims)
 
-    def part(self, rows: slice) -> OpTable:
-        """Return a view of consecutive rows, for NumPy only: compiled code needs contiguous `dims`."""
-        kind, dtype, label = self.kind[rows], self.dtype[rows], self.label[rows]
+    def of_family(self, rows: slice, names: Collection[str]) -> OpTable:
+        """Return a view of consecutive rows of one family, of these columns; compiled code needs contiguous `dims`."""
+        kind, dtype, label, fields = self.kind[rows], self.dtype[rows], self.label[rows], self.fields
         if self.place is not None:
-            return OpTable(kind, dtype, label, self.fields, self.dims, self.place[:, rows])
-        return OpTable(kind, dtype, label, self.fields, self.dims[:, rows])
+            return OpTable(kind, dtype, label, fields, self.dims, self.place[:, rows])
+        dims = self.dims[:, rows]
+        columns = dict(zip(names, map(dims.__getitem__, map(fields.__getitem__, names)), strict=True))
+        return FamilyTable(kind, dtype, label, fields, dims, column=columns.__getitem__)
 
     def slice(self, first: int, stop: int) -> OpTable:
         """Return rows `first` to `stop`, contiguous, as compiled code expects; of no batched network."""
         here = slice(first, stop)
         dims = np.ascontiguousarray(self.dims[:, here])
         return OpTable(self.kind[here], self.dtype[here], self.label[here], self.fields, dims)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTable(OpTable):
+    """Rows of one operator family, whose functions read the same columns again and again: `column` looks them up."""
+
+    column: Callable[[str], Floats] = field(kw_only=True)
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:

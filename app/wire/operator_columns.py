@@ -175,7 +175,7 @@ def _family(form: Form, columns: Mapping[str, Column], rows: Ints, problems: Pro
     dtype = _dtypes(form, columns.get("dtype"), rows, problems)
     problems.refuse()
     table = OpTable(np.full(len(rows), form.code), dtype, np.zeros(len(rows), dtype=np.intp), form.op.fields, dims)
-    for broken in form.op.check(table):
+    for broken in form.op.broken(table):
         if broken.rows.any():
             _blame(broken, columns, rows, problems)
     return Family(form, table, rows)

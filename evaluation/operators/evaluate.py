@@ -14,11 +14,11 @@ from app import __version__
 from app.bands.conformal import Intervals
 from app.bands.coverage import COVERAGE
 from app.engine.catalogue import load_seed_specs
+from app.engine.engine import finished
 from app.errors import NotTrained
 from app.ops import OPS
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
-from app.predictors.finish import finished
 from app.predictors.fitted_once import fitted_once
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Bools, Floats, Ints

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.services.compare.request import Candidate
 from app.services.compare.served_options import cost_of
 from app.services.serving.deployment import resolve_deployment

@@ -18,8 +18,7 @@ import pytest
 from app.config import CHECKOUT
 from app.networks.importers.hf import lower
 from app.networks.run import Parallelism, Run
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OPS, kinds_of, work_of
 from app.tables.workload import Workload
 
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data")) / "neusight"

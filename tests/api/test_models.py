@@ -15,7 +15,7 @@ from app.config import CHECKOUT
 from app.networks.convnets import CONVNETS
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.models.resolve_networks import network_names
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.whole_networks import NETWORKS_ONLY
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.network_form import GPT2_LARGE, MODEL_EXAMPLE
 from tests.unit.transformers import config
@@ -168,13 +168,13 @@ def test_every_predictor_of_operators_answers_for_networks(client: TestClient, w
     if answer.status_code == 409:
         assert answer.json()["type"] == "urn:gpucast:problem:not-trained"
         return
-    if predicts_networks_only(predictor) and workload is not CONVNET:
+    if predictor in NETWORKS_ONLY and workload is not CONVNET:
         assert (answer.status_code, answer.json()["errors"][0]["loc"]) == (422, ["predictor"])
         return
     (found,) = answer.json()["predictions"]
     assert 0 < found["interval_ms"]["low"] <= found["latency_ms"] <= found["interval_ms"]["high"] < 1e6
     assert found["predictor"]["name"] in (predictor, "roofline")
-    if predicts_networks_only(predictor):
+    if predictor in NETWORKS_ONLY:
         return  # its hardware limit is of one row: less what fusion and Winograd's algorithm could save
     assert found["latency_ms"] >= 0.999 * ask(client, workload, predictor="roofline")["latency_ms"]
 

@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 
 from app.config import SHIPPED_MODELS
 from app.engine.shipped import shipped_versions
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.whole_networks import NETWORKS_ONLY
 
-PREDICTORS = [name for name in shipped_versions(SHIPPED_MODELS) if not predicts_networks_only(name)]
+PREDICTORS = [name for name in shipped_versions(SHIPPED_MODELS) if name not in NETWORKS_ONLY]
 ROWS = (
     {"op": "linear", "m": 1024, "n": 1024, "k": 1024},
     {"op": "bmm", "b": 64, "m": 128, "n": 128, "k": 64},

@@ -14,7 +14,6 @@ from app.config import CHECKOUT, Settings
 from app.dashboard.forms import example
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, Served, untrained
-from app.engine.operator_rows import read_operators
 from app.engine.shipped import shipped_version
 from app.engine.snapshot import Snapshot
 from app.main import create_app
@@ -29,6 +28,7 @@ from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.auto.predictor import Auto
 from app.services.dispatch import predict_workload
 from app.services.measurements.measurement_plan import design
+from app.services.operators.common import read_operators
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.graph_form import check_graph

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.ops import MIXED_FIELDS, OP_CODE, OPS
+from app.ops import MIXED_FIELDS, OP_CODE, OPS, kinds_of, work_of
 from app.ops.base import Op
 from app.ops.collective import COLLECTIVE_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.glue import GLUE_OPS
-from app.ops.kinds import kinds_of, work_of
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
 from app.predictors.auto.operators.models.features import PARTS, STACK
@@ -176,7 +175,7 @@ def test_the_hardware_limit_covers_auto(op: Op) -> None:
 
 
 def test_the_example_row_breaks_no_rule(op: Op) -> None:
-    for broken in op.check(table_of(op)):
+    for broken in op.broken(table_of(op)):
         assert not broken.rows.any(), broken.message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.networks.build import Builder
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.tables.arrays import Floats
 from app.tables.workload import Workload
 

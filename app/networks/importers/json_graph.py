@@ -20,9 +20,8 @@ from app.networks.build import DEFAULTS, Builder
 from app.networks.importers.node_fields import Fields, Mistake, completed, read_attributes
 from app.networks.importers.tensors import INDEX_BYTES, RESHAPES, STANDS_FOR, VIEWS, Tensor, binding, bound
 from app.networks.run import Run
-from app.ops import OP_CODE, OPS
+from app.ops import OP_CODE, OPS, kinds_of
 from app.ops.base import MOST_BYTES, Dim
-from app.ops.kinds import kinds_of
 from app.runtime.release import release
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, WEIGHT_BYTES, OpTable
@@ -306,7 +305,7 @@ def wrong_figures(ops: OpTable, node_of_row: Sequence[int]) -> list[FieldError]:
         if not wrong:
             wrong = [
                 FieldError(("nodes", int(k), "attributes", broken.field), broken.message)
-                for broken in op.check(table)
+                for broken in op.broken(table)
                 for k in own[broken.rows]
             ]
         errors += wrong

@@ -7,7 +7,6 @@ from math import isnan
 from typing import Any
 
 from app.ops import OP_CODE, OPS
-from app.ops.base import no_products
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.features import (
@@ -56,10 +55,10 @@ def shape_feature_names(kind: int) -> tuple[str, ...]:
     meant = {name: f"{name} or {absent[name]}" if name in absent else name for name in dims}
     sizes = [f"log({meant[name]})" for name in size_dims(kind)]
     names = [(ratios or sizes)[0]]
-    names += _OF_PRODUCTS if op.products is not no_products else ()
+    names += _OF_PRODUCTS if op.products is not None else ()
     names += [*ratios[1:], *sizes, *(meant[name] for name in codes)]
     names += ["window > 0"] if "window" in dims else []
-    if op.products is no_products:
+    if op.products is None:
         names += [f"power of 2 in {name}" for name in ("b", "h") if name in dims]
     names = [*names, *[_NONE] * SHAPE_FEATURES][:EAGER]
     if op.kernel_class is not None:

@@ -100,7 +100,7 @@ class Auto:
 
         A table holds either kernel launches or deep-learning operators.
         """
-        if len(ops) and ops.kind[0] != _KERNEL:
+        if ops.kind.size and ops.kind[0] != _KERNEL:
             return _with_hits(self.operators_.estimate(ops, gpus, i, j), ops, gpus, i, j, evidence)
         rows = evidence.rows
         times = Times.empty(len(i))

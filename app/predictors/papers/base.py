@@ -19,10 +19,9 @@ from app.bands.groups import (
     operator_codes,
 )
 from app.errors import NotTrained
-from app.ops import OP_CODE, OPS
+from app.ops import OP_CODE, OPS, kinds_of
 from app.ops.base import COMMON, Op
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of
 from app.predictors.base import Capabilities
 from app.predictors.roofline import hardware_limit
 from app.predictors.schema import Layout

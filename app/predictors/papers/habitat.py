@@ -24,8 +24,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.ops import OP_CODE, OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OP_CODE, OPS, kinds_of, work_of
 from app.predictors.flat import FlatPerceptron, nearest_of
 from app.predictors.papers.base import (
     FIGURES,

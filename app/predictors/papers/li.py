@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.predictors.papers.base import FIGURES, LAYOUT, Cell, CellPredictor, KnownGpus, figures_of, of_each_gpu
 from app.predictors.schema import Layout
 from app.tables.arrays import Floats, Ints

@@ -7,13 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops import OPS
-from app.ops.alignment import Alignment, alignment_of, misaligned_clocks
+from app.ops import OPS, Kind, demands_of
 from app.ops.attention_kernels import fill_tiles
-from app.ops.base import no_products, nothing_handed, one_launch
-from app.ops.figures import LibraryCosts, Loops, Products, Queries, Rereads
-from app.ops.kinds import Kind, least_flops_of, link_bytes_of, passing_of, work_of
-from app.ops.tiles import CANDIDATES, TRANSFORMED, Grid, as_batches, fill_grid
+from app.ops.base import handed_rows
+from app.ops.figures import Grid, LibraryCosts, Loops, Passing, Products, Queries, Rereads
+from app.ops.tiles import (
+    CANDIDATES,
+    TRANSFORMED,
+    Alignment,
+    alignment_of,
+    as_batches,
+    fill_grid,
+    misaligned_clocks,
+)
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
 from app.stacks.libraries import NO_LIBRARY, fill_libraries
@@ -23,6 +29,8 @@ from app.tables.ops import WEIGHT_BYTES, OpTable
 
 # Bytes that other layers move per weight of a `linear`, by dtype; 0 for dtypes that PyTorch runs back to back.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
+# Families whose operand is their rows, which is a figure of all of them at once.
+_HANDED_ROWS = np.array([op.handed is handed_rows for op in OPS])
 # Of each family; None for those without.
 Loads = list[Alignment | None]
 # Number of product spaces. They replace the first candidate tiles; rows with them have no other tile.
@@ -58,7 +66,7 @@ class OperatorFeatures(NamedTuple):
     clocks              SM clocks to synchronise a row reduction, draw random numbers, start a tile or load what is not
                         aligned; mostly 0
     longest             SM clocks of the longest block; mostly 0
-    misaligned          1 where it is not (app.ops.alignment), else 0
+    misaligned          1 where it is not (app.ops.tiles), else 0
     handed              input bytes that the previous operator of a network has just written
     relaid              bytes moved to change layouts around kernels of tensor units that take another; else 0
     between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0
@@ -69,7 +77,7 @@ class OperatorFeatures(NamedTuple):
     stack               code of the serving stack; that of the first where it is absent
     transformed         [spaces, n], bytes that transforms move for products in each space
                         (app.ops.base.Transformed); else 0
-    blocks, fill, splits  as in app.ops.tiles.Grid, [candidates, n]; `fill` is 0 for a row without products
+    blocks, fill, splits  as in app.ops.figures.Grid, [candidates, n]; `fill` is 0 for a row without products
     loops               as in app.ops.base.Loops, [3, n]; 0 for a row without loops, [3, 0] if no row has any
     parts               as `parts` of app.ops.base.Op, [parts, n]; 0 for a row without, [0, n] if no row has any
     libraries           position in app.stacks.libraries.LIBRARIES of the kernels on a GPU of each generation,
@@ -116,12 +124,13 @@ class OperatorFeatures(NamedTuple):
 
 def products_of(kinds: list[Kind]) -> list[Products | None]:
     """Return the matrix products of each family's rows; None for families without."""
-    return [None if kind.op.products is no_products else kind.op.products(kind.table) for kind in kinds]
+    return [None if kind.op.products is None else kind.op.products(kind.table) for kind in kinds]
 
 
 def _grid(kind: Kind, load: Alignment | None, products: Products) -> Grid:
     """Return the tiles of one family's rows."""
-    tiles = Grid.empty(len(products.batch))
+    n = products.batch.size
+    tiles = Grid(np.empty((len(CANDIDATES), n)), np.empty((len(CANDIDATES), n)), np.empty(n))
     _fill_grid(Products(*(np.ascontiguousarray(part) for part in products)), tiles)
     if kind.op.batched:
         as_batches(products, tiles)
@@ -133,8 +142,8 @@ def _grid(kind: Kind, load: Alignment | None, products: Products) -> Grid:
 
 def _grid_of(n: int, kinds: list[Kind], loads: Loads, products: list[Products | None]) -> Grid:
     """Return the tiles of every row; `fill` is 0 for rows without products."""
-    found = zip(kinds, loads, products, strict=True)
-    present = [(kind, load, part) for kind, load, part in found if part is not None]
+    families = zip(kinds, loads, products, strict=True)
+    present = [(kind, load, part) for kind, load, part in families if part is not None]
     if not present:
         return Grid(np.zeros((0, n)), np.zeros((0, n)), np.zeros(n))
     if len(kinds) == 1:
@@ -173,11 +182,17 @@ def _of_kinds(ops: OpTable, kinds: list[Kind], figure: Callable[[Kind], Floats])
 
 
 def _launches(kind: Kind) -> Floats:
-    return np.ones(kind.table.kind.size) if kind.op.launches is one_launch else kind.op.launches(kind.table)
+    return np.ones(kind.table.kind.size) if kind.op.launches is None else kind.op.launches(kind.table)
 
 
-def _handed(kind: Kind) -> Floats:
-    return np.zeros(kind.table.kind.size) if kind.op.handed is nothing_handed else kind.op.handed(kind.table)
+def _handed(ops: OpTable, kinds: list[Kind]) -> Floats:
+    rows = _HANDED_ROWS[ops.kind]
+    column = np.where(rows, handed_rows(ops), 0.0) if rows.any() else np.zeros(ops.kind.size)
+    for kind in kinds:
+        handed = kind.op.handed
+        if handed is not None and handed is not handed_rows:
+            column[kind.rows] = handed(kind.table)
+    return column
 
 
 def _relaid(nothing: Floats, kinds: list[Kind]) -> Floats:
@@ -190,6 +205,18 @@ def _relaid(nothing: Floats, kinds: list[Kind]) -> Floats:
     return column
 
 
+def _passing(nothing: Floats, kinds: list[Kind]) -> Passing:
+    """Return the messages of collectives; `nothing` is a shared array of zeros [n]."""
+    collectives = [(kind, kind.op.passing) for kind in kinds if kind.op.passing is not None]
+    if not collectives:
+        return Passing(nothing, nothing, nothing)
+    messages = Passing(*(nothing.copy() for _ in Passing._fields))
+    for kind, passing in collectives:
+        for whole, part in zip(messages, passing(kind.table), strict=True):
+            whole[kind.rows] = part
+    return messages
+
+
 def _activations(kind: Kind) -> Floats:
     quantised = kind.op.quantised
     return np.zeros(kind.table.kind.size) if quantised is None else quantised(kind.table)
@@ -200,7 +227,7 @@ def _between(kind: Kind) -> Floats:
     if kind.op.quantised is None or kind.op.weights is None:
         return np.zeros(table.kind.size)
     weights: Floats = kind.op.weights(table) * _IN_TURN_BYTES[table.dtype]
-    between: Floats = weights * ~(table.dims[table.fields["eager"]] > 0.0)
+    between: Floats = weights * ~(table.column("eager") > 0.0)
     return between
 
 
@@ -268,9 +295,9 @@ def _parts(n: int, kinds: list[Kind]) -> Floats:
 
 def _libraries(stack: Floats, dtype: Ints, kinds: list[Kind]) -> Floats:
     """Return `libraries` of OperatorFeatures."""
-    found = [(kind.rows, kind.op.libraries(kind.table)) for kind in kinds if kind.op.libraries is not None]
-    features = np.full((len(GENERATIONS) if found else 0, len(dtype)), NO_LIBRARY)
-    for rows, choice in found:
+    chosen = [(kind.rows, kind.op.libraries(kind.table)) for kind in kinds if kind.op.libraries is not None]
+    features = np.full((len(GENERATIONS) if chosen else 0, len(dtype)), NO_LIBRARY)
+    for rows, choice in chosen:
         of_rows = np.empty((len(GENERATIONS), len(choice.format)))
         _fill_libraries(choice, stack[rows], dtype[rows], of_rows)
         features[:, rows] = of_rows
@@ -291,30 +318,30 @@ def _library_costs(libraries: Floats, kinds: list[Kind]) -> Floats:
 
 def operator_features(ops: OpTable, kinds: list[Kind], products: list[Products | None]) -> OperatorFeatures:
     """Return the operator features of every row."""
-    work, sent = work_of(ops, kinds), link_bytes_of(ops, kinds)
-    eager, burst, backward, stack = ops.columns(("eager", "burst", "backward", "stack"))
+    work, least_flops, sent = demands_of(ops, kinds)
+    eager, burst, backward, stack = (ops.dims[ops.fields[name]] for name in ("eager", "burst", "backward", "stack"))
     nothing, stack = np.zeros(ops.kind.size), np.nan_to_num(stack)
     in_network = bool((eager < 0.0).any())  # else `handed` is not used
     flops, rereads = _with_tiles(work.flops, _rereads(nothing, kinds), kinds)
-    loads = [alignment_of(kind.op, kind.table) for kind in kinds]
+    loads = [None if kind.op.row_sizes is None else alignment_of(kind.op, kind.table) for kind in kinds]
     slow, misaligned = _misaligned(nothing, kinds, loads, products, work.bytes)
     if slow is not nothing:
         rereads = rereads._replace(clocks=rereads.clocks + slow)
     grid, transformed = _in_other_spaces(_grid_of(ops.kind.size, kinds, loads, products), kinds)
     return OperatorFeatures(
         flops,
-        least_flops_of(work.flops, kinds),
+        least_flops,
         work.bytes,
         work.working_set_bytes,
         _of_kinds(ops, kinds, _activations),
         *rereads,
         misaligned,
-        _of_kinds(ops, kinds, _handed) if in_network else nothing,
+        _handed(ops, kinds) if in_network else nothing,
         _relaid(nothing, kinds),
         _of_kinds(ops, kinds, _between),
         _of_kinds(ops, kinds, _launches),
         nothing if sent is None else sent,
-        *passing_of(ops, kinds, nothing),
+        *_passing(nothing, kinds),
         eager,
         burst,
         backward,

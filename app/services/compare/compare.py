@@ -36,9 +36,9 @@ from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.scaling import DEVICES_PER_NODE
-from app.steps.memory import memory
 from app.steps.networks import check_stages, forward_rows
-from app.warning_codes import CodedWarning, texts, warning
+from app.steps.stages import memory
+from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse, RankBy, Split
 from app.wire.graph_form import GraphRequest, NetworkWorkload
 from app.wire.network_form import ModelRequest, ParallelismIn
@@ -184,7 +184,7 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
             rank=k + 1,
             pareto=row.gpu in best,
             indistinguishable_from=ties.get(row.gpu, []),
-            warnings=texts(warnings[k]),
+            warnings=[each.text for each in warnings[k]],
             warning_codes=warnings[k],
         )
         for k, row in enumerate(ordered)

@@ -14,24 +14,24 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from app.bands.band import Band
-from app.engine.gpu_rows import GpuRows
-from app.engine.operator_rows import Distinct, read_operators
 from app.engine.power import GIVEN, Load, Power
 from app.engine.prices import STALE_DAYS, age_days, describe_source
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, NotFound
+from app.ops import kinds_of, work_of
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of, work_of
+from app.predictors.operator_digests import Distinct
 from app.services.compare.price_rows import MOST_USD
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
+from app.services.operators.common import read_operators
 from app.steps.networks import prepare, rows_per_step
 from app.store.gpus import Price
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
 from app.tables.names import normalise
 from app.tables.ops import DTYPE_CODE, DTYPES
-from app.warning_codes import CodedWarning, texts, warning
+from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import COMPARE_EXAMPLE, SERVED_RANKINGS, Compared, CompareRequest, Split
 from app.wire.decoding import decode
 from app.wire.graph_form import GraphRequest, NetworkWorkload
@@ -194,7 +194,7 @@ def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, 
         prediction.predictor,
         False,
         [],
-        texts(warnings),
+        [each.text for each in warnings],
         warnings,
     )
 

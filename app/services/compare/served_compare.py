@@ -21,7 +21,7 @@ from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.predict_serving import Steps, predict_loads, predict_serving
-from app.warning_codes import CodedWarning, texts, warning
+from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import (
     ComparedServing,
     CompareRequest,
@@ -151,7 +151,7 @@ def _ranked(rows: Sequence[ComparedServing], rank_by: RankBy) -> list[ComparedSe
             row,
             rank=k + 1,
             pareto=bool(best[k]),
-            warnings=texts(warnings[k]),
+            warnings=[each.text for each in warnings[k]],
             warning_codes=warnings[k],
         )
         for k, row in enumerate(ordered)

@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
+from app.bands.band import LIMIT_MARGINS
 from app.bands.coverage import COVERAGE
 from app.bands.log_normal import limit_of_estimate
-from app.bands.widths import LIMIT_MARGINS
-from app.engine.gpu_rows import GpuRows
 from app.engine.power import Power, board_power, stated_power
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
 from app.runtime.cancellation import check_cancelled

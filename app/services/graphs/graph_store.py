@@ -15,7 +15,7 @@ from app.networks.importers.onnx.stripped_file import stripped
 from app.networks.importers.onnx.walk import graph as onnx_graph
 from app.networks.importers.tensors import binding, free_dims
 from app.networks.run import Run
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.runtime.sized_cache import SizedCache
 from app.services.graphs.export_program import read_archive
 from app.store import graphs as store

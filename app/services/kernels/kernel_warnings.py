@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from app.bands.groups import NO_EVIDENCE, RELATED
-from app.engine.gpu_rows import inferred_warnings
+from app.engine.snapshot import inferred_warnings
 from app.predictors.launches import none_below_limit
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuSpec, GpuTable

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.evidence import KernelQueries, gather_evidence
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.predictors import BY_NAME, PREDICTORS
 from app.predictors.launches import all_runnable
@@ -165,8 +164,8 @@ def _predict_resolved(
         queries = _queries(resolved)
     predictions = _query_engine(snapshot, rows, tables, queries, [item.request for item in resolved])
     return [
-        refusal or PredictResponse(found, item.skipped)
-        for refusal, found, item in zip(refusals, predictions, resolved, strict=True)
+        refusal or PredictResponse(answer, item.skipped)
+        for refusal, answer, item in zip(refusals, predictions, resolved, strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
+from app.engine.snapshot import GpuRows
 from app.predictors.launches import resident_blocks
 from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
 from app.tables.arrays import Ints
@@ -14,7 +14,6 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
-from app.warning_codes import texts
 from app.wire.prediction_form import (
     AnsweredBy,
     Interval,
@@ -58,7 +57,7 @@ def render_predictions(
         answer.answered.tolist(),
         strict=True,
     )
-    found: list[list[Prediction]] = []
+    answers: list[list[Prediction]] = []
     q = 0
     for (request, targets), shared_warnings in zip(requests, shared, strict=True):
         coverage, required = request.coverage, request.workload.working_set_bytes
@@ -83,14 +82,14 @@ def render_predictions(
                     SUPPORTS[support],  # type: ignore[arg-type]
                     MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
                     [Share("kernel", middle, 1.0, 1)],
-                    texts(warnings) if warnings else [],
+                    [each.text for each in warnings] if warnings else [],
                     warnings,
                     [_operator(result, request, q)] if request.detail else None,
                 )
             )
             q += 1
-        found.append(predictions)
-    return found
+        answers.append(predictions)
+    return answers
 
 
 def _answered_by(result: EngineAnswer, request: PredictRequest, spec: GpuSpec, answered: bool) -> AnsweredBy:

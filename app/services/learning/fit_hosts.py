@@ -11,9 +11,8 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
-from app.engine.gpu_rows import GpuRows
 from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name, payload_of
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import NotTrained
 from app.predictors.auto.predictor import Auto
 from app.services.serving.deployment import resolve_deployment

@@ -24,7 +24,7 @@ from app.ops.network import NETWORK
 from app.predictors import BY_NAME, capabilities
 from app.services.learning.fit_hosts import fit_hosts
 from app.services.measurements.stored import stored_networks
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.whole_networks import NETWORKS_ONLY
 from app.store import artifacts, gpus, jobs, measurements, operators, queue, revision, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.measurements import training_set_hash
@@ -263,14 +263,14 @@ def measured_gpus(connection: Connection, predictor: str) -> set[str]:
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "kernel"}
     if capabilities(predictor).learns_operators:
         gpu_ids |= set(operators.counts(connection, ops=_rows_of(predictor)))
-    if predicts_networks_only(predictor):
+    if predictor in NETWORKS_ONLY:
         gpu_ids |= {gpu for kind, gpu in measurements.counts(connection) if kind == "model"}
     return gpu_ids
 
 
 def _rows_of(predictor: str) -> tuple[str, ...] | None:
     """Return the operators whose rows it learns from; None: all of them."""
-    return (NETWORK.name,) if predicts_networks_only(predictor) else None
+    return (NETWORK.name,) if predictor in NETWORKS_ONLY else None
 
 
 def load_training_data(connection: Connection, predictor: str) -> tuple[TrainingData, str]:
@@ -278,7 +278,7 @@ def load_training_data(connection: Connection, predictor: str) -> tuple[Training
     table = GpuTable.from_specs(gpus.load_specs(connection))
     rows = measurements.load(connection, kind="kernel") if capabilities(predictor).learns_launches else []
     kernels, ids = stored_kernels(rows, table)
-    if predicts_networks_only(predictor):
+    if predictor in NETWORKS_ONLY:
         runs = stored_networks(connection, table)
     else:
         learns = capabilities(predictor).learns_operators

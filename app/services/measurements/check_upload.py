@@ -22,7 +22,7 @@ from app.services.measurements.check_operators import (
     under_limit,
 )
 from app.services.measurements.parse_rows import ParsedRow, UploadGpus, operator_columns, parse_rows, to_stored_row
-from app.services.models.network_hits import model_limit_s
+from app.services.models.predict_networks import model_limit_s
 from app.services.serving.deployment import resolve_deployment
 from app.store.doubtful import Breach
 from app.store.measurements import MeasurementRow

@@ -23,8 +23,7 @@ from app.errors import BadInput, FieldError, GpucastError
 from app.ops import OP_CODE
 from app.services.measurements.check_upload import Checked
 from app.services.measurements.stored import operator_row, row_form
-from app.services.models.network_hits import to_workload
-from app.services.models.predict_networks import predict_network
+from app.services.models.predict_networks import predict_network, to_workload
 from app.services.serving.predict_serving import predict_serving
 from app.store import measurements, operators
 from app.store.doubtful import DoubtfulRow

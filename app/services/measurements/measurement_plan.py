@@ -18,13 +18,10 @@ import numpy as np
 from app.bands.band import Band
 from app.bands.coverage import COVERAGE
 from app.bands.log_normal import mean_error
-from app.engine.gpu_rows import GpuRows
 from app.engine.measurement_tables import stored_operators
-from app.engine.operator_rows import read_operators
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
-from app.ops import MIXED_FIELDS, OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import MIXED_FIELDS, OPS, kinds_of, work_of
 from app.predictors import DEFAULT
 from app.predictors.active_selection import Prospect, chosen
 from app.predictors.auto.operators.models.gaussian_process import expected_noise
@@ -32,7 +29,7 @@ from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.stored import operator_form
 from app.services.models.resolve_networks import resolve_network
-from app.services.operators.common import unsupported_message
+from app.services.operators.common import read_operators, unsupported_message
 from app.services.operators.operator_tables import unsupported_rows
 from app.steps.networks import prepare
 from app.store.session import Database

@@ -18,7 +18,7 @@ from app.formats.own import FIGURES, WORDS
 from app.networks.run import has_formats
 from app.runtime.release import release
 from app.services.operators.operator_tables import json_columns
-from app.stacks.release import stack_name
+from app.stacks.release import release_of
 from app.store.measurements import MeasurementRow
 from app.tables.catalog import Catalog
 from app.tables.complete import complete
@@ -135,7 +135,7 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
 def _served(form: MeasurementIn, loc: Loc, thorough: bool) -> ServingWorkload:
     """Return the load on a served model of a row, with the measurement's software."""
     served = _convert(form.workload, ServingWorkload, SERVING_EXAMPLE["workload"], loc, thorough)
-    if "software" in form.workload and stack_name(served.software) != stack_name(form.software):
+    if "software" in form.workload and release_of(served.software).name != release_of(form.software).name:
         raise _bad_field((*loc, "software"), f"must be of the measurement's own stack, {form.software!r}, or absent")
     assert form.serving is not None
     if form.latency_ms < form.serving.ttft_ms:

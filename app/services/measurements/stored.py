@@ -21,7 +21,7 @@ from app.errors import BadInput
 from app.ops import OPS
 from app.ops.network import BACKWARD, BACKWARD_UPDATE, FORWARD, NETWORK, STEP, UPDATE
 from app.services.measurements.check_operators import withdraw_limits
-from app.services.models.network_hits import to_workload
+from app.services.models.predict_networks import to_workload
 from app.services.models.resolve_networks import resolve_network
 from app.services.models.whole_networks import network_figures, network_row
 from app.steps.networks import forward_rows

@@ -1,1 +1,1 @@
-"""Whole networks: asked for, lowered, timed and answered."""
+"""Whole networks: resolved, lowered, timed and answered."""

@@ -11,21 +11,20 @@ import numpy as np
 from app.bands.band import Band, sum_correlated
 from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask
-from app.steps.memory import RESERVE_BYTES
 from app.steps.networks import Prepared, prepare
 from app.steps.schedule import EAGER_GAP_S
+from app.steps.stages import RESERVE_BYTES
 from app.steps.timing import Step, StepQuery, time_step
 from app.tables.arrays import Bools, Floats
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.predictions import EXTRAPOLATED
-from app.warning_codes import CodedWarning, texts, warning
+from app.warning_codes import CodedWarning, warning
 from app.wire.decoding import decode
 from app.wire.graph_form import GraphRequest, NetworkRequest
 from app.wire.network_form import PARTITION_EXAMPLE, Cut, ModelRequest, PartitionRequest, PartitionResponse, Stage
@@ -217,7 +216,7 @@ def _cut(
         bool(best.fits.all()),
         int(best.first[-1]),
         answered,
-        texts(notes),
+        [each.text for each in notes],
         notes,
     )
 

@@ -2,42 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import structs
 
-from app.bands.band import Band
+from app.bands.band import OTHER, Band
 from app.bands.coverage import COVERAGE
 from app.bands.groups import EXACT
-from app.bands.widths import OTHER
-from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.exact_hits import MeasuredModels
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
-from app.networks.run import Run, has_formats
-from app.ops import OPS
+from app.networks.run import Mode, Run, has_formats
+from app.networks.serving import DEFINITIONS, decode_contexts, serving
+from app.ops import OP_CODE
 from app.predictors import capabilities
+from app.predictors.roofline import hardware_limit
 from app.services.graphs.graph_store import Graphs
-from app.services.models.memory_fit import MemoryFit
-from app.services.models.network_answers import NetworkAnswer
-from app.services.models.network_hits import network_key
-from app.services.models.resolve_networks import resolve_network
-from app.services.models.run_options import run_assumption
-from app.services.models.serving import serving_figures
-from app.services.models.whole_networks import NOTE, as_one_row, predicts_networks_only
+from app.services.models.network_answers import MemoryFit, NetworkAnswer, TimedNetwork
+from app.services.models.resolve_networks import is_network_name, resolve_network, run_assumption
+from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
 from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
-from app.stacks.release import software_warnings
+from app.stacks.release import is_eager, plain_release, software_warnings
 from app.steps.networks import Network, Prepared, prepare
+from app.steps.schedule import schedule
 from app.steps.timing import Step, StepQuery, time_step
+from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.arrays import Floats, Ints
+from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.warning_codes import CodedWarning, warning
 from app.wire.graph_form import NetworkRequest, NetworkWorkload
+from app.wire.measurement_form import MeasuredModel
 from app.wire.network_form import ModelWorkload
-from app.wire.prediction_form import PredictResponse
+from app.wire.prediction_form import PredictResponse, ServingFigures
 
 _UNKNOWN_SHOWN = 5
 _HOST_BOUND = warning(
@@ -60,14 +64,9 @@ def predict_network(
     require_predictor(engine, rows, request.predictor, targets)
     find = partial(resolve_network, graphs=graphs)
     network, run = find(workload)
-    whole = predicts_networks_only(request.predictor)
-
-    def rows_of(network: Network, run: Run) -> Prepared:
-        ready = prepare(network, run)
-        return as_one_row(ready, run) if whole else ready
-
-    ready = rows_of(network, run)
-    check_rows(len(ready.workload), len(targets), max_rows=max_rows, detail=request.detail)
+    whole = request.predictor in NETWORKS_ONLY
+    ready = rows_for(request.predictor, network, run)
+    check_rows(ready.workload.ops.kind.size, len(targets), max_rows=max_rows, detail=request.detail)
     gpus = rows.table()
     refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
     targets, skipped = supported_targets(engine, ready.distinct.table, ready.work, gpus, targets, refusal)
@@ -79,25 +78,25 @@ def predict_network(
 
     def step_s(workload: ModelWorkload) -> Floats:
         network, run = find(workload)
-        return time_step(query, rows_of(network, run), run, launched=launched).done.step_s
+        return time_step(query, rows_for(request.predictor, network, run), run, launched=launched).done.step_s
 
-    key = network_key(network, run, launched=launched)
-    step = _with_measured(time_step(query, ready, run, launched=launched), engine, key, rows, targets, request)
-    if (assumption := run_assumption(run)) is not None:
-        step = step.widened(OTHER[assumption.other].token)
+    step = time_step(query, ready, run, launched=launched)
+    timed = TimedNetwork(query, rows, run, ready, known_step(step, query, rows, network, run, launched=launched))
     answer = NetworkAnswer(
-        query,
-        rows,
+        timed,
         request,
-        run,
-        ready,
-        step,
         MemoryFit(workload, run, ready, find),
-        [NOTE] if whole else _notes(workload, ready, run, launched=launched),
+        [NOTE] if whole else notes_of(workload, ready, run, launched=launched),
         serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
         advise,
     )
     return PredictResponse(answer.predictions(), skipped)
+
+
+def rows_for(predictor: str, network: Network, run: Run) -> Prepared:
+    """Return the network as run, cached; as one row for a predictor of whole networks. Raises BadInput if it cannot."""
+    ready = prepare(network, run)
+    return as_one_row(ready, run) if predictor in NETWORKS_ONLY else ready
 
 
 def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
@@ -106,16 +105,16 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
     return BadInput(f"The network cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
 
 
-def _with_measured(
-    step: Step, engine: Engine, key: Hashable, rows: GpuRows, targets: list[int], request: NetworkRequest
-) -> Step:
-    """Return the step with the measured times of this network on the requested GPUs, if the predictor takes any."""
-    measured = engine.models.times.get(key)
-    if measured is None or not capabilities(request.predictor).takes_measured:
-        return step
-    known = [np.nan if rows.is_uncatalogued(target) else measured.get(rows.id(target), np.nan) for target in targets]
-    below, above = engine.serving(request.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
-    return step.with_measured(np.array(known), Band(-below, above))
+def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, run: Run, *, launched: bool) -> Step:
+    """Return the step as it is known: measured on GPUs, if the predictor takes such times, or else of a known stack."""
+    engine, targets = query.engine, query.targets
+    measured = engine.models.times.get(network_key(network, run, launched=launched))
+    if measured is not None and capabilities(query.predictor).takes_measured:
+        times = [np.nan if rows.is_uncatalogued(one) else measured.get(rows.id(one), np.nan) for one in targets]
+        below, above = engine.serving(query.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
+        step = step.with_measured(np.array(times), Band(-below, above))
+    assumption = run_assumption(run)
+    return step if assumption is None else step.widened(OTHER[assumption.other].token)
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:
@@ -150,14 +149,10 @@ def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
     op, text = "attention_prefill", f"no attention is given: fused, {kernels}, is assumed"
     if run.attention == "eager":
         op, text = "bmm", "no attention is given: eager, separate products and softmax"
-    return [warning("attention_assumed", text)] if op in _ops_of(ready) else []
+    return [warning("attention_assumed", text)] if (ready.distinct.table.kind == OP_CODE[op]).any() else []
 
 
-def _ops_of(ready: Prepared) -> set[str]:
-    return {OPS[kind].name for kind in np.unique(ready.distinct.table.kind).tolist()}
-
-
-def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
+def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
     """Return the warnings that hold on every GPU."""
     notes = []
     if unknown := ready.workload.unknown:
@@ -176,3 +171,82 @@ def _notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bo
         notes.append(_HOST_BOUND)
     assumption = run_assumption(run)
     return [*notes, *(software_warnings([workload.software]) if assumption is None else [assumption.warning])]
+
+
+def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
+    """Return the identity of a network and its run; equal keys take the same time, on whatever host."""
+    release = replace(run.release, eager_host_s=plain_release().eager_host_s)
+    return network.key, replace(run, release=release), launched
+
+
+def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
+    """Return the index of stored rows of kind `model`; `last` if the rows are the same."""
+    fingerprint = training_set_hash(rows)
+    if last is not None and last.fingerprint == fingerprint:
+        return last
+    seconds: dict[Hashable, dict[str, list[float]]] = {}
+    for row in rows:
+        for key in _keys(msgspec.convert(row.workload, MeasuredModel), row.software):
+            seconds.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
+    times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in seconds.items()}
+    return MeasuredModels(times, fingerprint)
+
+
+def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
+    """Return the workload whose prediction would be this time; None for unknown names."""
+    if measured.name is not None and not is_network_name(measured.name):
+        return None
+    fields = {name: getattr(measured, name) for name in ModelWorkload.__struct_fields__}
+    return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})
+
+
+def _keys(measured: MeasuredModel, software: str) -> set[Hashable]:
+    """Return the keys of requests that it answers, with its software and without; none where no request can be."""
+    workload, keys = to_workload(measured), set[Hashable]()
+    if workload is None:
+        return keys
+    for named in (workload, structs.replace(workload, software=workload.software or software)):
+        with suppress(BadInput):
+            network, run = resolve_network(named, None)
+            keys.add(network_key(network, run, launched=is_eager(software)))
+    return keys
+
+
+def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | None:
+    """Return the hardware limit of the network on a GPU, seconds; None if the network is unknown.
+
+    Raises BadInput for an impossible configuration or run.
+    """
+    workload = to_workload(measured)
+    if workload is None:
+        return None
+    network, run = resolve_network(workload, None)
+    ready = prepare(network, run)
+    u = len(ready.distinct.table)
+    limit = hardware_limit(ready.distinct.table, gpus, np.arange(u), np.full(u, gpu)).latency_s
+    return float(schedule(ready.workload, limit[ready.distinct.row][:, None], 0.0, run).step_s[0])
+
+
+def serving_figures(workload: ModelWorkload, step_s: Callable[[ModelWorkload], Floats]) -> list[ServingFigures]:
+    """Return one per GPU. `step_s` returns the seconds of a step on each, [g]. Prompts have `sequence` tokens."""
+    if workload.mode == "training":
+        raise _refused("is only valid in modes inference, prefill and decode, not in training")
+    prompt, output = int(workload.sequence or 1), int(workload.output_tokens or 1)
+
+    def step(mode: Mode, sequence: int) -> Floats:
+        try:
+            return step_s(structs.replace(workload, mode=mode, sequence=sequence, output_tokens=None))
+        except BadInput as error:
+            raise _refused(f"this network cannot serve so many tokens: {error.detail}") from error
+
+    prefill = step("prefill", prompt)
+    contexts = decode_contexts(prompt, output)
+    decode = np.array([step("decode", context) for context in contexts]).reshape(-1, len(prefill))
+    figures = serving(prefill, decode, contexts, batch=int(workload.batch), output=output)
+    times = [seconds * 1e3 for seconds in (figures.ttft_s, figures.tpot_s, figures.request_s)]
+    columns = zip(*(part.tolist() for part in (*times, *figures[len(times) :])), strict=True)
+    return [ServingFigures(*(*row, dict(DEFINITIONS))) for row in columns]
+
+
+def _refused(message: str) -> BadInput:
+    return BadInput(message, errors=[FieldError(("workload", "output_tokens"), message)])

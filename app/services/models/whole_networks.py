@@ -12,20 +12,17 @@ from app.networks.convmeter_figures import Figures, figures
 from app.networks.run import Run
 from app.ops import MIXED_FIELDS, OP_CODE
 from app.ops.network import FORWARD, NETWORK, STEP
-from app.predictors import capabilities
+from app.predictors import BY_NAME
 from app.steps.networks import Prepared, step_rows, with_memory
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.workload import Workload
 from app.warning_codes import warning
 
+# Predictors of whole networks and of nothing else.
+NETWORKS_ONLY = frozenset(name for name, predictor in BY_NAME.items() if predictor.can.only_networks)
 NOTE = warning("phases_unknown", "ConvMeter predicts a training step as a whole: phases_ms has all of it as forward")
 _LOC = ("workload", "parallelism")
 _ZERO = np.zeros(1, dtype=np.intp)
-
-
-def predicts_networks_only(predictor: str) -> bool:
-    """Return whether this predictor predicts whole networks and nothing else."""
-    return capabilities(predictor).only_networks
 
 
 def as_one_row(ready: Prepared, run: Run) -> Prepared:

@@ -11,15 +11,14 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
 from app.stacks.release import software_warnings
 from app.tables.arrays import Floats, Ints
-from app.warning_codes import CodedWarning, texts
+from app.warning_codes import CodedWarning
 from app.wire.batch_files import FILES
 from app.wire.decoding import convert_quickly, decode, decode_plain
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
@@ -84,7 +83,7 @@ def _bytes(snapshot: Snapshot, body: bytes, media: str, options: BatchOptions, r
     file = FILES.get(media)
     columns = _json(body) if file is None else file.read(body, options.max_rows, read_table)
     answer = _predict(snapshot, columns, options)
-    warnings = {gpu: texts(coded) for gpu, coded in answer.warnings.items()}
+    warnings = {gpu: [each.text for each in coded] for gpu, coded in answer.warnings.items()}
     if file is not None:
         answered_by = {
             "coverage": options.coverage,

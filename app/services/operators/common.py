@@ -1,29 +1,36 @@
-"""Shared by all operator requests: supported dtypes and predictors, exact hits, warnings."""
+"""Shared by all operator requests: their rows, supported dtypes and predictors, warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows, inferred_warnings
-from app.errors import BadInput, FieldError, TooLarge
+from app.engine.snapshot import GpuRows, inferred_warnings
+from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
+from app.ops import MIXED_FIELDS, OPS
 from app.ops.figures import Work
 from app.predictors import BY_NAME, DEFAULT, OPERATOR_PREDICTORS
 from app.predictors.base import calibrated
 from app.predictors.links import beyond_link_domain
+from app.predictors.operator_digests import Distinct, deduplicate
 from app.predictors.roofline import peaks
 from app.tables.arrays import Bools, Ints
-from app.tables.gpus import MOST_IN_A_MACHINE, GpuSpec, GpuTable
-from app.tables.ops import DTYPES, OpTable
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.warning_codes import CodedWarning, warning
+from app.wire.decoding import summary
 from app.wire.names import did_you_mean
+from app.wire.operator_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
 from app.wire.prediction_form import Skipped
 
 ROOFLINE = "roofline"
 # Most rows of a request with `detail`: some 2 s of work and an answer of 25 MB, 40 times what a row costs without.
 MAX_DETAIL_ROWS = 20_000
+_DOMAIN, _LOC = COLUMN_INDEX["link_domain_gpus"], ("workload", "operators")
 _SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)
 
 
@@ -97,9 +104,10 @@ def supported_targets(
 
 def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
     """Return whether rows involve more devices than the GPU's link joins."""
-    if not gpus.column("link_domain_gpus")[target] <= MOST_IN_A_MACHINE:
+    if not gpus.values[_DOMAIN, target] <= MOST_IN_A_MACHINE:
         return False
-    return beyond_link_domain(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
+    n = ops.kind.size
+    return beyond_link_domain(ops, gpus, np.arange(n), np.full(n, target)) is not None
 
 
 def gpu_warnings(
@@ -126,3 +134,65 @@ def gpu_warnings(
         text = f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}"
         messages.append(warning("link_exceeded", text))
     return [*messages, *inferred_warnings(spec)] if uncatalogued else messages
+
+
+def read_operators(operators: Sequence[Any]) -> Distinct:
+    """Return operators (structs of ROW_FORMS) as a table. Raises BadInput that names wrong rows and fields."""
+    kind, dtype = np.empty(len(operators), dtype=np.intp), np.empty(len(operators), dtype=np.intp)
+    figures: dict[int, list[list[float]]] = {}
+    places: dict[int, list[int]] = {}
+    columns: dict[int, list[int]] = {}
+    errors: list[FieldError] = []
+    for k, operator in enumerate(operators):
+        form = FORM_BY_TYPE[type(operator)]
+        kind[k], dtype[k] = form.code, DTYPE_CODE[operator.dtype]
+        figures.setdefault(form.code, []).append(_figures(form, operator, k, errors))
+        places.setdefault(form.code, []).append(k)
+        columns.setdefault(form.code, [MIXED_FIELDS[name] for name in form.op.fields])
+    _refuse(errors)
+    dims = np.full((len(MIXED_FIELDS), len(operators)), np.nan)
+    for code, rows in figures.items():
+        dims[np.ix_(columns[code], places[code])] = np.array(rows).T
+    table = OpTable(kind, dtype, np.zeros(len(operators), dtype=np.intp), MIXED_FIELDS, dims)
+    _check(table, places)
+    return deduplicate(table)
+
+
+def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
+    """Return one row in the order of its operator's columns."""
+    row: list[float] = []
+    for field, value in zip(form.fields, structs.astuple(operator), strict=False):  # the dtype comes last
+        if value is None:
+            row += [field.dim.default] * len(field.dim.columns)  # type: ignore[list-item]
+        elif isinstance(value, str):
+            try:
+                numbers = field.number(value)  # type: ignore[misc]
+                row += numbers if isinstance(numbers, tuple) else (numbers,)
+            except ValueError as error:
+                errors.append(FieldError((*_LOC, k, field.name), str(error)))
+                row += [np.nan] * len(field.dim.columns)
+        elif isinstance(value, list):
+            row += value
+        else:
+            row += [value] * len(field.dim.columns)
+    return row
+
+
+def _check(table: OpTable, places: dict[int, list[int]]) -> None:
+    """Check the rules between fields, operator by operator."""
+    errors = []
+    for code, rows in places.items():
+        check = OPS[code].check
+        for broken in [] if check is None else check(table.take(np.array(rows))):
+            bad = np.flatnonzero(broken.rows)[:MAX_ERRORS]
+            errors += [
+                FieldError((*_LOC, rows[q], REQUEST_NAMES.get(broken.field, broken.field)), broken.message)
+                for q in bad.tolist()
+            ]
+    _refuse(errors)
+
+
+def _refuse(errors: list[FieldError]) -> None:
+    if errors:
+        errors.sort(key=lambda error: error.loc[len(_LOC)])
+        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])

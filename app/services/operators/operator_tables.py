@@ -9,10 +9,9 @@ import numpy as np
 from msgspec import structs
 
 from app.engine.engine import Engine
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
@@ -28,7 +27,6 @@ from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED
-from app.warning_codes import texts
 from app.wire.operator_columns import Column, Family, Numbers, Problems, Words, read_families, row_count
 from app.wire.operator_forms import FORMS, WORD_FIELDS, OperatorTableRequest, TablePrediction, TableResponse, unknown_op
 from app.wire.prediction_form import AnsweredBy, Skipped
@@ -181,6 +179,6 @@ def _render(
         bound_names(times.bound),
         request.coverage,
         AnsweredBy(name, snapshot.engine.version_of(name, spec.id)),
-        texts(warnings),
+        [each.text for each in warnings],
         warnings,
     )

@@ -13,18 +13,17 @@ from functools import partial
 import numpy as np
 
 from app.bands.band import ends_of_sum
-from app.engine.gpu_rows import GpuRows
-from app.engine.operator_rows import Distinct, read_operators
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.ops import OPS
+from app.ops import OPS, kinds_of, work_of
 from app.ops.figures import Work
-from app.ops.kinds import kinds_of, work_of
+from app.predictors.operator_digests import Distinct
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.common import (
     ROOFLINE,
     check_rows,
     gpu_warnings,
+    read_operators,
     require_predictor,
     supported_targets,
     unsupported_dtypes,
@@ -37,7 +36,7 @@ from app.steps.predict_rows import OperatorQuery
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
-from app.warning_codes import CodedWarning, texts, warning
+from app.warning_codes import CodedWarning, warning
 from app.wire.operator_forms import OperatorsRequest
 from app.wire.prediction_form import (
     AnsweredBy,
@@ -77,7 +76,8 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     targets = rows.targets(request)
     check_rows(len(operators), len(targets), max_rows=max_rows, detail=request.detail)
     require_predictor(snapshot.engine, rows, request.predictor, targets)
-    chain = _chain(read_operators(operators), software_warnings(operator.software for operator in operators))
+    named = [operator.software for operator in operators if operator.software]
+    chain = _chain(read_operators(operators), software_warnings(named) if named else [])
     gpus = rows.table()
     table, work = chain.distinct.table, chain.work
     refusal = None if request.gpus == "all" else partial(_refusal, chain.distinct)
@@ -98,10 +98,10 @@ def _chain(distinct: Distinct, notes: list[CodedWarning]) -> Chain:
     table = distinct.table
     kinds = kinds_of(table)
     groups = list(dict.fromkeys(kind.op.group for kind in kinds))
-    group = np.empty(len(table), dtype=np.intp)
+    group = np.empty(table.kind.size, dtype=np.intp)
     for kind in kinds:
         group[kind.rows] = groups.index(kind.op.group)
-    runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=len(table)).astype(np.float64)
+    runs = np.bincount(distinct.row, weights=distinct.repeats, minlength=table.kind.size).astype(np.float64)
     return Chain(distinct, work_of(table, kinds), runs, group, groups, notes)
 
 
@@ -126,7 +126,7 @@ def _prediction(
 ) -> Prediction:
     """Return the prediction of the list on one GPU."""
     check_cancelled()
-    spec = rows.spec(target)
+    spec, uncatalogued = rows.spec(target), rows.is_uncatalogued(target)
     sums = [_sum(chain, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
     middle = sums[0].sum()
     low, high = ends_of_sum(*sums)
@@ -141,7 +141,7 @@ def _prediction(
         unanswered=unanswered,
         unmeasured=unmeasured,
         slotted=uses_slot(query.requested, query.gpus, target),
-        uncatalogued=rows.is_uncatalogued(target),
+        uncatalogued=uncatalogued,
     )
     messages += chain.notes
     if required > spec.memory_bytes:
@@ -156,7 +156,7 @@ def _prediction(
         SUPPORTS[answer.support.max()],  # type: ignore[arg-type]
         MemoryUse(required, spec.memory_bytes, required <= spec.memory_bytes),
         _shares(chain, sums[0]),
-        texts(messages),
+        [message.text for message in messages],
         messages,
         _details(query, chain, target, answer) if request.detail else None,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from app.errors import BadInput, FieldError
@@ -15,10 +17,10 @@ from app.networks.importers import hf
 from app.networks.run import Mode, Run, has_formats
 from app.networks.transformers.architecture import Architecture
 from app.services.models.resolve_networks import resolve_network
-from app.serving.requests import Lengths
+from app.serving.engine import Lengths
 from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
-from app.stacks.release import Release, release_of
+from app.stacks.release import release_of
 from app.steps.networks import Network
 from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
@@ -29,18 +31,21 @@ _MISSPELT = 0.75
 _LOC = ("workload",)
 _MOST_DEVICES = 2**16
 _BLOCKS = "fp8_block"
+_MOST_ARCHITECTURES = 256
 
 
 class Deployment(NamedTuple):
     """A served model as one engine runs it.
 
-    network, run  the network, and a decode step of it with one sequence per attention replica
+    step          a decode step with one sequence per attention replica
+    network, run  the network of `step`, and its run
     engines       engines beside one another, among which requests are dealt
     pool          the engines that compute the prompts, where others do
     lengths       tokens of requests; of a trace their greatest
     """
 
     workload: ServingWorkload
+    step: ModelWorkload
     network: Network
     run: Run
     architecture: Architecture
@@ -54,26 +59,16 @@ class Deployment(NamedTuple):
         return self.run.parallelism.data
 
     @property
-    def release(self) -> Release:
-        """The release of its serving stack."""
-        return self.run.release
-
-    @property
     def scheduler(self) -> Scheduler:
         """How its stack schedules where the request gives nothing else."""
-        assert self.release.scheduler is not None
-        return self.release.scheduler
+        assert self.run.release.scheduler is not None
+        return self.run.release.scheduler
 
     @property
     def devices(self) -> int:
         """Devices of all engines, those of the pool included."""
         own = self.engines * self.run.parallelism.devices
         return own if self.pool is None else own + self.pool.devices
-
-    @property
-    def layers(self) -> float:
-        """Layers of the model."""
-        return float(sum(repeats for stack in self.architecture.stacks for _, repeats in stack.layers))
 
 
 def refused(field: str, message: str) -> BadInput:
@@ -91,10 +86,10 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
     if split.tensor * split.pipeline * split.replicas > _MOST_DEVICES:
         raise refused("parallelism.replicas", f"all engines together have more than {_MOST_DEVICES:,} devices")
     longest = int(lengths.prompt + lengths.output)
+    step = model_workload(workload, "decode", int(split.attention_data), longest)
     try:
-        network, run = resolve_network(model_workload(workload, "decode", int(split.attention_data), longest), None)
-        architecture = hf.read(_config(workload))
-        network.lower(run)
+        network, run = resolve_network(step, None)
+        architecture = _architecture(network, run)
     except BadInput as error:
         raise _as_serving(error, workload) from error
     if len(architecture.stacks) > 1:
@@ -103,6 +98,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         )
     return Deployment(
         workload=workload,
+        step=step,
         network=network,
         run=run,
         architecture=architecture,
@@ -187,11 +183,13 @@ def _parallelism(split: ServingParallelism) -> ParallelismIn:
     return structs.replace(ParallelismIn(), **fields)
 
 
-def _config(workload: ServingWorkload) -> Mapping[str, Any]:
-    config = workload.config if workload.config is not None else find_config(workload.name or "")
-    if config is None:  # a ConvNet's name
-        raise refused("name", f"{(workload.name or '')[:100]} generates no tokens")
-    return config
+@lru_cache(_MOST_ARCHITECTURES)
+def _architecture(network: Network, run: Run) -> Architecture:
+    """Return the architecture of a network that can run so. Raises BadInput if it cannot."""
+    key: Any = network.key  # ("config", JSON) of every network that decodes
+    architecture = hf.read(msgspec.json.decode(key[1]))
+    network.lower(run)
+    return architecture
 
 
 def _check_load(load: ServingLoad) -> None:
@@ -218,8 +216,3 @@ def _lengths(workload: ServingWorkload) -> Lengths:
             raise refused(name, "required field is missing")
     prompt, output = workload.input_tokens or 1.0, workload.output_tokens or 1.0
     return Lengths(float(prompt), float(output), workload.length_spread, workload.prefix_hit)
-
-
-def run_of(deployment: Deployment, **changes: Any) -> Run:
-    """Return a step of the engine with some fields of its run changed."""
-    return replace(deployment.run, **changes)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from app.services.serving.deployment import Deployment, run_of
+from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
     ACCEPTED,
@@ -26,8 +27,8 @@ from app.serving.engine import (
 )
 from app.serving.steady_state import Shape
 from app.stacks.facts import HostTimes
-from app.steps.memory import Memory
 from app.steps.networks import prepare
+from app.steps.stages import Memory
 from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
@@ -77,7 +78,7 @@ def engines_on(
     settings = [settings_of(deployment, spec) for spec in specs]
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
-    host = query.engine.hosts.of(deployment.release, latent=deployment.architecture.latent)
+    host = query.engine.hosts.of(deployment.run.release, latent=deployment.architecture.latent)
     memories = _memories(deployment, specs, settings)
     engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
     if deployment.pool is None:
@@ -148,7 +149,7 @@ def _memories(
 
 
 def _memory_of_step(deployment: Deployment, sequence: int) -> Memory:
-    run = run_of(deployment, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
+    run = replace(deployment.run, mode="prefill", batch=deployment.attention_replicas, sequence=sequence)
     return prepare(deployment.network, run).memory._replace(kv_cache=0.0)
 
 
@@ -255,5 +256,6 @@ def _speculation(deployment: Deployment) -> tuple[float, float, float]:
         return 1.0, 1.0, 0.0
     drafted, p = float(speculative.tokens), float(speculative.acceptance)
     kept = drafted + 1.0 if p == 1.0 else (1.0 - p ** (drafted + 1.0)) / (1.0 - p)
-    share = 1.0 / deployment.layers if speculative.draft_share is None else speculative.draft_share
+    layers = sum(repeats for stack in deployment.architecture.stacks for _, repeats in stack.layers)
+    share = 1.0 / float(layers) if speculative.draft_share is None else speculative.draft_share
     return drafted + 1.0, kept, drafted * share

@@ -41,7 +41,7 @@ class MeasuredLoad(NamedTuple):
     def figures(self, host: HostTimes) -> LoadFigures:
         """Return the figures of the load with these times of the host."""
         deployment = self.deployment
-        own = times_of(host, deployment.release, latent=deployment.architecture.latent)
+        own = times_of(host, deployment.run.release, latent=deployment.architecture.latent)
         return load_figures(self.deployment, with_host(self.engine, own))
 
     def log_errors(self, host: HostTimes) -> tuple[float, float] | None:

@@ -18,8 +18,17 @@ from app.errors import TooLarge
 from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of
-from app.serving.engine import admitted_bytes, held_bytes, most_sequences, serial_s
-from app.serving.requests import Requests, burst, closed, poisson, trace
+from app.serving.engine import (
+    Requests,
+    admitted_bytes,
+    burst,
+    closed,
+    held_bytes,
+    most_sequences,
+    poisson,
+    serial_s,
+    trace,
+)
 from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
 from app.tables.arrays import Floats
@@ -249,10 +258,9 @@ def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.
     shape, engines = shape_of(deployment), deployment.engines
     most = highest_rate(engine.times, engine.limits, shape)
     steady = _steady(deployment, engine, shape)
-    cause = _cause(engine, shape, most)
+    cause, bytes_each = _cause(engine, shape, most), admitted_bytes(engine.limits, shape.kept, shape.output)
     if most == 0.0 or not np.isfinite(steady.tpot_s):
-        return _saturated(engine, shape, most * engines, cause)
-    bytes_each = admitted_bytes(engine.limits, shape.kept, shape.output)
+        return LoadFigures(None, None, None, np.nan, np.nan, 1.0, bytes_each, np.nan, np.nan, most * engines, cause)
     by_form = LoadFigures(
         Times(steady.ttft_s),
         Times(steady.tpot_s) if shape.output > 1.0 else None,
@@ -269,11 +277,6 @@ def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.
     if deployment.workload.method == "closed_form":
         return by_form
     return _simulated(deployment, engine, _requests(deployment, steady), by_form, percentile)
-
-
-def _saturated(engine: Engine, shape: Shape, most: float, cause: str) -> LoadFigures:
-    bytes_each = admitted_bytes(engine.limits, shape.kept, shape.output)
-    return LoadFigures(None, None, None, np.nan, np.nan, 1.0, bytes_each, np.nan, np.nan, most, cause)
 
 
 def _cause(engine: Engine, shape: Shape, most: float) -> str:

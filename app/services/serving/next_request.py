@@ -12,8 +12,7 @@ from msgspec import structs
 from app.bands.band import Band
 from app.bands.log_normal import standard_deviation
 from app.engine.engine import Engine as Predictors
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import refused, resolve_deployment

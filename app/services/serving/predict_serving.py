@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import Band, sum_correlated
-from app.bands.widths import OTHER_FIRST, SHIFTED_LOAD, Served, served_by
-from app.engine.gpu_rows import GpuRows
+from app.bands.band import OTHER_FIRST, SHIFTED_LOAD, Band, Served, served_by, sum_correlated
 from app.engine.serving_hosts import host_name
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
-from app.services.models.predict_networks import predict_network
-from app.services.operators.common import require_predictor, supported_targets, unsupported_dtypes
-from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
+from app.services.models.network_answers import StepFacts, TimedNetwork
+from app.services.models.predict_networks import known_step, notes_of, rows_for
+from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
+from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
 from app.services.serving.load_figures import (
     LoadFigures,
@@ -30,15 +30,15 @@ from app.services.serving.load_figures import (
     sequence_limit,
 )
 from app.services.serving.served_points import Known, known_of
+from app.serving.steady_state import Shape
+from app.stacks.release import release_of
 from app.steps.networks import prepare
-from app.steps.timing import StepQuery
+from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
-from app.warning_codes import CodedWarning, texts, warning
-from app.wire.kernel_workload import GpuRef
-from app.wire.network_form import ModelRequest
-from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Prediction, Skipped
+from app.warning_codes import CodedWarning, warning
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Skipped
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
@@ -80,15 +80,18 @@ def whole_time(
 
 
 _UNKNOWN = Known()
-# Steps of a deployment on one GPU: mode, batch over all attention replicas, tokens.
-Steps: TypeAlias = dict[tuple[Mode, int, int], Prediction]
-# Codes of warnings about a decode step that do not hold of the deployment.
-_OF_STEP = ("memory_exceeded", "software_assumed")
 
 
-def predict_serving(snapshot: Snapshot, request: ServingRequest, *, max_rows: int) -> ServingResponse:
-    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
-    return _predict(snapshot, request, max_rows, None)
+class ServedStep(NamedTuple):
+    """A step of a deployment on one GPU: the band of its time, and of decode its other facts."""
+
+    band: Band[float]
+    facts: StepFacts | None
+
+
+# Of a deployment on one GPU: mode, batch over all attention replicas, tokens.
+StepKey: TypeAlias = tuple[Mode, int, int]
+Steps: TypeAlias = dict[StepKey, ServedStep]
 
 
 def predict_loads(
@@ -99,13 +102,18 @@ def predict_loads(
     `steps`: steps of the request that are predicted already; more are added.
     """
     requests = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
-    return [_predict(snapshot, each, max_rows, steps).predictions[0] for each in requests]
+    return [predict_serving(snapshot, each, max_rows=max_rows, steps=steps).predictions[0] for each in requests]
 
 
-def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: Steps | None) -> ServingResponse:
+def predict_serving(
+    snapshot: Snapshot, request: ServingRequest, *, max_rows: int, steps: Steps | None = None
+) -> ServingResponse:
+    """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead.
+
+    `steps`: steps of the request's one GPU that are predicted already; more are added.
+    """
     engine, rows = snapshot.engine, GpuRows(snapshot)
     targets = rows.targets(request)
-    refs = _refs(request, rows, targets)
     require_predictor(engine, rows, request.predictor, targets)
     deployment = resolve_deployment(request.workload)
     targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
@@ -114,7 +122,7 @@ def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: 
     check_predicted(len(targets), 0)
     specs = [rows.spec(target) for target in targets]
     engines = engines_on(StepQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
-    answer = _Answer(snapshot, request, deployment, max_rows, steps)
+    answer = _Answer(snapshot, request, deployment, rows, max_rows, steps)
     predictions, simulated = list[ServingPrediction](), 0
     for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
@@ -124,7 +132,7 @@ def _predict(snapshot: Snapshot, request: ServingRequest, max_rows: int, steps: 
         figures = load_figures(deployment, with_factor(served, known.factor))
         simulated += figures.steps
         check_predicted(len(targets), simulated)
-        predictions.append(answer.on(refs[target], spec, served, figures, known))
+        predictions.append(answer.on(target, served, figures, known))
     return ServingResponse(predictions, skipped)
 
 
@@ -142,8 +150,9 @@ def predict_served(
     `steps`: steps of the engine that are predicted already; more are added.
     """
     assert request.gpu is not None
-    answer = _Answer(snapshot, request, deployment, max_rows=2**62, steps=steps)
-    return answer.on(request.gpu, spec, engine, figures or load_figures(deployment, engine))
+    rows = GpuRows(snapshot)
+    answer = _Answer(snapshot, request, deployment, rows, 2**62, steps)
+    return answer.on(rows.row(request.gpu, ("gpu",)), engine, figures or load_figures(deployment, engine))
 
 
 def runnable(
@@ -158,99 +167,113 @@ def runnable(
     return supported_targets(snapshot.engine, step.distinct.table, step.work, rows.table(), targets, refusal)
 
 
-def _refs(request: ServingRequest, rows: GpuRows, targets: Sequence[int]) -> Mapping[int, GpuRef]:
-    """Return the GPUs by their rows, as the request names them."""
-    if request.gpus == "all":
-        return {target: rows.id(target) for target in targets}
-    named = request.gpus if request.gpu is None else [request.gpu]
-    return dict(zip(targets, named or (), strict=True))
-
-
 def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
     """That a GPU lacks a number format of the model."""
     reason = unsupported_dtypes(gpu, table, missing)
     return BadInput(f"The model cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
 
 
-def _bands(deployment: Deployment, decode: Prediction, prefill: Prediction) -> Served:
+def _bands(deployment: Deployment, decode: Band[float], prefill: Band[float]) -> Served:
     """Return the bands of a load's times: those of its steps, and what the stack's host and scheduler add."""
-    release = deployment.release
+    release = deployment.run.release
     added, assumption = served_by(release.host), release.assumption
-    token = decode.interval_ms.band(decode.latency_ms).widened(added.token)
-    first = prefill.interval_ms.band(prefill.latency_ms).widened(added.first)
+    token, first = decode.widened(added.token), prefill.widened(added.first)
     return Served(token, first if assumption is None else first.widened(OTHER_FIRST[assumption.other]))
 
 
-class _Answer:
-    """Renders the figures of a deployment."""
+def _key(deployment: Deployment, mode: Mode, sequences: float, tokens: float) -> StepKey:
+    """Return a step of an engine, of so many sequences over all attention replicas."""
+    replicas = deployment.attention_replicas
+    return mode, replicas * max(round(sequences / replicas), 1), max(round(tokens), 1)
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        request: ServingRequest,
-        deployment: Deployment,
-        max_rows: int,
-        steps: Steps | None = None,
-    ) -> None:
-        """`steps`: steps of the request's one GPU that are predicted already; more are added."""
-        self._snapshot, self._request, self._deployment, self._max_rows = snapshot, request, deployment, max_rows
-        self._known_steps = steps
 
-    def on(
-        self, gpu: GpuRef, spec: GpuSpec, engine: Engine, figures: LoadFigures, known: Known = _UNKNOWN
-    ) -> ServingPrediction:
-        """Return the answer of one GPU type, whose loads were measured as `known` says."""
-        deployment = self._deployment
+class _Answer(NamedTuple):
+    """Renders the figures of a deployment; `known`: steps of the request's one GPU, of which more are added."""
+
+    snapshot: Snapshot
+    request: ServingRequest
+    deployment: Deployment
+    rows: GpuRows
+    max_rows: int
+    known: Steps | None = None
+
+    def on(self, target: int, engine: Engine, figures: LoadFigures, known: Known = _UNKNOWN) -> ServingPrediction:
+        """Return the answer of the GPU type in this row, whose loads were measured as `known` says."""
+        deployment, spec = self.deployment, self.rows.spec(target)
         shape = shape_of(deployment)
-        decode = self._step(gpu, deployment, "decode", figures.decoding, shape.context)
-        prefill = self._step(gpu, deployment.pool or deployment, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
-        bands = _bands(deployment, decode, prefill)
+        facts, bands = self._steps(target, figures.decoding, shape)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
             bands = known.bands
         elif known.factor != 1.0:
             bands = bands._replace(token=bands.token.narrower(SHIFTED_LOAD))
-        coverage = self._request.coverage
+        coverage = self.request.coverage
         tpot, ttft = served_time(figures.tpot, bands.token, coverage), served_time(figures.ttft, bands.first, coverage)
         e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
-        warnings = self._warnings(decode, engine, figures)
+        warnings = self._warnings(facts, engine, figures)
         return ServingPrediction(
             gpu=spec.id,
             latency_ms=None if e2e is None else e2e.mean,
             interval_ms=None if e2e is None else e2e.interval,
-            bound=decode.bound,
-            predictor=decode.predictor,
-            support=decode.support if known.exact is None else "measured",
+            bound=facts.bound,  # type: ignore[arg-type]
+            predictor=facts.predictor,
+            support=facts.support if known.exact is None else "measured",  # type: ignore[arg-type]
             memory=self._memory(engine, spec.memory_bytes, figures),
-            breakdown=decode.breakdown,
-            warnings=texts(warnings),
+            breakdown=facts.breakdown,
+            warnings=[each.text for each in warnings],
             warning_codes=warnings,
             devices=deployment.devices,
             serving=self._figures(engine, figures, (ttft, tpot, e2e)),
         )
 
-    def _step(self, gpu: GpuRef, deployment: Deployment, mode: Mode, sequences: float, tokens: float) -> Prediction:
-        """Return the prediction of one step of an engine, of so many sequences over all attention replicas."""
-        replicas = deployment.attention_replicas
-        batch, sequence = replicas * max(round(sequences / replicas), 1), max(round(tokens), 1)
-        key = (mode, batch, sequence)
-        if self._known_steps is not None and key in self._known_steps:
-            return self._known_steps[key]
-        workload = model_workload(deployment.workload, mode, batch, sequence)
-        served = self._request
-        request = ModelRequest(gpu=gpu, workload=workload, predictor=served.predictor, coverage=served.coverage)
-        (prediction,) = predict_network(self._snapshot, request, max_rows=self._max_rows, advise=False).predictions
-        if self._known_steps is not None:
-            self._known_steps[key] = prediction
-        return prediction
+    def _steps(self, target: int, decoding: float, shape: Shape) -> tuple[StepFacts, Served]:
+        """Return the facts of a decode step of so many sequences, and the bands of a load's times.
+
+        Its steps and those of prompts are predicted together.
+        """
+        deployment, known = self.deployment, {} if self.known is None else self.known
+        pool = deployment.pool or deployment
+        decode = _key(deployment, "decode", decoding, shape.context)
+        prefill = _key(pool, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
+        missing = {key: of for key, of in ((decode, deployment), (prefill, pool)) if key not in known}
+        if missing:
+            known |= self._predicted(target, missing)
+        facts = known[decode].facts
+        assert facts is not None
+        return facts, _bands(deployment, known[decode].band, known[prefill].band)
+
+    def _predicted(self, target: int, steps: Mapping[StepKey, Deployment]) -> Steps:
+        """Return the steps on one GPU, each of a deployment."""
+        engine, rows, gpus = self.snapshot.engine, self.rows, self.rows.table()
+        query = StepQuery(engine, gpus, [target], self.request.predictor)
+        runs = [
+            replace(of.run, mode=mode, batch=batch, sequence=tokens, release=release_of(of.workload.software, mode))
+            for (mode, batch, tokens), of in steps.items()
+        ]
+        ready = [rows_for(query.predictor, of.network, run) for of, run in zip(steps.values(), runs, strict=True)]
+        tables = [each.distinct.table for each in ready]
+        for each, table in zip(ready, tables, strict=True):
+            check_rows(each.workload.ops.kind.size, 1, max_rows=self.max_rows, detail=False)
+            supported_targets(engine, table, each.work, gpus, [target], partial(_refusal, table))
+        alone = query.predict_each(list(zip(tables, runs, strict=True)))
+        known: Steps = {}
+        for (key, of), run, each, answer in zip(steps.items(), runs, ready, alone, strict=True):
+            step = time_step(query, each, run, launched=False, alone=answer)
+            step = known_step(step, query, rows, of.network, run, launched=False)
+            facts = None
+            if run.mode == "decode":
+                facts = TimedNetwork(query, rows, run, each, step).facts(0)
+                facts = facts._replace(warnings=[*notes_of(of.step, each, run, launched=False), *facts.warnings])
+            known[key] = ServedStep(Band(float(step.band.below[0]), float(step.band.above[0])), facts)
+        return known
 
     def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:
         memory = engine.memory._replace(kv_cache=min(figures.kv_bytes, engine.kv_capacity_bytes))
         fits = engine.kv_capacity_bytes > 0.0 and figures.highest_rate > 0.0
         return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory))
 
-    def _warnings(self, decode: Prediction, engine: Engine, figures: LoadFigures) -> list[CodedWarning]:
-        messages = [each for each in decode.warning_codes if each.code not in _OF_STEP]
+    def _warnings(self, decode: StepFacts, engine: Engine, figures: LoadFigures) -> list[CodedWarning]:
+        messages = [each for each in decode.warnings if each.code != "software_assumed"]
         if engine.kv_capacity_bytes == 0.0:
             text = "the weights leave no memory for keys and values: split the model over more devices"
             messages.append(warning("kv_cache_absent", text))
@@ -268,7 +291,7 @@ class _Answer:
         figures: LoadFigures,
         spreads: tuple[ServedTime | None, ServedTime | None, ServedTime | None],
     ) -> ServedFigures:
-        deployment, shape = self._deployment, shape_of(self._deployment)
+        deployment, shape = self.deployment, shape_of(self.deployment)
         workload = deployment.workload
         saturated = figures.e2e is None
         tokens = None if saturated else figures.requests_per_s * shape.output
@@ -285,12 +308,12 @@ class _Answer:
             highest_rate_per_s=figures.highest_rate,
             method=workload.method,
             settings=ServingSettings(
-                deployment.release.stack,
+                deployment.run.release.stack,
                 *engine.settings,
                 deployment.scheduler.mixes,
                 deployment.scheduler.splits,
-                self._snapshot.engine.hosts.version_of(
-                    host_name(deployment.release.host, latent=deployment.architecture.latent)
+                self.snapshot.engine.hosts.version_of(
+                    host_name(deployment.run.release.host, latent=deployment.architecture.latent)
                 ),
             ),
         )

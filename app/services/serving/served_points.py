@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from app.bands.widths import MEASURED_LOAD, OTHER, Served
+from app.bands.band import MEASURED_LOAD, OTHER, Served
 from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
@@ -20,7 +20,7 @@ from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
-from app.stacks.release import stack_name
+from app.stacks.release import release_of
 from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
@@ -105,7 +105,7 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
     if "name" in own:
         own["name"] = canonical_name(own["name"]) or own["name"]
     own["dtype"] = served_dtype(form.get("config"), form.get("name"), form.get("dtype"))
-    return stack_name(form.get("software", DEFAULT_SOFTWARE)), _encoded(own)
+    return release_of(form.get("software", DEFAULT_SOFTWARE)).name, _encoded(own)
 
 
 def _load(form: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 from weakref import ref
 
@@ -13,7 +14,7 @@ from app.networks.batched import by_row, lower_groups, per_configuration
 from app.networks.run import Mode
 from app.ops import OPS
 from app.runtime.sized_cache import SizedCache
-from app.services.serving.deployment import Deployment, run_of
+from app.services.serving.deployment import Deployment
 from app.steps.networks import step_rows
 from app.steps.timing import StepQuery, time_rows
 from app.tables.arrays import Bools, Floats, Ints
@@ -80,7 +81,7 @@ def step_tables(query: StepQuery, deployment: Deployment, axes: Axes) -> Tables:
     """
     if any(target >= len(query.engine.gpus) for target in query.targets):  # GPUs that only the request describes
         return _computed(query, deployment, axes)
-    run = run_of(deployment, batch=1, sequence=1)
+    run = replace(deployment.run, batch=1, sequence=1)
     sizes = tuple(axis.tobytes() for axis in axes)
     key = (id(query.engine), query.predictor, tuple(query.targets), deployment.network.key, run, sizes)
     known = _cache.get(key)
@@ -149,23 +150,23 @@ class _Steps:
         self._common = names[0] & names[1]
 
     def _names(self, mode: Mode) -> set[tuple[int, str]]:
-        rows = self._deployment.network.lower(run_of(self._deployment, mode=mode))
+        rows = self._deployment.network.lower(replace(self._deployment.run, mode=mode))
         return set(zip(rows.block.tolist(), rows.names, strict=True))
 
     def seconds(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> _Seconds:
         """Return the times of steps of `batch` sequences a replica with `keys` each, `cached` of them before, [c]."""
         c, g = len(batch), len(self._query.targets)
         parts = np.empty((4, g, c))
-        found = _Seconds(parts[0], parts[1], parts[2], parts[3], np.empty(c))
+        seconds = _Seconds(parts[0], parts[1], parts[2], parts[3], np.empty(c))
         for of, rows in self._groups(mode, batch, keys, cached):
             times = self._times(rows, len(of))
             own, head, expert = self._own(rows), rows.block == rows.block[-1], _OF_EXPERTS[rows.ops.kind]
             layers = ~own & ~head
-            for part, some in zip(found, (layers & ~expert, layers & expert, head, own & ~head), strict=False):
+            for part, some in zip(seconds, (layers & ~expert, layers & expert, head, own & ~head), strict=False):
                 part[:, of] = times[:, some].sum(axis=1)
             kept = np.broadcast_to(rows.kv_bytes * rows.repeats[..., rows.block], (len(of), len(rows)))
-            found.held_bytes[of] = kept.sum(axis=1) / batch[of] / self._deployment.run.parallelism.pipeline
-        return found
+            seconds.held_bytes[of] = kept.sum(axis=1) / batch[of] / self._deployment.run.parallelism.pipeline
+        return seconds
 
     def _groups(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> Iterator[tuple[Ints, Workload]]:
         replicas = self._deployment.attention_replicas
@@ -173,7 +174,7 @@ class _Steps:
         def lower(these: Ints) -> Workload:
             figures = (replicas * batch[these], keys[these], cached[these])
             batched, sequence, before = (per_configuration(np.round(figure)) for figure in figures)
-            run = run_of(self._deployment, mode=mode, batch=batched, sequence=sequence, cached=before)
+            run = replace(self._deployment.run, mode=mode, batch=batched, sequence=sequence, cached=before)
             return self._deployment.network.lower(run)
 
         for group in lower_groups(len(batch), lower):

@@ -21,23 +21,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, structs
 
-from app.bands.widths import OTHER
+from app.bands.band import OTHER
 from app.config import Settings
-from app.engine.gpu_rows import GpuRows
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
 from app.predictors.roofline import peaks
 from app.services.models.predict_networks import predict_network
-from app.services.models.run_options import run_assumption
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.resolve_networks import run_assumption
+from app.services.models.whole_networks import NETWORKS_ONLY
 from app.services.operators.batches import BatchOptions, predict_batch
 from app.services.operators.common import require_predictor, unsupported_mask
 from app.services.sweep import CHUNK_ROWS
 from app.services.sweep.model_groups import Group, Table
 from app.services.sweep.sweep_rows import SweepRows, is_model_table, open_rows
-from app.steps.memory import memory
 from app.steps.networks import StepRows, step_rows
 from app.steps.schedule import STEP_PHASES
+from app.steps.stages import memory
 from app.steps.timing import StepQuery, time_step
 from app.store.files import write_whole
 from app.tables.arrays import Floats, Ints
@@ -232,7 +231,7 @@ def predict_models(table: pa.Table, target: SweepTarget) -> pa.Table:
     engine = target.snapshot.engine
     rows = Table(table, engine.models.on(target.gpu))
     figures = np.empty((len(FIGURES), len(table)))
-    together = rows.together & (not predicts_networks_only(target.predictor))
+    together = rows.together & (target.predictor not in NETWORKS_ONLY)
 
     def one_by_one(some: Iterable[int]) -> None:
         for row in some:

@@ -28,10 +28,10 @@ from app.services.models.resolve_networks import (
     IMAGE_SIZE,
     convnet_run,
     default_image_size,
+    to_run,
     transformer_run,
     workload_dtype,
 )
-from app.services.models.run_options import to_run
 from app.services.sweep.sweep_rows import CONFIG, Columns, Values, to_workload
 from app.steps.networks import Network, all_rows
 from app.tables.arrays import Bools, Floats, Ints

@@ -5,13 +5,13 @@ import pytest
 
 from app.bands.band import width_at
 from app.bands.conformal import LEAST_RESIDUALS, Intervals
-from app.bands.group_widths import PRIOR_HALF_WIDTH
 from app.bands.groups import (
     CODES,
     GROUPS,
     NO_EVIDENCE,
     OPERATOR_GROUPS,
     OTHER_GPU,
+    PRIOR_HALF_WIDTH,
     S_UNSEEN,
     of_other_gpus,
     of_siblings,

@@ -19,7 +19,7 @@ from app.engine.versions import Ready, Stores, shipped_or_untrained
 from app.predictors import capabilities
 from app.predictors.auto.operators.queries import Trace
 from app.predictors.auto.predictor import Auto
-from app.services.models.whole_networks import predicts_networks_only
+from app.services.models.whole_networks import NETWORKS_ONLY
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
 from app.store.versions import POOLED
@@ -55,7 +55,7 @@ def test_shipped_artefacts_match_their_manifest(name: str, shipped: Shipped) -> 
     assert capabilities(name).learns_operators
     assert (payload["predictor"], told["predictor"], told["gpu_id"]) == (name, name, "*")
     assert sorted(shipped.card["trained_on"]["gpus"]) == sorted(payload["operators"]["gpus"])
-    assert shipped.card["trained_on"]["rows"] > (10_000 if predicts_networks_only(name) else 100_000)
+    assert shipped.card["trained_on"]["rows"] > (10_000 if name in NETWORKS_ONLY else 100_000)
     learned = [{"origin": source.origin, "licence": source.licence} for source in sources_of(name)]
     assert [source for source in told["sources"] if source != OWN] == learned
     assert len(told["training_set_sha256"]) == 64
@@ -65,7 +65,7 @@ def test_shipped_artefacts_match_their_manifest(name: str, shipped: Shipped) -> 
     assert {cell["split"] for cell in shipped.card["validation"]} >= {"gpu_held_out", "configuration_held_out"}
     of = {cell["family"].split("/")[0] for cell in shipped.card["validation"]}
     assert ("kernel" in of) == (name == "auto")
-    assert of == {"network"} if predicts_networks_only(name) else "network" not in of
+    assert of == {"network"} if name in NETWORKS_ONLY else "network" not in of
 
 
 def test_collectives_are_known_in_every_dtype_if_in_one() -> None:

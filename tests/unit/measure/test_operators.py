@@ -12,16 +12,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from app.engine.operator_rows import read_operators
 from app.errors import BadInput
 from app.measure.device import Device
 from app.measure.operators_suite import SPACES, Tensors, backward, point_of, rows
-from app.ops import OPS
+from app.ops import OPS, kinds_of, work_of
 from app.ops.attention import absorbed
 from app.ops.experts import loads
 from app.ops.glue import GLUE_OPS
-from app.ops.kinds import kinds_of, work_of
 from app.ops.moe import layer
+from app.services.operators.common import read_operators
 from app.tables.gpus import GpuSpec
 from app.wire.operator_forms import ROW_FORMS
 

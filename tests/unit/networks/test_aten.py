@@ -12,8 +12,7 @@ import pytest
 from app.networks.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref, graph
 from app.networks.importers.json_graph import lower
 from app.networks.run import Run
-from app.ops import OPS
-from app.ops.kinds import kinds_of
+from app.ops import OPS, kinds_of
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
 from app.wire.graph_form import check_graph
@@ -42,7 +41,7 @@ def ops(workload: Workload) -> list[str]:
 def macs(workload: Workload) -> float:
     found = 0.0
     for kind in kinds_of(workload.ops):
-        if kind.op.products(kind.table) is not None or kind.op.name == "recurrent":
+        if kind.op.products is not None or kind.op.name == "recurrent":
             found += float((kind.op.work(kind.table).flops * kind.table.column("count")).sum()) / 2
     return found
 

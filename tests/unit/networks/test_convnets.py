@@ -13,8 +13,7 @@ from app.networks.convmeter_figures import figures
 from app.networks.convnets import CONVNETS, blocks, lower
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OPS, kinds_of, work_of
 from app.tables.workload import Workload
 
 # torchvision's `num_params`, and its `_ops` in 1e9 multiply-adds at the image size given; both without auxiliary
@@ -104,7 +103,7 @@ def test_parameters_and_products_equal_the_published_ones(name: str) -> None:
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_rows_fit_together(name: str, mode: str) -> None:
     w = lower(name, Run(mode=mode, batch=2, image_size=PUBLISHED[name][2]))  # type: ignore[arg-type]
-    assert [b.message for op, _, table in kinds_of(w.ops) for b in op.check(table) if b.rows.any()] == []
+    assert [b.message for op, _, table in kinds_of(w.ops) for b in op.broken(table) if b.rows.any()] == []
     work = work_of(w.ops, kinds_of(w.ops))
     assert np.isfinite(work.bytes).all() and (work.bytes > 0).all()
     producers, consumers = w.edges

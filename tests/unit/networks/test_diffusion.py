@@ -14,7 +14,7 @@ from app.networks.diffusion.lowering import tokens_of
 from app.networks.importers.diffusers import is_diffusion, lower, read
 from app.networks.run import Run
 from app.networks.training_pass import training
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import config

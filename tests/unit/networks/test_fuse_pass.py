@@ -11,8 +11,7 @@ from app.networks.build import Builder
 from app.networks.fuse_pass import fused
 from app.networks.run import Run
 from app.networks.training_pass import training
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OPS, kinds_of, work_of
 from app.tables.workload import Workload
 from tests.unit.network_samples import gpt2
 

@@ -13,9 +13,8 @@ from app.networks.importers.diffusers import is_diffusion
 from app.networks.importers.hf import lower, read
 from app.networks.roles import operands
 from app.networks.run import Parallelism, Run
-from app.ops import OP_CODE
+from app.ops import OP_CODE, kinds_of
 from app.ops.experts import BY_GROUPS, GELU, PLAIN, SILU
-from app.ops.kinds import kinds_of
 from app.stacks.release import release_of
 from app.tables.workload import Workload
 from tests.unit.transformers import BUILT_IN, PUBLISHED, config
@@ -73,7 +72,7 @@ def test_every_model_lowers_in_every_run(name: str, run: Run) -> None:
                 given = values[~np.isnan(values)]
                 assert ((given >= dim.least) & (given <= dim.most)).all(), (kind.op.name, column)
                 assert not dim.whole or (given == np.floor(given)).all(), (kind.op.name, column)
-        assert not [broken for broken in kind.op.check(kind.table) if broken.rows.any()]
+        assert not [broken for broken in kind.op.broken(kind.table) if broken.rows.any()]
     assert (workload.edges[0] < workload.edges[1]).all()
     assert (workload.output_bytes >= 0).all()
     assert (workload.saved_bytes >= 0).all()

@@ -14,8 +14,7 @@ from app.config import CHECKOUT
 from app.errors import BadInput
 from app.networks.importers.json_graph import lower
 from app.networks.run import Parallelism, Run
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OPS, kinds_of, work_of
 from app.tables.ops import DTYPES
 from app.tables.workload import Workload
 from app.wire.graph_form import GRAPH_EXAMPLE, canonical_json, check_graph

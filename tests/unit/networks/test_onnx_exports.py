@@ -12,8 +12,7 @@ import pytest
 from app.networks.importers.json_graph import lower
 from app.networks.importers.onnx.walk import read
 from app.networks.run import Run
-from app.ops import OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OPS, kinds_of, work_of
 from app.tables.workload import Workload
 from app.wire.graph_form import check_graph
 

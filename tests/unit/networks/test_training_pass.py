@@ -12,8 +12,7 @@ import pytest
 from app.networks.build import Builder
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
-from app.ops import OP_CODE, OPS
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OP_CODE, OPS, kinds_of, work_of
 from app.stacks.release import release_of
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 from tests.unit.network_samples import gpt2

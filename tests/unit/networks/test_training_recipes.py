@@ -13,11 +13,10 @@ from app.networks.importers.hf import lower
 from app.networks.roles import ADAPTER, EXPERTS, learning, of_experts
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training, with_quantised_operands
-from app.ops import OP_CODE
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OP_CODE, kinds_of, work_of
 from app.stacks.release import plain_release, release_of
 from app.steps.corrections import slowest_of
-from app.steps.memory import memory
+from app.steps.stages import memory
 from app.steps.timing import corrected_launches
 from app.tables.gpus import GpuTable
 from app.tables.workload import BACKWARD, UPDATE, Workload

@@ -7,9 +7,8 @@ import pytest
 
 from app.bands.groups import S_UNTRAINED, situations_of
 from app.engine.catalogue import load_seed_specs
-from app.ops import OP_CODE, OPS
-from app.ops.alignment import alignment_of, misaligned_clocks
-from app.ops.kinds import kinds_of, work_of
+from app.ops import OP_CODE, OPS, kinds_of, work_of
+from app.ops.tiles import alignment_of, misaligned_clocks
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.training_samples import usual_rows
 from app.tables.gpus import GpuTable
@@ -27,7 +26,7 @@ def clocks(table: OpTable) -> np.ndarray:
     alignment = alignment_of(op, table)
     if alignment is None:
         return np.zeros(len(table))
-    return misaligned_clocks(op, table, alignment, op.products(table), work_of(table, kinds).bytes)
+    return misaligned_clocks(op, table, alignment, op.products and op.products(table), work_of(table, kinds).bytes)
 
 
 def ask(table: OpTable) -> Estimate:

@@ -28,7 +28,7 @@ def one(name: str, dtype: str = "fp32", **row: float) -> Work:
 
 def broken(name: str, **row: float) -> list[str]:
     table = operators(name, row)
-    return [rule.field for rule in OPS[OP_CODE[name]].check(table) if rule.rows.any()]
+    return [rule.field for rule in OPS[OP_CODE[name]].broken(table) if rule.rows.any()]
 
 
 def test_linear() -> None:

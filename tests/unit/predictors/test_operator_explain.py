@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from app.bands.conformal import Intervals
-from app.ops.kinds import kinds_of
+from app.engine.engine import finished
+from app.ops import kinds_of
 from app.ops.tiles import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, Rows, shape_features
 from app.predictors.auto.operators.models.training_samples import fill_all, samples
 from app.predictors.auto.predictor import Auto
-from app.predictors.finish import finished
 from app.predictors.physics.analytic_model import (
     ANY_TILE,
     TERMS,

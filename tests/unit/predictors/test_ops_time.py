@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.bands.group_widths import PRIOR_HALF_WIDTH
+from app.bands.groups import PRIOR_HALF_WIDTH
 from app.engine.catalogue import load_seed_specs
-from app.ops import OPS
-from app.ops.figures import Products
-from app.ops.kinds import kinds_of
-from app.ops.tiles import CANDIDATES, Grid, fill_grid, wave_efficiency
+from app.ops import OPS, kinds_of
+from app.ops.figures import Grid, Products
+from app.ops.tiles import CANDIDATES, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
@@ -45,7 +44,7 @@ def limit_s(table: OpTable, gpu: int) -> float:
 
 
 def test_tiles_of_a_product() -> None:
-    tiles = Grid.empty(1)
+    tiles = Grid(np.empty((len(CANDIDATES), 1)), np.empty((len(CANDIDATES), 1)), np.empty(1))
     fill_grid(Products(*(np.array([size]) for size in (2.0, 4096.0, 4000.0, 1024.0))), tiles)
     square = CANDIDATES.tolist().index([128, 128])
     assert tiles.blocks[square, 0] == 2 * 32 * 32

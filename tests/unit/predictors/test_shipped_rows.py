@@ -15,11 +15,11 @@ import pytest
 from app.bands.conformal import Intervals
 from app.config import Settings
 from app.engine.catalogue import load_seed_specs
+from app.engine.engine import finished
 from app.engine.versions import Stores, shipped_or_untrained
 from app.predictors import OPERATOR_PREDICTORS
 from app.predictors.auto.operators.explain import explained
 from app.predictors.auto.predictor import Auto
-from app.predictors.finish import finished
 from app.predictors.roofline import hardware_limit
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable

@@ -10,10 +10,10 @@ import pytest
 from app.bootstrap.warm import warm
 from app.engine.catalogue import load_seed_specs
 from app.engine.engine import Engine, KernelIndex
+from app.engine.engine import _fill as finish
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError, NotFound, NotTrained
 from app.predictors.auto.kernels.launch_time import fill_times
-from app.predictors.finish import _fill as finish
 from app.predictors.roofline import _fill as limit
 from app.services.kernels.predict_kernels import predict_kernel, predict_kernels
 from app.tables.catalog import Catalog

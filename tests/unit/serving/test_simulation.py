@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.serving.engine import EngineLimits, StepTimes
-from app.serving.requests import Lengths, Requests, burst, closed, poisson, trace
+from app.serving.engine import EngineLimits, Lengths, Requests, StepTimes, burst, closed, poisson, trace
 from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, closed_loop, open_load
 from tests.unit.serving.engines import limits, step_times

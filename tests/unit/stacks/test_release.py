@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.bands.widths import OTHER
+from app.bands.band import OTHER
 from app.stacks.facts import NO_WAIT
 from app.stacks.registry import stacks
-from app.stacks.release import host_times, plain_release, release_of, stack_name
+from app.stacks.release import host_times, plain_release, release_of
 
 EAGER_HOST_S = plain_release().eager_host_s
 
@@ -61,7 +61,7 @@ def test_versions_that_nobody_measured_are_doubted_less_than_other_stacks() -> N
 
 def test_a_stack_has_a_name_without_its_version() -> None:
     named = {"vllm-0.24": "vllm", "TensorRT-LLM-1.0": "trtllm", "lmdeploy-0.7": "lmdeploy", "tgi v3": "tgi"}
-    assert {software: stack_name(software) for software in named} == named
+    assert {software: release_of(software).name for software in named} == named
 
 
 def test_a_stack_whose_host_launches_each_operator_runs_no_kernels_of_its_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 from app.networks.build import Builder
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
-from app.steps.memory import RESERVE_BYTES, memory
+from app.steps.stages import RESERVE_BYTES, memory
 from tests.unit.network_samples import gpt2
 
 TRAINING = Run(mode="training", optimizer="adam")

@@ -145,5 +145,5 @@ def _decode_ms(deployment: Deployment, gpu: str, batch: int, context: int) -> fl
     """POST /predict's step of so many sequences a replica, less its wait for the engine's host."""
     every = batch * deployment.attention_replicas
     model = model_workload(deployment.workload, "decode", every, context)
-    host = deployment.release.host_wait
+    host = deployment.run.release.host_wait
     return _predicted(model, gpu)[0] - 1e3 * (host.step_s + host.sequence_s * batch)

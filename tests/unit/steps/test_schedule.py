@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.bands.of_rows import band_of_rows
+from app.bands.groups import band_of_rows
 from app.networks.build import Builder, with_column
 from app.networks.exchanges import with_gradient_exchange
 from app.networks.run import Parallelism, Run
@@ -244,7 +244,7 @@ def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
 
     def ends(answer: Predictions, group: NDArray[np.intp]) -> list[float]:
         """Of the step, where rows share no error beside their own."""
-        with patch("app.bands.of_rows.network_widths", lambda group: np.full(len(group), shared)):
+        with patch("app.bands.groups.network_widths", lambda group: np.full(len(group), shared)):
             band = band_of_rows(done.rows_s, answer, of, group)
         return [float(end[0]) for end in band.ends(done.step_s, 0.8)]
 

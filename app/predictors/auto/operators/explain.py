@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.bands.groups import S_MEASURED, SITUATIONS, situations_of
-from app.ops.kinds import kinds_of, work_of
+from app.ops import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
 from app.predictors.auto.operators.queries import MEMBERS, Trace

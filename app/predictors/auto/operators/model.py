@@ -21,8 +21,7 @@ from app.bands.groups import (
     SUPPORT_OF_SITUATION,
 )
 from app.coefficients import Coefficients
-from app.ops import OP_CODE, OPS
-from app.ops.kinds import kinds_of
+from app.ops import OP_CODE, OPS, kinds_of
 from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
 from app.predictors.auto.operators.inference import fill_answers
 from app.predictors.auto.operators.models.features import DEVICES, LIBRARY, Rows, shape_features
@@ -103,14 +102,15 @@ class Learned:
             gpus, j = by_link(ops, gpus, i, j)
         queries = Queries(i, j, np.lexsort((ops.dtype[i], ops.kind[i], j)), np.arange(n), np.arange(n), np.zeros(n))
         gpu_models, products = self._gpu_models(gpus), products_of(kinds)
-        shape = shape_features(kinds, products, len(ops))
+        shape = shape_features(kinds, products, ops.kind.size)
         if collective:
             ops, queries = with_fallbacks(ops, shape, queries, self._packed, gpu_models)
-            if len(ops) > shape.shape[1]:
+            if ops.kind.size > shape.shape[1]:
                 kinds = kinds_of(ops)
                 products = products_of(kinds)
                 shape = shape_features(kinds, products, len(ops))
-        terms, answers = np.empty((TERMS, len(queries.row))), Answers.of(n)
+        terms = np.empty((TERMS, len(queries.row)))
+        answers = Answers(*np.empty((2, n)), *np.empty((3, n), dtype=np.intp))
         rows = Rows(shape, operator_features(ops, kinds, products), devices_of(gpus), terms)
         fill_answers(rows, self._packed, gpu_models, queries, answers, trace)
         support, limit_s = SUPPORT_OF_SITUATION[answers.situation], terms[LIMIT, :n]

@@ -84,11 +84,6 @@ class Answers(NamedTuple):
     situation: Ints
     group: Ints
 
-    @classmethod
-    def of(cls, n: int) -> Self:
-        """Arrays for n answers."""
-        return cls(np.empty(n), np.empty(n), *(np.empty(n, dtype=np.intp) for _ in range(3)))
-
 
 class Trace(NamedTuple):
     """Terms of each answer; a pass into UNTRACED records none.

@@ -254,12 +254,12 @@ def kernels_of(op: Op, table: OpTable, dtype: int) -> list[tuple[Ints, Kernels]]
 
     Backward of a product is two products: dX = dY W, which is [m, k] summed over n, and dW = dY^T X, [n, k] over m.
     """
-    products, every = op.products(table), np.arange(len(table))
-    if products is None:
+    every = np.arange(len(table))
+    if op.products is None:
         ones = np.ones(len(table))
         return [(every, Kernels(np.stack([table.column("b"), table.column("h"), ones, ones]), op.work(table)))]
     backward = table.column("backward") > 0.0
-    batch, m, n, k = products
+    batch, m, n, k = op.products(table)
     forms = (~backward, (batch, m, n, k)), (backward, (batch, m, k, n)), (backward, (batch, n, k, m))
     launches = []
     for mask, form in forms:

@@ -162,9 +162,9 @@ def _seconds(op: Op, ops: OpTable, kernels: ProductKernels | MemoryKernels) -> F
 
 def shapes_of(op: Op, ops: OpTable) -> Shapes:
     """Return rows as products; K is the FLOPs per output, so attention loops over keys and MoE over both layers."""
-    products = op.products(ops)
-    if products is None:
+    if op.products is None:
         raise ValueError(f"{op.name} is no matrix product")
+    products = op.products(ops)
     if op.name in PLAIN:
         return Shapes(products, np.empty((len(ops), 0)))
     b, m, n, _ = products
@@ -185,7 +185,7 @@ def _fitted(
 ) -> ProductKernels | MemoryKernels | None:
     """Return the kernels of one GPU; `figures` are its SMs and bytes of L2."""
     sms, l2_bytes = figures.tolist()
-    if op.products(ops) is None:
+    if op.products is None:
         return MemoryKernels.fitted(counts_of(op, ops, l2_bytes), latency_s, kernel, l2_bytes)
     return ProductKernels.fitted(shapes_of(op, ops), latency_s, kernel, tiles, sms)
 

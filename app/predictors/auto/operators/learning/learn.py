@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.ops import OP_CODE, OPS
-from app.ops.kinds import kinds_of
+from app.ops import OP_CODE, OPS, kinds_of
 from app.predictors.auto.operators.cell_choice import LIKE, CellKey, emulating, extrapolation_distance
 from app.predictors.auto.operators.learning.collective_interpolation import with_interpolated_sizes
 from app.predictors.auto.operators.learning.distillation import unmeasured

@@ -8,17 +8,14 @@ have the logarithms of these in place of tiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.ops import OPS
-from app.ops.base import no_products
+from app.ops import OPS, Kind
 from app.ops.figures import Products
-from app.ops.kinds import Kind
 from app.ops.tiles import CANDIDATES
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
@@ -100,7 +97,7 @@ def absent_dims(kind: int) -> dict[str, str]:
 def dim_rows(kind: int) -> dict[str, int]:
     """Return the row of the shape features that holds each of an operator's dimensions."""
     op = OPS[kind]
-    first = 1 + (0 if op.products is no_products else _PRODUCT_FEATURES) + max(len(op.ratios) - 1, 0)
+    first = 1 + (0 if op.products is None else _PRODUCT_FEATURES) + max(len(op.ratios) - 1, 0)
     return dict(zip(own_dims(kind), range(first, EAGER), strict=False))
 
 
@@ -125,10 +122,8 @@ def shape_features(kinds: list[Kind], products: list[Products | None], n: int) -
 def _of_kind(kind: Kind, product: Products | None) -> Singles:
     """Return the shape features of one family's rows: tasks, products, ratios, dimensions."""
     table, code = kind.table, int(kind.table.kind[0])
-    names = (*own_dims(code), "eager")
-    given = dict(zip(names, table.columns(names), strict=True))
-    eager, n = given["eager"], table.kind.size
-    column = {name: _with_defaults(table, given, name) for name in own_dims(code)}
+    eager, n = table.column("eager"), table.kind.size
+    column = {name: _with_defaults(table, name) for name in own_dims(code)}
     sizes = np.array([column[name] for name in size_dims(code)])
     sizes = np.log(np.maximum(sizes, 0.5))  # over zero for their logarithms
     ratios = _ratio_signs(code) @ sizes
@@ -138,7 +133,7 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
         _fill_products(np.array(product), parts[-1])
     parts += [ratios[1:], sizes, *(column[name][None] for name in code_dims(code))]
     if "window" in column:  # other kernels run with one, also where it is no shorter than the context
-        parts.append((given["window"] > 0.0)[None].astype(np.float64))
+        parts.append((table.column("window") > 0.0)[None].astype(np.float64))
     if product is None:
         parts += [_divisors(column[name])[None] for name in ("b", "h") if name in column]
     features, at = np.zeros((SHAPE_FEATURES, n), dtype=np.float32), 0
@@ -153,14 +148,13 @@ def _of_kind(kind: Kind, product: Products | None) -> Singles:
     return features
 
 
-def _with_defaults(table: OpTable, given: Mapping[str, Floats], name: str) -> Floats:
-    """Return a dimension [n] of `given` with defaults in place of absent values."""
-    values, kind = given[name], int(table.kind[0])
+def _with_defaults(table: OpTable, name: str) -> Floats:
+    """Return a dimension [n] with defaults in place of absent values."""
+    values, kind = table.column(name), int(table.kind[0])
     if name in code_dims(kind):  # an absent number format defaults to the row's dtype
         return np.where(np.isnan(values), table.dtype.astype(np.float64), values)
     if (other := absent_dims(kind).get(name)) is not None:
-        default = given[other] if other in given else table.column(other)
-        return np.where(np.isnan(values) | (values == 0.0), default, values)
+        return np.where(np.isnan(values) | (values == 0.0), table.column(other), values)
     return values
 
 
