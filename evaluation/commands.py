@@ -203,6 +203,17 @@ def first_contact(
     _finish(report(), json_file, results)
 
 
+@command.command("error-model")
+def error_model(data: Data, json_file: JsonFile = None) -> None:
+    """Compare intervals of an error model of whole answers with the shipped ones, on first contacts (ten minutes)."""
+    from evaluation.first_contact.error_model import evaluate
+    from evaluation.first_contact.record import SOURCES
+    from evaluation.study import shipped_snapshot
+
+    known = [source for source in SOURCES.values() if source.recorded_in]
+    _finish(evaluate(shipped_snapshot(), data, known, _print_progress), json_file)
+
+
 @command.command("calibration")
 def calibration(
     data: Data,

@@ -85,8 +85,17 @@ def record(source: Source, folder: Path, ask: Ask, version: Mapping[str, str], p
     path = path_of(source)
     if path.exists():
         raise BadInput(f"{source.name} has its first contact in {path.name}, which is never replaced.")
+    rows = answers_of(source, folder, ask, progress)
+    about = {"source": source.name, "origin": source.origin, "assumptions": list(source.assumptions), **version}
+    about["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({"first_contact": json.dumps(about)}))
+    pq.write_table(table, path, compression="zstd")
+    return path
+
+
+def answers_of(source: Source, folder: Path, ask: Ask, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the ledger's rows of a source. Raises NotFound where the folder lacks it."""
     questions = list(source.questions(folder))
-    progress(f"{source.name}: {len(questions)} figures")
     rows: list[dict[str, Any]] = []
     known: dict[bytes, Mapping[str, Any]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -94,11 +103,7 @@ def record(source: Source, folder: Path, ask: Ask, version: Mapping[str, str], p
             block = questions[start : start + _BLOCK]
             rows += pool.map(lambda question: _row(question, ask, known), block)
             progress(f"{source.name}: {len(rows)} of {len(questions)}")
-    about = {"source": source.name, "origin": source.origin, "assumptions": list(source.assumptions), **version}
-    about["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
-    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({"first_contact": json.dumps(about)}))
-    pq.write_table(table, path, compression="zstd")
-    return path
+    return rows
 
 
 def _row(question: Question, ask: Ask, known: dict[bytes, Mapping[str, Any]]) -> dict[str, Any]:
