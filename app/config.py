@@ -86,6 +86,11 @@ class Settings:
         int, Knob("GPUCAST_MAX_WAITING", "requests of an API process that wait for others; more get 503")
     ] = 64
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
+    max_saved_per_key: Annotated[int, Knob("GPUCAST_MAX_SAVED_PER_KEY", "most saved answers of an API key")] = 10_000
+    max_graphs_per_key: Annotated[int, Knob("GPUCAST_MAX_GRAPHS_PER_KEY", "most stored graphs of an API key")] = 1_000
+    saved_days: Annotated[
+        float, Knob("GPUCAST_SAVED_DAYS", "age at which saved answers are removed, days; 0: none are")
+    ] = 0.0
     doubtful_factor: Annotated[
         float,
         Knob(

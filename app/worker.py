@@ -22,7 +22,7 @@ from app.bootstrap.runtime import Runtime, open_runtime
 from app.config import Settings
 from app.errors import Unavailable
 from app.runtime.parent_watch import follow_parent
-from app.store import jobs, queue
+from app.store import jobs, queue, quotes
 
 LOG = logging.getLogger("gpucast.worker")
 POLL_S = 1.0  # a notification wakes the worker at once; polling finds jobs whose notification was lost
@@ -104,8 +104,13 @@ async def _reap_for_ever(runtime: Runtime) -> None:
 
 
 def _reap(runtime: Runtime, reaper: queue.Reaper) -> None:
+    """Do what a worker does at each heartbeat: look for lost jobs, and remove saved answers of a certain age."""
     for reaped in reaper.reap(runtime.database):
         LOG.warning("job %d lost its worker: %s", reaped.job_id, reaped.outcome)
+    if days := runtime.settings.saved_days:
+        with runtime.database.begin() as connection:
+            if removed := quotes.remove_old(connection, days):
+                LOG.info("%d saved answers were older than %g days", removed, days)
 
 
 def _register(app: App, runtime: Runtime) -> None:

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import problems
 from app.config import Settings
 from app.errors import Forbidden, GpucastError, TooMany, Unauthorized, Unavailable
-from app.store.keys import NONE, Key, Requests, Slot, digest, exchange, now_s
+from app.store.keys import ANYONE, NONE, Caller, Key, Requests, Slot, digest, exchange, now_s
 from app.store.roles import Role
 from app.store.session import Database
 
@@ -228,6 +228,12 @@ def own_rows_of(request: Request) -> int | None:
     return None if key is None or key.role >= ADMIN else key.id
 
 
+def caller_of(scope: Scope) -> Caller:
+    """Return whose saved answers and graphs a request may list and remove: of admins, and without keys, everybody's."""
+    key: Key | None = scope.get(KEY)
+    return ANYONE if key is None else Caller(key.owner_id, everybody=key.role >= Role.ADMIN)
+
+
 def _cookie_key(header: bytes) -> bytes:
     pairs = (part.strip().partition(b"=") for part in header.split(b";"))
     return next((value for name, _, value in pairs if name == COOKIE), b"")
@@ -268,7 +274,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/gpus/{name}": {"GET": READ, "PATCH": ADMIN, "DELETE": ADMIN},
     "/gpus/{name}/plan": {"GET": PREDICT, "POST": PREDICT},
     "/graphs": {"GET": READ, "POST": PREDICT},
-    "/graphs/{graph_id}": {"GET": READ},
+    "/graphs/{graph_id}": {"GET": READ, "DELETE": PREDICT},
     "/healthz": {"GET": OPEN},
     "/jobs": {"GET": READ},
     "/jobs/{job_id}": {"GET": READ},
@@ -291,7 +297,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predict": {"POST": PREDICT},
     "/predict/batch": {"POST": PREDICT},
     "/predictions": {"GET": READ},
-    "/predictions/{prediction_id}": {"GET": READ},
+    "/predictions/{prediction_id}": {"GET": READ, "DELETE": PREDICT},
     "/predictions/{prediction_id}.pdf": {"GET": READ},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},

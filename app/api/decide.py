@@ -14,16 +14,18 @@ from app.api.access import key_id_of, own_rows_of
 from app.api.deps import (
     MOST_ID,
     BodyDep,
+    CallerDep,
     DatabaseDep,
     GraphsDep,
     HolderDep,
     KeyId,
     Limit,
+    RuntimeDep,
+    Saving,
     SettingsDep,
     Text,
     as_json,
     current,
-    saved_on_request,
 )
 from app.api.openapi import json_answer, json_body, json_route, ref
 from app.config import Settings
@@ -49,7 +51,6 @@ from app.services.scheduling.extender import (
     score_nodes,
 )
 from app.store.gpus import price_page, remove_prices
-from app.store.session import Database
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
 
@@ -67,13 +68,11 @@ _PLAN = (
     description=_PLAN,
     **json_route(PlanRequest, PLAN_EXAMPLE, "The choices in order", PlanResponse, ServingPlanResponse),
 )
-def plan_job(
-    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
-) -> Response:
+def plan_job(body: BodyDep, holder: HolderDep, graphs: GraphsDep, runtime: RuntimeDep, caller: CallerDep) -> Response:
     """Plan a job."""
     request = read_plan(body)
-    answer = partial(answer_plan, request=request, max_rows=settings.max_batch_rows, graphs=graphs)
-    return _answered(database, holder, "plan", request, answer)
+    answer = partial(answer_plan, request=request, max_rows=runtime.settings.max_batch_rows, graphs=graphs)
+    return _answered(holder, Saving("plan", runtime, caller), request, answer)
 
 
 _COMPARE = (
@@ -88,25 +87,19 @@ _COMPARE = (
     **json_route(CompareRequest, COMPARE_EXAMPLE, "The GPUs in ranked order", CompareResponse, ServingCompareResponse),
 )
 def compare_gpus(
-    body: BodyDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep, database: DatabaseDep
+    body: BodyDep, holder: HolderDep, graphs: GraphsDep, runtime: RuntimeDep, caller: CallerDep
 ) -> Response:
     """Compare GPUs on a workload."""
     request = read_compare(body)
-    answer = partial(answer_compare, request=request, max_rows=settings.max_batch_rows, graphs=graphs)
-    return _answered(database, holder, "compare", request, answer)
+    answer = partial(answer_compare, request=request, max_rows=runtime.settings.max_batch_rows, graphs=graphs)
+    return _answered(holder, Saving("compare", runtime, caller), request, answer)
 
 
 def _answered(
-    database: Database,
-    holder: SnapshotHolder,
-    kind: str,
-    request: SavableRequest,
-    answer: Callable[[Snapshot], SavableAnswer],
+    holder: SnapshotHolder, saving: Saving, request: SavableRequest, answer: Callable[[Snapshot], SavableAnswer]
 ) -> Response:
     """Return the answer of the current snapshot, which is saved if the request says so."""
-    return as_json(
-        current(holder, lambda snapshot: saved_on_request(database, snapshot, kind, request, answer(snapshot)))
-    )
+    return as_json(current(holder, lambda snapshot: saving.saved(snapshot, request, answer(snapshot))))
 
 
 _CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"

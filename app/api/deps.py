@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
-from fastapi import Depends, Path, Request, params
+from fastapi import Depends, Path, Query, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.responses import Response
 
+from app.api.access import caller_of
 from app.api.bodies import received
 from app.api.work_queues import use_database
 from app.bootstrap.runtime import Runtime
@@ -22,6 +24,7 @@ from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, FieldError, GpucastError, NotFound, Unavailable
 from app.services.graphs.graph_store import Graphs
 from app.services.quotes.reproduce import Answer, SavableRequest, save_answer
+from app.store.keys import Caller, Owner
 from app.store.session import Database
 from app.wire.decoding import decode_plain
 from app.wire.json_text import check_json_text
@@ -53,14 +56,21 @@ def moved(holder: SnapshotHolder, before: Snapshot) -> bool:
     return holder.snapshot is not before
 
 
-def saved_on_request(
-    database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer
-) -> Answer:
-    """Return the answer, saved and with its id if the request says so. Raises Unavailable if too many wait for that."""
-    if not request.save:
-        return answer
-    use_database()
-    return save_answer(database, snapshot, kind, request, answer)
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Saves answers that a route's requests want kept, for the caller's key."""
+
+    kind: str
+    runtime: Runtime
+    caller: Caller
+
+    def saved(self, snapshot: Snapshot, request: SavableRequest, answer: Answer) -> Answer:
+        """Return the answer, saved and with its id if so requested. Raises Unavailable if too many wait for that."""
+        if not request.save:
+            return answer
+        use_database()
+        owner = Owner(self.caller.owner_id, self.runtime.settings.max_saved_per_key)
+        return save_answer(self.runtime.database, snapshot, self.kind, request, answer, owner)
 
 
 def as_json(answer: object) -> Response:
@@ -103,6 +113,8 @@ MOST_ID = 2**63 - 1  # of PostgreSQL's bigint
 Id: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ID)]
 SavedId: TypeAlias = Annotated[Id, Path(description="Identifier of the saved answer")]
 KeyId: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1, description="Identifier of the key")]  # in 32 bits
+# Of a saved answer that belongs to another key.
+Share: TypeAlias = Annotated[str | None, Query(description="Token of its owner, `share` of GET /predictions/{id}")]
 Limit: TypeAlias = Annotated[int, Field(ge=1, le=1000, description="Most entries of a page")]
 
 
@@ -122,6 +134,10 @@ async def _settings(request: Request) -> Settings:
 async def _holder(request: Request) -> SnapshotHolder:
     holder: SnapshotHolder = request.app.state.holder
     return holder
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request.scope)
 
 
 async def _graphs(request: Request) -> Graphs:
@@ -146,6 +162,7 @@ RuntimeDep = Annotated[Runtime, Depends(_runtime)]
 DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 GraphsDep = Annotated[Graphs, Depends(_graphs)]
+CallerDep = Annotated[Caller, Depends(_caller)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
 TablesDep = Annotated[TableProcess, Depends(_tables)]
 BodyDep = Annotated[bytes, Depends(received)]

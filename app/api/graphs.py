@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,16 +14,18 @@ from starlette.datastructures import UploadFile
 from starlette.types import Message, Scope
 
 from app.api.bodies import received
-from app.api.deps import GraphsDep, Limit
+from app.api.deps import CallerDep, GraphsDep, Limit, SettingsDep
 from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
 from app.services.graphs.graph_store import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
 from app.store.graphs import GraphRow
+from app.store.keys import Owner
 from app.wire.graph_form import GRAPH_EXAMPLE, Graph, graph_json
 
 router = APIRouter(tags=["Graphs"])
 
 _ID = "^[0-9a-f]{64}$"
+GraphId: TypeAlias = Annotated[str, Path(pattern=_ID, description="Identifier returned by POST /graphs")]
 MEDIA_FORM = "multipart/form-data"
 _BODIES: dict[str, Any] = {MEDIA_JSON: {"schema": ref(Graph), "example": GRAPH_EXAMPLE}}
 _BODIES |= {media: {"schema": BINARY} for media in MEDIA_FILES[:3]}
@@ -110,30 +112,36 @@ def _file_of(scope: Scope, body: bytes) -> bytes:
 def post_graph(
     body: Annotated[tuple[bytes, str], Depends(_body)],
     graphs: GraphsDep,
+    settings: SettingsDep,
+    caller: CallerDep,
     dims: Annotated[list[str], Query(description="NAME=SIZE of a named dimension", max_length=100)] = [],  # noqa: B006
 ) -> GraphOut:
     """Check and store a network."""
     sizes = read_dims(dims)
-    return _out(graphs.add(read_graph(*body), sizes))
+    return _out(graphs.add(read_graph(*body), sizes, Owner(caller.owner_id, settings.max_graphs_per_key)))
 
 
 @router.get("/graphs", response_model_exclude_none=True)
-def list_graphs(query: Annotated[GraphQuery, Query()], graphs: GraphsDep) -> GraphPage:
-    """Stored networks, page by page in the order of their ids."""
-    rows = graphs.page(after=query.after, limit=query.limit + 1)
+def list_graphs(query: Annotated[GraphQuery, Query()], graphs: GraphsDep, caller: CallerDep) -> GraphPage:
+    """Stored networks in the order of their ids: the key's own and those without an owner; admins see all."""
+    rows = graphs.page(caller, after=query.after, limit=query.limit + 1)
     items = [_out(row) for row in rows[: query.limit]]
     return GraphPage(items=items, next=items[-1].graph_id if len(rows) > query.limit else None)
 
 
 @router.get("/graphs/{graph_id}", response_model=GraphWhole)
-def get_graph(
-    graph_id: Annotated[str, Path(pattern=_ID, description="Identifier returned by POST /graphs")], graphs: GraphsDep
-) -> Response:
+def get_graph(graph_id: GraphId, graphs: GraphsDep) -> Response:
     """One network with its nodes."""
     row, graph = graphs.get(graph_id)
     figures = _out(row).model_dump_json().encode()
     # Written here: FastAPI would write megabytes on the event loop.
     return Response(figures[:-1] + b',"graph":' + graph_json(graph) + b"}", media_type=MEDIA_JSON)
+
+
+@router.delete("/graphs/{graph_id}", status_code=204, response_class=Response)
+def delete_graph(graph_id: GraphId, graphs: GraphsDep, caller: CallerDep) -> None:
+    """Remove a network of the caller's key. Its last owner, or an admin, deletes it, used or not."""
+    graphs.remove(graph_id, caller)
 
 
 def _out(row: GraphRow) -> GraphOut:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.deps import BodyDep, DatabaseDep, HolderDep, SavedId, SettingsDep, as_json, current
+from app.api.deps import BodyDep, CallerDep, HolderDep, RuntimeDep, SavedId, Share, as_json, current
 from app.api.openapi import json_answer, json_route, ref
 from app.api.work_queues import use_database
-from app.config import Settings
-from app.engine.snapshot_holder import SnapshotHolder
-from app.runtime.sized_cache import SizedCache
+from app.runtime.sized_cache import StoredCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
-from app.store.session import Database
 from app.wire.decoding import decode
 from app.wire.serving_form import (
     STATE_EXAMPLE,
@@ -37,6 +36,34 @@ _ABOUT = (
     " For llm-d's inference gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that"
     " was saved; its model, GPU, stack, settings and mean answer hold of the engines, its load does not."
 )
+
+
+async def _engine(
+    call: Request,
+    prediction_id: SavedId,
+    runtime: RuntimeDep,
+    holder: HolderDep,
+    caller: CallerDep,
+    share: Share = None,
+) -> Callable[[], NextRequests]:
+    """Return what returns the engine of a saved prediction. Saved ones never change, so each is read once and kept."""
+    kept: StoredCache[tuple[str, str]] = call.app.saved
+
+    def read() -> tuple[tuple[str, str], int]:
+        use_database()
+        with runtime.database.begin() as connection:
+            row = quotes.get(connection, prediction_id, caller, share)
+        return (row.kind, row.request), len(row.request)
+
+    def engine() -> NextRequests:
+        kind, request = kept.get((prediction_id, caller, share), read, check=read)
+        most = runtime.settings.max_batch_rows
+        return current(holder, lambda snapshot: next_requests(snapshot, kind, request, max_rows=most))
+
+    return engine
+
+
+EngineDep = Annotated[Callable[[], NextRequests], Depends(_engine)]
 _BULK = json_route(EngineStates, STATES_EXAMPLE, "Their times, in the same order", NextRequestsTimes)
 
 
@@ -45,17 +72,10 @@ _BULK = json_route(EngineStates, STATES_EXAMPLE, "Their times, in the same order
     description=f"Times of a request that an engine in this state gets next.{_ABOUT}",
     **json_route(EngineState, STATE_EXAMPLE, "The times of the request", NextRequestTimes),
 )
-def predict_next(
-    call: Request,
-    prediction_id: SavedId,
-    body: BodyDep,
-    database: DatabaseDep,
-    holder: HolderDep,
-    settings: SettingsDep,
-) -> Response:
+def predict_next(body: BodyDep, engine: EngineDep) -> Response:
     """Predict the next request of an engine."""
     state = decode(_STATE, body, example=STATE_EXAMPLE)
-    return as_json(_saved(call, prediction_id, database, holder, settings).times(state))
+    return as_json(engine().times(state))
 
 
 @router.post(
@@ -69,18 +89,11 @@ def predict_next(
     description=f"The same as /predict/bulk, which refuses all requests for a wrong one, too.{_ABOUT}",
     **_BULK,
 )
-def predict_next_of_several(
-    call: Request,
-    prediction_id: SavedId,
-    body: BodyDep,
-    database: DatabaseDep,
-    holder: HolderDep,
-    settings: SettingsDep,
-) -> Response:
+def predict_next_of_several(body: BodyDep, engine: EngineDep) -> Response:
     """Predict the next request of several engines."""
     began, states = time.perf_counter(), decode(_STATES, body, example=STATES_EXAMPLE).requests
-    engine = _saved(call, prediction_id, database, holder, settings)
-    times = [engine.times(state) for state in states]
+    requests = engine()
+    times = [requests.times(state) for state in states]
     answer = NextRequestsTimes(
         predictions=times,
         total_requests=len(states),
@@ -95,25 +108,7 @@ def predict_next_of_several(
     response_class=Response,
     responses={200: json_answer("Ready", ref(PredictorStatus))},
 )
-def get_status(
-    call: Request, prediction_id: SavedId, database: DatabaseDep, holder: HolderDep, settings: SettingsDep
-) -> Response:
+def get_status(engine: EngineDep) -> Response:
     """State of the predictor, which the gateway asks for first."""
-    _saved(call, prediction_id, database, holder, settings)
+    engine()
     return as_json(status())
-
-
-def _saved(
-    call: Request, prediction_id: int, database: Database, holder: SnapshotHolder, settings: Settings
-) -> NextRequests:
-    """Return the engine of a saved prediction. Saved ones never change, so each is read once and then kept."""
-    kept: SizedCache[tuple[str, str]] = call.app.saved
-    saved = kept.get(prediction_id)
-    if saved is None:
-        use_database()
-        with database.begin() as connection:
-            row = quotes.get(connection, prediction_id)
-        saved = row.kind, row.request
-        kept.put(prediction_id, saved, len(row.request))
-    most, (kind, request) = settings.max_batch_rows, saved
-    return current(holder, lambda snapshot: next_requests(snapshot, kind, request, max_rows=most))

@@ -23,7 +23,7 @@ from app.bootstrap.readiness import Part
 from app.config import Settings
 from app.errors import GpucastError, TimedOut
 from app.runtime.logs import REQUEST_ID
-from app.runtime.sized_cache import SizedCache
+from app.runtime.sized_cache import StoredCache
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _MOST_TICK_S = 0.1
@@ -201,7 +201,7 @@ class Service(FastAPI):
         super().__init__(**about)
         self.metrics = Metrics()
         self.readiness: SharedCall[tuple[Part, ...]] = SharedCall()
-        self.saved: SizedCache[tuple[str, str]] = SizedCache(MOST_SAVED_BYTES)  # route and request, by id
+        self.saved: StoredCache[tuple[str, str]] = StoredCache(MOST_SAVED_BYTES)  # route and request
         self.bodies, self.queues = Bodies(), WorkQueues(settings.max_waiting)
         self.limits = BodyLimits.from_settings(settings)
         whole = WholeBody(super().__call__, self.bodies, self.queues)

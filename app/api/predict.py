@@ -10,8 +10,9 @@ from typing import TypeAlias
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from app.api.access import caller_of
 from app.api.bodies import in_thread
-from app.api.deps import moved, saved_on_request
+from app.api.deps import Saving, moved
 from app.api.middleware import Service
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import NotFound
@@ -145,12 +146,12 @@ class PredictRoute:
         app: Service = scope["app"]
         answer: Response
         if not is_short(request):
-            answer, body = await in_thread(scope, receive, app.queues.predicting, partial(_written, app, request))
+            answer, body = await in_thread(scope, receive, app.queues.predicting, partial(_written, scope, request))
         elif isinstance(request, PredictRequest):
             answer = await self._together(holder, request)
             body = write_response(answer)
         else:
-            answer, body = _written(app, request)
+            answer, body = _written(scope, request)
         for prediction in answer.predictions:
             app.metrics.predicted(prediction.predictor.name, getattr(prediction, "support", "columns"))
         return body
@@ -171,9 +172,10 @@ def _settle(future: asyncio.Future[PredictResponse], answer: Answer) -> None:
         future.set_result(answer)
 
 
-def _written(app: Service, request: Request) -> tuple[Response, bytes]:
+def _written(scope: Scope, request: Request) -> tuple[Response, bytes]:
     """Return the answer, and as JSON; it is saved if the request says so."""
+    app: Service = scope["app"]
     runtime, snapshot = app.state.runtime, app.state.holder.snapshot
     answer = predict_workload(snapshot, request, max_rows=runtime.settings.max_batch_rows, graphs=app.state.graphs)
-    answer = saved_on_request(runtime.database, snapshot, "predict", request, answer)
+    answer = Saving("predict", runtime, caller_of(scope)).saved(snapshot, request, answer)
     return answer, write_response(answer)

@@ -12,13 +12,16 @@ from starlette.responses import Response
 
 from app.api.deps import (
     BodyDep,
+    CallerDep,
     DatabaseDep,
     GraphsDep,
     HolderDep,
     Id,
     Limit,
+    RuntimeDep,
     SavedId,
     SettingsDep,
+    Share,
     TablesDep,
     as_json,
     current,
@@ -86,28 +89,32 @@ class SavedPrediction(SavedLine):
     differences: list[DifferenceOut] = Field(description="Differences between the saved and the new answer")
     gone: list[str] = Field(description="What is missing to reproduce it")
     since: list[str] = Field(description="Changes since it was saved")
+    share: str = Field(default="", description="Token with which others may read it; only in the answer to its owner")
+    link: str = Field(default="", description="Path of this answer with that token; only in the answer to its owner")
 
 
 @router.get("/predictions", response_model_exclude_none=True)
-def list_predictions(query: Annotated[SavedQuery, Query()], database: DatabaseDep) -> SavedPage:
-    """Saved predictions, page by page."""
+def list_predictions(query: Annotated[SavedQuery, Query()], database: DatabaseDep, caller: CallerDep) -> SavedPage:
+    """Saved predictions, page by page: the key's own and those saved without a key; admins see all."""
     with database.begin() as connection:
-        rows = quotes.page(connection, after=query.after, limit=query.limit + 1)
+        rows = quotes.page(connection, caller, after=query.after, limit=query.limit + 1)
     items = [SavedLine.model_validate(row, from_attributes=True) for row in rows[: query.limit]]
     return SavedPage(items=items, next=items[-1].id if len(rows) > query.limit else None)
 
 
 def _derived(
     prediction_id: SavedId,
-    database: DatabaseDep,
+    runtime: RuntimeDep,
     holder: HolderDep,
-    settings: SettingsDep,
     graphs: GraphsDep,
+    caller: CallerDep,
+    share: Share = None,
 ) -> tuple[Saved, Derived]:
-    with database.begin() as connection:
-        saved = quotes.get(connection, prediction_id)
+    with runtime.database.begin() as connection:
+        saved = quotes.get(connection, prediction_id, caller, share)
     holder.refresh()
-    reproduction = Reproduction(database, Stores.of(settings), graphs, settings.max_batch_rows)
+    settings = runtime.settings
+    reproduction = Reproduction(runtime.database, Stores.of(settings), graphs, settings.max_batch_rows)
     return saved, reproduction.run(holder.engine, saved)
 
 
@@ -125,13 +132,21 @@ def get_prediction_pdf(derived: DerivedDep) -> Response:
     return Response(as_pdf(*derived), media_type="application/pdf", headers={"Content-Disposition": name})
 
 
-@router.get("/predictions/{prediction_id}")
+@router.get("/predictions/{prediction_id}", response_model_exclude_unset=True)
 def get_prediction(derived: DerivedDep) -> SavedPrediction:
     """A saved prediction, reproduced from the versions that answered then."""
     return _out(*derived)
 
 
+@router.delete("/predictions/{prediction_id}", status_code=204, response_class=Response)
+def delete_prediction(prediction_id: SavedId, database: DatabaseDep, caller: CallerDep) -> None:
+    """Delete a saved prediction of the caller's key; admins may delete all."""
+    with database.begin() as connection:
+        quotes.remove(connection, prediction_id, caller)
+
+
 def _out(saved: Saved, derived: Derived) -> SavedPrediction:
+    shared = {"share": saved.share, "link": f"/predictions/{saved.id}?share={saved.share}"} if saved.share else {}
     return SavedPrediction(
         id=saved.id,
         kind=saved.kind,
@@ -144,6 +159,7 @@ def _out(saved: Saved, derived: Derived) -> SavedPrediction:
         differences=[DifferenceOut(**difference._asdict()) for difference in derived.differences],
         gone=derived.gone,
         since=derived.since,
+        **shared,
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from app.errors import NotFound, Unavailable
 
 T = TypeVar("T")
 
@@ -37,8 +40,51 @@ class SizedCache(Generic[T]):
             while self._sum > self._most:
                 self._sum -= self._held.popitem(last=False)[1][1]
 
+    def drop(self, key: Hashable) -> None:
+        """Drop the item of `key`, if there is one."""
+        with self._lock:
+            self._sum -= self._held.pop(key, (None, 0))[1]
+
     def clear(self) -> None:
         """Drop all items."""
         with self._lock:
             self._held.clear()
             self._sum = 0
+
+
+CHECK_S = 10.0
+
+
+class StoredCache(Generic[T]):
+    """Cache of what the database has and others may delete there: at the latest CHECK_S seconds later it is gone here.
+
+    While the database is away, what is held stays.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._cache: SizedCache[tuple[T, list[float]]] = SizedCache(most)
+        self.drop = self._cache.drop
+
+    def put(self, key: Hashable, item: T, size: int) -> None:
+        """Keep an item that has just been read or stored."""
+        self._cache.put(key, (item, [time.monotonic()]), size)
+
+    def get(self, key: Hashable, read: Callable[[], tuple[T, int]], check: Callable[[], object]) -> T:
+        """Return the item of `key`; `read` returns it with its size, `check` raises NotFound if it is deleted."""
+        held = self._cache.get(key)
+        if held is None:
+            item, size = read()
+            self.put(key, item, size)
+            return item
+        item, checked = held
+        now = time.monotonic()
+        if now - checked[0] > CHECK_S:
+            checked[0] = now  # others need not wait for this check, which takes seconds if the database hangs
+            try:
+                check()
+            except NotFound:
+                self.drop(key)
+                raise
+            except Unavailable:
+                pass
+        return item

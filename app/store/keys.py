@@ -29,6 +29,7 @@ from app.store.sql_tables import RATE_COUNTS, columns_of, records
 PREFIX = "gpucast_"  # lets secret scanners recognise keys
 COMMAND = "command line"  # an actor
 LOCK = 0x6B657973  # "keys": serialises the creation of the first key
+OWNED_LOCK = 0x6F776E73  # "owns", with the id of a key: serialises what is added for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,13 @@ class Key:
     created_at: datetime
     revoked_at: datetime | None
     expires_at: datetime | None
+    first_id: int | None
     ends: float
+
+    @property
+    def owner_id(self) -> int:
+        """The id under which it owns what it saves: that of the first key which it succeeds by rotation."""
+        return self.id if self.first_id is None else self.first_id
 
     def is_expired(self) -> bool:
         """Return whether its time is over, by the database's clock: a replica's own may be wrong."""
@@ -68,13 +75,59 @@ def digest(key: str | bytes) -> bytes:
     return hashlib.sha256(key.encode() if isinstance(key, str) else key).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whose saved answers and graphs a request may list and remove: its key's, or everybody's.
+
+    `owner_id` is None where no key is required.
+    """
+
+    owner_id: int | None
+    everybody: bool
+
+    def owns(self, key_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Return the condition that a row's key is the caller's."""
+        return sa.true() if self.everybody else key_id == self.owner_id
+
+
+ANYONE = Caller(owner_id=None, everybody=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The key that something is saved for, None where no key is required, and most rows of its kind that a key owns."""
+
+    key_id: int | None
+    most: int
+
+
+NOBODY = Owner(key_id=None, most=0)
+
+
+def check_owned(connection: Connection, key_id: sa.Column[Any], owner: Owner, advice: str) -> None:
+    """Raise Conflict if a key owns as many rows as it may; until the transaction ends no other adds some for it."""
+    if owner.key_id is None:
+        return
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(OWNED_LOCK, owner.key_id)))
+    owned = connection.execute(sa.select(sa.func.count()).where(key_id == owner.key_id)).scalar_one()
+    if owned >= owner.most:
+        raise Conflict(f"This API key has {owned:,} of at most {owner.most:,} {advice}")
+
+
 def create(
-    connection: Connection, name: str, role: Role, *, lifetime: timedelta | None = None, actor: str = COMMAND
+    connection: Connection,
+    name: str,
+    role: Role,
+    *,
+    lifetime: timedelta | None = None,
+    actor: str = COMMAND,
+    first_id: int | None = None,
 ) -> tuple[Key, str]:
     """Create a key that expires after `lifetime`, or never; return it with its secret, which is not stored."""
     secret = PREFIX + secrets.token_urlsafe(32)
     expires_at = None if lifetime is None else sa.func.now() + lifetime
-    statement = sa.insert(KEYS).values(name=name, role=role.name.lower(), sha256=digest(secret), expires_at=expires_at)
+    values = {"name": name, "role": role.name.lower(), "expires_at": expires_at, "first_id": first_id}
+    statement = sa.insert(KEYS).values(sha256=digest(secret), **values)
     made = _key(connection.execute(statement.returning(*_columns())).one())
     _record(connection, made.id, "created", actor)
     revision.lock(connection)
@@ -92,7 +145,7 @@ def create_first(connection: Connection) -> str | None:
 
 
 def rotate(connection: Connection, key_id: int, *, grace: timedelta, actor: str = COMMAND) -> tuple[Key, str]:
-    """Create the successor of a key: its name, role and lifetime; the old one expires after `grace`, if not before.
+    """Create the successor of a key: its name, role, lifetime and saved rows; the old one expires after `grace`.
 
     Returns it with its secret. Raises NotFound if the key does not exist, or is revoked or expired, and Conflict if it
     has a successor.
@@ -109,7 +162,7 @@ def rotate(connection: Connection, key_id: int, *, grace: timedelta, actor: str 
     end = sa.func.least(KEYS.c.expires_at, sa.func.now() + grace)  # which ignores NULL
     connection.execute(sa.update(KEYS).where(KEYS.c.id == key_id).values(expires_at=end))
     _record(connection, key_id, "rotated", actor)
-    return create(connection, old.name, old.role, lifetime=lifetime, actor=actor)
+    return create(connection, old.name, old.role, lifetime=lifetime, actor=actor, first_id=old.owner_id)
 
 
 def listed(connection: Connection) -> list[Key]:

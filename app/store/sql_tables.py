@@ -244,7 +244,18 @@ GRAPHS = Table(
     CheckConstraint("form IN ('json', 'onnx')", name="form"),
 )
 
-# `sha256` is the hash of the key, which is not stored.
+# Keys that stored a graph; one without any is everybody's.
+GRAPH_OWNERS = Table(
+    "graph_owners",
+    METADATA,
+    Column("graph_id", Text, ForeignKey("graphs.id", name="fk_graph_owners_graph_id", ondelete="CASCADE")),
+    Column("key_id", Integer),
+    created(),
+    PrimaryKeyConstraint("graph_id", "key_id"),
+    Index(None, "key_id"),
+)
+
+# `sha256` is the hash of the key, which is not stored; `first_id` the first of the keys that it succeeds by rotation.
 API_KEYS = Table(
     "api_keys",
     METADATA,
@@ -253,6 +264,7 @@ API_KEYS = Table(
     Column("sha256", LargeBinary, nullable=False),
     created(),
     *optional(DateTime(timezone=True), "revoked_at", "expires_at"),
+    Column("first_id", Integer),
     Index("uq_api_keys_sha256", "sha256", unique=True),
     CheckConstraint("role IN ('read', 'predict', 'contribute', 'admin')", name="role"),
 )
@@ -293,7 +305,8 @@ PRICES = Table(
     CheckConstraint("usd_per_hour >= 0", name="price"),
 )
 
-# `request` and `answer` are JSON text as sent: JSONB would reformat it.
+# `request` and `answer` are JSON text as sent: JSONB would reformat it. One without `key_id` is everybody's; whoever
+# knows its token `share` may read it.
 SAVED_PREDICTIONS = Table(
     "saved_predictions",
     METADATA,
@@ -301,6 +314,9 @@ SAVED_PREDICTIONS = Table(
     *required(Text, "kind", "workload", "request", "answer"),
     Column("versions", JSONB, nullable=False),
     created(),
+    Column("key_id", Integer),
+    Column("share", Text),
+    Index(None, "key_id", "id"),
     CheckConstraint("kind IN ('predict', 'compare', 'plan')", name="kind"),
 )
 

@@ -143,7 +143,7 @@ class Gpucast:
         return cast("GraphOut", answer.json())
 
     def list_graphs(self, *, after: str | None = None, limit: int | None = None) -> GraphPage:
-        """Stored networks, page by page in the order of their ids."""
+        """Stored networks in the order of their ids: the key's own and those without an owner; admins see all."""
         answer = self._send("GET", "/graphs", query={"after": after, "limit": limit})
         return cast("GraphPage", answer.json())
 
@@ -151,6 +151,10 @@ class Gpucast:
         """One network with its nodes."""
         answer = self._send("GET", f"/graphs/{_quoted(graph_id)}")
         return cast("GraphWhole", answer.json())
+
+    def delete_graph(self, graph_id: str) -> None:
+        """Remove a network of the caller's key. Its last owner, or an admin, deletes it, used or not."""
+        self._send("DELETE", f"/graphs/{_quoted(graph_id)}")
 
     def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> UploadReport:
         """A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`,
@@ -384,19 +388,23 @@ class Gpucast:
         self._send("DELETE", f"/prices/{_quoted(price_id)}")
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
-        """Saved predictions, page by page."""
+        """Saved predictions, page by page: the key's own and those saved without a key; admins see all."""
         answer = self._send("GET", "/predictions", query={"after": after, "limit": limit})
         return cast("SavedPage", answer.json())
 
-    def get_prediction_pdf(self, prediction_id: int) -> bytes:
+    def get_prediction_pdf(self, prediction_id: int, *, share: str | None = None) -> bytes:
         """A saved prediction, reproduced, as one page of PDF."""
-        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}.pdf")
+        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}.pdf", query={"share": share})
         return answer.content
 
-    def get_prediction(self, prediction_id: int) -> SavedPrediction:
+    def get_prediction(self, prediction_id: int, *, share: str | None = None) -> SavedPrediction:
         """A saved prediction, reproduced from the versions that answered then."""
-        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}")
+        answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}", query={"share": share})
         return cast("SavedPrediction", answer.json())
+
+    def delete_prediction(self, prediction_id: int) -> None:
+        """Delete a saved prediction of the caller's key; admins may delete all."""
+        self._send("DELETE", f"/predictions/{_quoted(prediction_id)}")
 
     def predict_rows(
         self,
@@ -449,33 +457,39 @@ class Gpucast:
         answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
         return cast("JobOut", answer.json())
 
-    def predict_next(self, prediction_id: int, body: EngineState) -> NextRequestTimes:
+    def predict_next(self, prediction_id: int, body: EngineState, *, share: str | None = None) -> NextRequestTimes:
         """Times of a request that an engine in this state gets next. For llm-d's inference gateway, with
         PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved; its model,
         GPU, stack, settings and mean answer hold of the engines, its load does not.
         """
-        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict", body=body)
+        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict", body=body, query={"share": share})
         return cast("NextRequestTimes", answer.json())
 
-    def predict_next_of_several_strictly(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
+    def predict_next_of_several_strictly(
+        self, prediction_id: int, body: EngineStates, *, share: str | None = None
+    ) -> NextRequestsTimes:
         """The same as /predict/bulk, which refuses all requests for a wrong one, too. For llm-d's inference
         gateway, with PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved;
         its model, GPU, stack, settings and mean answer hold of the engines, its load does not.
         """
-        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk/strict", body=body)
+        answer = self._send(
+            "POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk/strict", body=body, query={"share": share}
+        )
         return cast("NextRequestsTimes", answer.json())
 
-    def predict_next_of_several(self, prediction_id: int, body: EngineStates) -> NextRequestsTimes:
+    def predict_next_of_several(
+        self, prediction_id: int, body: EngineStates, *, share: str | None = None
+    ) -> NextRequestsTimes:
         """Times of requests, each with the state of an engine. For llm-d's inference gateway, with
         PREDICTION_SERVER_URL .../llm-d/ID: ID is a prediction of kind serving that was saved; its model,
         GPU, stack, settings and mean answer hold of the engines, its load does not.
         """
-        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk", body=body)
+        answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk", body=body, query={"share": share})
         return cast("NextRequestsTimes", answer.json())
 
-    def get_status(self, prediction_id: int) -> PredictorStatus:
+    def get_status(self, prediction_id: int, *, share: str | None = None) -> PredictorStatus:
         """State of the predictor, which the gateway asks for first."""
-        answer = self._send("GET", f"/llm-d/{_quoted(prediction_id)}/status")
+        answer = self._send("GET", f"/llm-d/{_quoted(prediction_id)}/status", query={"share": share})
         return cast("PredictorStatus", answer.json())
 
     def healthz(self) -> HealthzAnswer:
@@ -822,6 +836,8 @@ class SavedPrediction(TypedDict):
     differences: list[DifferenceOut]
     gone: list[str]
     since: list[str]
+    share: NotRequired[str]
+    link: NotRequired[str]
 
 
 class ServingHostsOut(TypedDict):

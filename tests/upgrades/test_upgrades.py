@@ -67,3 +67,5 @@ def test_its_trained_version_serves_or_is_trained_again(upgraded: Service) -> No
 def test_its_saved_answer_is_listed(upgraded: Service) -> None:
     (saved,) = got(upgraded, "/predictions")["items"]
     assert got(upgraded, f"/predictions/{saved['id']}")
+    assert upgraded.client.delete(f"/predictions/{saved['id']}").status_code == 204
+    assert got(upgraded, "/predictions")["items"] == []

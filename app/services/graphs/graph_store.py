@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,10 +17,11 @@ from app.networks.importers.onnx.walk import graph as onnx_graph
 from app.networks.importers.tensors import binding, free_dims
 from app.networks.run import Run
 from app.ops import kinds_of, work_of
-from app.runtime.sized_cache import SizedCache
+from app.runtime.sized_cache import SizedCache, StoredCache
 from app.services.graphs.export_program import read_archive
 from app.store import graphs as store
 from app.store.graphs import GraphRow
+from app.store.keys import ANYONE, NOBODY, Caller, Owner
 from app.store.session import Database
 from app.tables.workload import Workload
 from app.wire.decoding import decode_plain
@@ -48,7 +50,7 @@ class Graphs:
     def __init__(self, database: Database, before_reading: Callable[[], None] = lambda: None) -> None:
         self._database = database
         self._before_reading = before_reading  # called in the thread of the request
-        self._sources: SizedCache[Source] = SizedCache(CACHED_JSON_BYTES)
+        self._sources: StoredCache[Source] = StoredCache(CACHED_JSON_BYTES)
         self._workloads: SizedCache[Workload] = SizedCache(CACHED_ROWS)
 
     def source(self, graph: Mapping[str, Any] | None, graph_id: str | None) -> Source:
@@ -58,14 +60,18 @@ class Graphs:
             raise refusal([FieldError(GRAPH_LOC, message)])
         if graph_id is None:
             return Source(JSON, check_graph(graph))
-        source = self._sources.get(graph_id)
-        if source is None:
-            self._before_reading()
-            with self._database.begin() as connection:
-                form, text = store.body(connection, graph_id)
-            source = from_database(form, text, graph_id)
-            self._sources.put(graph_id, source, len(text))
-        return source
+        return self._sources.get(graph_id, partial(self._read, graph_id), partial(self._check, graph_id))
+
+    def _read(self, graph_id: str) -> tuple[Source, int]:
+        self._before_reading()
+        with self._database.begin() as connection:
+            form, text = store.body(connection, graph_id)
+        return from_database(form, text, graph_id), len(text)
+
+    def _check(self, graph_id: str) -> None:
+        self._before_reading()
+        with self._database.begin() as connection:
+            store.exists(connection, graph_id)
 
     def workload(self, source: Source, dims: Mapping[str, int], run: Run) -> Workload:
         """Return the rows of one device. Raises BadInput that names the wrong node, or the dimension without a size."""
@@ -78,8 +84,8 @@ class Graphs:
             self._workloads.put(key, workload, len(workload))
         return workload
 
-    def add(self, source: Source, dims: Mapping[str, int]) -> GraphRow:
-        """Check and store a graph, and return its row. A graph sent again has the same id and changes nothing.
+    def add(self, source: Source, dims: Mapping[str, int], owner: Owner = NOBODY) -> GraphRow:
+        """Check and store a graph, and return its row. A graph sent again has the same id, and may get an owner more.
 
         Figures are for `dims`, in which batch and sequence may be missing (1); no other dimension may.
         """
@@ -87,7 +93,7 @@ class Graphs:
         graph_id, text = source.identity()
         row = GraphRow(id=graph_id, form=source.form, name=source.name, body=text.decode(), **figures._asdict())
         with self._database.begin() as connection:
-            store.insert(connection, row)
+            store.insert(connection, row, owner)
         self._sources.put(graph_id, replace(source, id=graph_id), len(text))
         return row
 
@@ -97,10 +103,17 @@ class Graphs:
             row = store.get(connection, graph_id)
         return row, self.source(None, graph_id).graph(row.dims)
 
-    def page(self, *, after: str | None, limit: int) -> list[GraphRow]:
-        """Return up to `limit` graphs ordered by id, starting after the id `after`."""
+    def remove(self, graph_id: str, caller: Caller) -> None:
+        """Take a graph from the caller, with whose last owner it is deleted. Raises NotFound for another's."""
         with self._database.begin() as connection:
-            return store.page(connection, after=after, limit=limit)
+            deleted = store.remove(connection, graph_id, caller)
+        if deleted:
+            self._sources.drop(graph_id)
+
+    def page(self, caller: Caller = ANYONE, *, after: str | None, limit: int) -> list[GraphRow]:
+        """Return up to `limit` graphs of the caller or of everybody ordered by id, starting after the id `after`."""
+        with self._database.begin() as connection:
+            return store.page(connection, caller, after=after, limit=limit)
 
 
 def lower_source(source: Source, dims: Mapping[str, int], run: Run) -> Workload:

@@ -33,6 +33,7 @@ from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.store import gpus, measurements, quotes
 from app.store.artifacts import ArtifactRefused
+from app.store.keys import Owner
 from app.store.quotes import Saved
 from app.store.revision import PARTS
 from app.store.session import Database
@@ -175,8 +176,13 @@ SavableAnswer = Response | CompareResponse | PlanResponse | ServingCompareRespon
 Answer = TypeVar("Answer", bound=SavableAnswer)
 
 
-def save_answer(database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer) -> Answer:
-    """Save an answer and return it with its `id`. Raises TooLarge if it and its request exceed MAX_BYTES."""
+def save_answer(
+    database: Database, snapshot: Snapshot, kind: str, request: SavableRequest, answer: Answer, owner: Owner
+) -> Answer:
+    """Save an answer and return it with its `id`.
+
+    Raises TooLarge if it and its request exceed MAX_BYTES, and Conflict if the owner has too many.
+    """
     body = msgspec.to_builtins(request)
     gpus = _answered_gpus(answer)
     if body["gpus"] == "all":  # the catalogue may change
@@ -190,7 +196,7 @@ def save_answer(database: Database, snapshot: Snapshot, kind: str, request: Sava
         versions = _versions(connection, snapshot.engine, request.predictor, gpus, named)
         workload = str(body["workload"]["kind"])
         saved_id = quotes.insert(
-            connection, kind=kind, workload=workload, request=texts[0], answer=texts[1], versions=versions
+            connection, owner, kind=kind, workload=workload, request=texts[0], answer=texts[1], versions=versions
         )
     return structs.replace(answer, id=saved_id)
 

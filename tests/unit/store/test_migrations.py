@@ -104,3 +104,24 @@ def test_a_migration_of_a_newer_schema_says_what_to_run(empty: Database, monkeyp
         failed = CliRunner().invoke(migrate, words)
         assert isinstance(failed.exception, BadInput)
         assert f"gpucast migrate down {schema.head()}" in failed.exception.detail
+
+
+SAVED = """
+    INSERT INTO saved_predictions (kind, workload, request, answer, versions) VALUES ('plan', 'kernel', '', '', '{}')
+"""
+
+
+def test_what_was_saved_before_owners_gets_a_token_and_survives_a_downgrade(empty: Database) -> None:
+    schema.upgrade(empty, "0016")
+    with empty.begin() as connection:
+        for _ in range(3):
+            connection.execute(sa.text(SAVED))
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        rows = connection.execute(sa.text("SELECT key_id, share FROM saved_predictions")).all()
+        assert {key_id for key_id, _ in rows} == {None}
+        assert len({share for _, share in rows}) == 3 and all(len(share) == 64 for _, share in rows)
+        connection.execute(sa.text(SAVED))  # of an older release on this schema
+    schema.downgrade(empty, "0016")
+    with empty.begin() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM saved_predictions")).scalar_one() == 4
