@@ -297,7 +297,8 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/predict": {"POST": PREDICT},
     "/predict/batch": {"POST": PREDICT},
     "/predictions": {"GET": READ},
-    "/predictions/{prediction_id}": {"GET": READ, "DELETE": PREDICT},
+    "/predictions/{prediction_id}": {"GET": READ},
+    "/predictions/{prediction_id:int}": {"DELETE": PREDICT},
     "/predictions/{prediction_id}.pdf": {"GET": READ},
     "/predictors": {"GET": READ},
     "/predictors/{name}/rollback": {"POST": ADMIN},
@@ -321,7 +322,8 @@ _TEMPLATES = [(compile_path(path)[0], needs) for path, needs in ROLES.items() if
 
 def role_for(method: str, path: str) -> Role | None:
     """Return the least role for a request; READ for unknown routes, so that strangers cannot probe paths."""
+    method = "GET" if method == "HEAD" else method
     needs = _EXACT.get(path)
     if needs is None:
-        needs = next((needs for template, needs in _TEMPLATES if template.match(path)), {})
-    return needs.get("GET" if method == "HEAD" else method, READ)
+        needs = next((needs for template, needs in _TEMPLATES if method in needs and template.match(path)), {})
+    return needs.get(method, READ)

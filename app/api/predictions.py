@@ -138,7 +138,7 @@ def get_prediction(derived: DerivedDep) -> SavedPrediction:
     return _out(*derived)
 
 
-@router.delete("/predictions/{prediction_id}", status_code=204, response_class=Response)
+@router.delete("/predictions/{prediction_id:int}", status_code=204, response_class=Response)
 def delete_prediction(prediction_id: SavedId, database: DatabaseDep, caller: CallerDep) -> None:
     """Delete a saved prediction of the caller's key; admins may delete all."""
     with database.begin() as connection:

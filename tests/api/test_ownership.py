@@ -159,6 +159,12 @@ def test_owners_and_admins_delete_saved_answers(owner: Caller, other: Caller, re
         assert owner.status("DELETE", f"/predictions/{saved_id}") == 404
 
 
+def test_the_pdf_of_a_saved_answer_is_only_read(client: TestClient) -> None:
+    for path, methods in (("/predictions/1.pdf", "GET, HEAD"), ("/predictions/1", "DELETE, GET, HEAD")):
+        assert client.options(path).headers["allow"] == methods
+    assert client.delete("/predictions/1.pdf").status_code == 405
+
+
 def test_what_was_saved_without_a_key_is_everybodys(client: TestClient, other: Caller, admin: Caller) -> None:
     saved_id = client.post("/predict", json={**PREDICT_EXAMPLE, "save": True}).json()["id"]
     kept = client.post("/predict", json={**PREDICT_EXAMPLE, "save": True}).json()["id"]
