@@ -147,8 +147,8 @@ EAGER_HOST = Band(0.0, _BANDS.number("eager_host"))
 EAGER_HOST_OF_VERSION = Band(0.0, _BANDS.number("eager_host_of_version"))
 # What a served load's host and scheduler add to its steps: to the time per output token and to first token, by stack.
 _SERVED_TOKEN, _SERVED_FIRST = _BANDS.by_name("served_token"), _BANDS.by_name("served_first")
-# Time per output token of other loads of a deployment that was measured.
-SHIFTED_LOAD = Band.symmetric(_BANDS.number("shifted_load"))
+# Time per output token of other loads of a deployment that was measured, where all measured loads agree.
+_SHIFTED_LOAD = Band.symmetric(_BANDS.number("shifted_load"))
 # Power of a GPU without measurements of its own.
 POWER = Band.symmetric(_BANDS.number("power"))
 # Margins of a load's limits before its own intervals are known, in standard deviations in log space.
@@ -165,6 +165,15 @@ class Served(NamedTuple):
 def _served(name: str) -> Served:
     widths = _BANDS.by_name(name)
     return Served(Band.symmetric(widths["token"]), Band.symmetric(widths["first"]))
+
+
+def shifted_load(own: Band[float], spread: float) -> Band[float]:
+    """Return the band of another load of a measured deployment: no wider than its own, unless the evidence is.
+
+    spread  how far measured loads deviate from what they shift by, in log space
+    """
+    evidence = Band.symmetric(spread)
+    return own.narrower(_SHIFTED_LOAD.widened(evidence)).wider(evidence)
 
 
 def served_by(stack: str) -> Served:

@@ -186,12 +186,19 @@ class ServedPoint(NamedTuple):
     """A measured load: means over its requests, seconds.
 
     workload  the workload of kind `serving` in the API's form
+    upload    id of the upload that brought it; None of an import
     """
 
     workload: Mapping[str, Any]
     ttft_s: float
     tpot_s: float
     e2e_s: float
+    upload: int | None = None
+
+    @property
+    def means(self) -> tuple[float, float, float]:
+        """Return the times: to first token, per output token, end to end."""
+        return self.ttft_s, self.tpot_s, self.e2e_s
 
 
 class ServedPoints(NamedTuple):

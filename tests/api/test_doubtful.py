@@ -130,34 +130,56 @@ SERVED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("request_factor", "token_factor", "doubtful"), [(1000.0, 1000.0, 1), (1.0, 0.01, 1), (5.0, 5.0, 0)]
-)
-def test_a_served_load_far_from_what_is_expected_moves_no_other(
-    clients: Clients, request_factor: float, token_factor: float, doubtful: int
-) -> None:
-    good, load = clients["good"], SERVED | {"load": {"concurrency": 4}}
-    clients["admin"].delete("/measurements", params={"kind": "serving"}).raise_for_status()
+def served(client: TestClient, concurrency: int) -> dict[str, Any]:
+    """The prediction of a load."""
+    body = {"gpu": "h100-sxm5-80gb", "workload": SERVED | {"load": {"concurrency": concurrency}}}
+    answer = client.post("/predict", json=body, headers={"cache-control": "no-cache"}).raise_for_status()
+    return dict(answer.json()["predictions"][0])
 
-    def served(concurrency: int) -> dict[str, Any]:
-        body = {"gpu": "h100-sxm5-80gb", "workload": SERVED | {"load": {"concurrency": concurrency}}}
-        answer = good.post("/predict", json=body, headers={"cache-control": "no-cache"}).raise_for_status()
-        return dict(answer.json()["predictions"][0])
 
-    before, beside = served(4), served(8)
-    times = before["serving"]
-    measured = row({**load, "software": None}, request_factor * before["latency_ms"]) | {
+def measured_load(client: TestClient, concurrency: int, request_factor: float, token_factor: float) -> dict[str, Any]:
+    """A load measured so many times longer than it is predicted."""
+    predicted = served(client, concurrency)
+    times = predicted["serving"]
+    workload = {name: value for name, value in SERVED.items() if name != "software"}
+    return row(workload | {"load": {"concurrency": concurrency}}, request_factor * predicted["latency_ms"]) | {
         "gpu": "h100-sxm5-80gb",
-        "software": "vllm-0.19.0",
+        "software": SERVED["software"],
         "serving": {"ttft_ms": times["ttft_ms"]["mean"], "tpot_ms": token_factor * times["tpot_ms"]["mean"]},
     }
-    del measured["workload"]["software"]
-    report = sent(good, measured)
-    assert (report["inserted"], report["doubtful"]) == (1 - doubtful, doubtful)
-    if doubtful:
-        assert served(4) == before
-        assert served(8) == beside
+
+
+@pytest.fixture
+def unmeasured(clients: Clients) -> Iterator[Clients]:
+    """The clients, on a service without measured loads before and after."""
     clients["admin"].delete("/measurements", params={"kind": "serving"}).raise_for_status()
+    yield clients
+    clients["admin"].delete("/measurements", params={"kind": "serving"}).raise_for_status()
+
+
+@pytest.mark.parametrize(("request_factor", "token_factor"), [(1000.0, 1000.0), (1.0, 0.01)])
+def test_a_served_load_far_from_what_is_expected_moves_nothing(
+    unmeasured: Clients, request_factor: float, token_factor: float
+) -> None:
+    good = unmeasured["good"]
+    before, beside = served(good, 4), served(good, 8)
+    report = sent(good, measured_load(good, 4, request_factor, token_factor))
+    assert (report["inserted"], report["doubtful"]) == (0, 1)
+    assert served(good, 4) == before
+    assert served(good, 8) == beside
+
+
+def test_a_large_shift_needs_a_second_upload_and_its_width_is_that_of_its_evidence(unmeasured: Clients) -> None:
+    good, bad = unmeasured["good"], unmeasured["bad"]
+    loads = {concurrency: measured_load(good, concurrency, 5.0, 5.0) for concurrency in (4, 6)}
+    beside = served(good, 8)["serving"]["tpot_ms"]
+    assert sent(good, loads[4])["inserted"] == 1
+    assert served(good, 4)["support"] == "measured"
+    assert served(good, 8)["serving"]["tpot_ms"] == beside, "one upload alone moves no other load fivefold"
+    assert sent(bad, loads[6])["inserted"] == 1
+    shifted = served(good, 8)["serving"]["tpot_ms"]
+    assert shifted["mean"] > 2.0 * beside["mean"]
+    assert shifted["interval"]["high"] > 5.0 * beside["mean"], "it holds what was measured"
 
 
 @pytest.mark.parametrize(("factor", "doubtful"), [(200.0, 0), (1000.0, 1)])

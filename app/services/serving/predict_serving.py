@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import OTHER_FIRST, SHIFTED_LOAD, Band, Served, served_by, sum_correlated
+from app.bands.band import OTHER_FIRST, Band, Served, served_by, shifted_load, sum_correlated
 from app.engine.serving_hosts import host_name
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
@@ -206,7 +206,7 @@ class _Answer(NamedTuple):
             figures = measured_figures(figures, known.exact, deployment.workload.load)
             bands = known.bands
         elif known.factor != 1.0:
-            bands = bands._replace(token=bands.token.narrower(SHIFTED_LOAD))
+            bands = bands._replace(token=shifted_load(bands.token, known.spread))
         coverage = self.request.coverage
         tpot, ttft = served_time(figures.tpot, bands.token, coverage), served_time(figures.ttft, bands.first, coverage)
         e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))

@@ -32,6 +32,8 @@ _FITTED = Coefficients("serving")
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
 NEAREST, _SHRINK = 4, _FITTED.number("shift_shrinkage")
+# A greater shift needs a second upload that agrees with it.
+_UNCONFIRMED, _AGREEING = _FITTED.number("unconfirmed_shift"), _FITTED.number("agreeing_shift")
 _shifts: SizedCache[float] = SizedCache(100_000)
 
 
@@ -41,10 +43,12 @@ class Known(NamedTuple):
     exact   the means of the requested load, if it was measured
     bands   those of `exact`
     factor  by which times per output token deviate on the deployment; 1 without measured loads
+    spread  how far the evidence of `factor` is apart, in log space
     """
 
     exact: ServedPoint | None = None
     factor: float = 1.0
+    spread: float = 0.0
     bands: Served = MEASURED_LOAD
 
 
@@ -56,7 +60,7 @@ def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> 
     points: dict[tuple[Hashable, str], list[ServedPoint]] = {}
     for row in rows:
         phases = row.phases_s or {}
-        point = ServedPoint(row.workload, phases["ttft"], phases["tpot"], row.latency_s)
+        point = ServedPoint(row.workload, phases["ttft"], phases["tpot"], row.latency_s, row.upload_id)
         points.setdefault((_deployment(row.workload), row.gpu_id), []).append(point)
     return ServedPoints(points, fingerprint)
 
@@ -70,11 +74,25 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
     alike = [point for point in points if _load(point.workload) == _load(form)]
     if alike:
         of_version = [point for point in alike if point.workload.get("software") == form["software"]]
-        means = np.mean([point[1:] for point in of_version or alike], axis=0).tolist()
+        means = np.mean([point.means for point in of_version or alike], axis=0).tolist()
         return Known(ServedPoint(form, *means), bands=MEASURED_LOAD if of_version else OTHER["version"])
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
-    shifts = [_shift(engine, point, spec, target, predictor) for point in nearest]
-    return Known(None, float(np.exp(shrunk(shifts))))
+    shifts = confirmed([(point.upload, _shift(engine, point, spec, target, predictor)) for point in nearest])
+    if not shifts:
+        return Known()
+    middle = shrunk(shifts)
+    return Known(None, float(np.exp(middle)), float(np.hypot(np.std(shifts), np.mean(shifts) - middle)))
+
+
+def confirmed(shifts: Sequence[tuple[int | None, float]]) -> list[float]:
+    """Return the shifts that count, each with its upload: those of imports, small ones, and those that two agree on."""
+    return [
+        shift
+        for upload, shift in shifts
+        if upload is None
+        or abs(shift) <= _UNCONFIRMED
+        or any(other != upload and abs(shift - agreeing) <= _AGREEING for other, agreeing in shifts)
+    ]
 
 
 def shrunk(shifts: Sequence[float]) -> float:
