@@ -43,7 +43,7 @@ class Entry:
 
 _TOKEN = re.compile("[0-9A-Za-z_-]{22,64}")  # others are not sent to PostgreSQL
 REMOVED_AT_ONCE = 1_000
-MOST_DAYS = 36_525.0  # a century: dates end
+MOST_DAYS = 36_525  # a century: dates end
 _ADVICE = "saved answers (GPUCAST_MAX_SAVED_PER_KEY); delete some: DELETE /predictions/{id}."
 
 

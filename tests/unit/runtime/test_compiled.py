@@ -15,13 +15,12 @@ import pytest
 from numba.core.errors import NumbaError
 
 from app.config import CHECKOUT
-from app.runtime.code_cache import _LockedFiles
+from app.runtime.code_cache import SOURCES, _LockedFiles
 from app.runtime.compiled import COMPILES, compiled_per_row
 from app.runtime.syntax import syntax_digest, syntax_digests
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("runtime", "tables", "ops", "predictors", "serving")
 OWN = ("cache_base.py", "code_cache.py", "compiled.py", "lean_numba.py", "syntax.py")
 MODULE = """
 from app.ops import BYTES
