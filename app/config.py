@@ -83,7 +83,7 @@ class Settings:
         float, Knob("GPUCAST_KEEP_ALIVE_S", "time that a connection without a request stays open, seconds")
     ] = 20.0
     max_waiting: Annotated[
-        int, Knob("GPUCAST_MAX_WAITING", "requests of an API process that wait for others; more get 503")
+        int, Knob("GPUCAST_MAX_WAITING", "requests of a caller that wait in an API process; more get 429")
     ] = 64
     max_batch_rows: Annotated[int, Knob("GPUCAST_MAX_BATCH_ROWS", "most rows in one batch or upload")] = 1_000_000
     max_saved_per_key: Annotated[int, Knob("GPUCAST_MAX_SAVED_PER_KEY", "most saved answers of an API key")] = 10_000

@@ -10,7 +10,7 @@ GpucastError (500)
 |   `-- NotTrained (409)      a predictor without training data; names the import command
 |-- TooLarge (413)            names the limit
 |-- UnsupportedMedia (415)    lists the accepted types
-|-- TooMany (429)             over the rate limit; has Retry-After
+|-- TooMany (429)             too much of one caller; has Retry-After
 |-- TooSlow (408)           a request did not arrive in time
 |-- HeadersTooLarge (431)   names the limit
 |-- Cancelled (499)         the caller left, so nobody sees this
@@ -174,7 +174,7 @@ class TimedOut(GpucastError):
 
 
 class TooMany(GpucastError):
-    """The caller exceeds the rate limit."""
+    """The caller exceeds its rate limit, or its share of what is worked on, waits or is connected."""
 
     status = 429
     title = "Too many requests"

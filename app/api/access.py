@@ -179,7 +179,7 @@ class Access:
         required = self._needs_keys and need is not OPEN
         key = _key(scope) if required else None
         if self._rate is not None:
-            self._rate.hit(_caller(scope, key))
+            self._rate.hit(_name(scope, key))
         if required and key is None:
             raise Unauthorized
         if key is not None and need is not None and (key.role < need or _is_forged(scope)):
@@ -239,9 +239,14 @@ def _cookie_key(header: bytes) -> bytes:
     return next((value for name, _, value in pairs if name == COOKIE), b"")
 
 
-def _caller(scope: Scope, key: Key | None) -> str:
+def name_of(scope: Scope) -> str:
+    """Return the name under which a caller's requests are counted: that of its first key, else its address."""
+    return _name(scope, scope.get(KEY))
+
+
+def _name(scope: Scope, key: Key | None) -> str:
     if key is not None:
-        return f"key {key.id}"
+        return f"key {key.owner_id}"
     return str(scope["client"][0]) if scope.get("client") else "local"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Self, TypeVar
@@ -12,9 +13,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
+from app.api.access import name_of
 from app.api.work_queues import WorkQueue, WorkQueues
 from app.config import Settings
-from app.errors import Cancelled, GpucastError, TooLarge, Unavailable, UnsupportedMedia
+from app.errors import Cancelled, GpucastError, TooLarge, TooMany, Unavailable, UnsupportedMedia
 from app.runtime.cancellation import Cancellation
 
 _COMPRESSED = "Bodies are read as they are: send no Content-Encoding (Parquet is compressed inside)."
@@ -98,8 +100,10 @@ T = TypeVar("T")
 
 _WORK = "gpucast_work"  # of the scope: the Cancellation of what runs in a thread
 
-# Most bytes of bodies that are held at a time: four of the largest. Those that arrive in one piece are not counted.
-MAX_HELD_BYTES = 256 * 2**20
+# Most bytes of bodies that are held at a time: four of the largest, and two of one caller. Those that arrive in one
+# piece are not counted.
+MAX_HELD_BYTES, MAX_OF_CALLER = 256 * 2**20, 128 * 2**20
+_RETRY_S = 2
 
 
 class Bodies:
@@ -107,29 +111,37 @@ class Bodies:
 
     def __init__(self) -> None:
         self._held = 0
+        self._of_callers = Counter[str]()
 
-    def _hold(self, size: int) -> None:
+    def _hold(self, caller: str, size: int) -> None:
+        if self._of_callers[caller] + size > MAX_OF_CALLER:
+            detail = f"The bodies of your requests together are over {MAX_OF_CALLER:,} bytes."
+            raise TooMany(detail, retry_after_s=_RETRY_S)
         if self._held + size > MAX_HELD_BYTES:
             raise Unavailable(f"The bodies of all requests together are over {MAX_HELD_BYTES:,} bytes.")
         self._held += size
+        self._of_callers[caller] += size
 
-    def _free(self, sizes: Sequence[int]) -> None:
+    def _free(self, caller: str, sizes: Sequence[int]) -> None:
         self._held -= sum(sizes)
+        self._of_callers[caller] -= sum(sizes)
+        if not self._of_callers[caller]:
+            del self._of_callers[caller]
 
-    async def whole(self, receive: Receive) -> bytes:
-        """Return the whole request body. Raises Cancelled if the caller leaves before its end, or Unavailable."""
+    async def whole(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the whole request body. Raises Cancelled if the caller leaves before its end, TooMany, Unavailable."""
         message = await receive()
         body: bytes = message.get("body", b"")
         if not message.get("more_body", False) and message["type"] == "http.request":
             return body
-        parts, sizes = [body], list[int]()
+        parts, sizes, caller = [body], list[int](), name_of(scope)
         request = asyncio.current_task()
         assert request is not None
-        request.add_done_callback(lambda _: self._free(sizes))
+        request.add_done_callback(lambda _: self._free(caller, sizes))
         while message.get("more_body", False):
             message = await receive()
             parts.append(message.get("body", b""))
-            self._hold(len(parts[-1]))
+            self._hold(caller, len(parts[-1]))
             sizes.append(len(parts[-1]))
         if message["type"] == "http.disconnect":
             raise Cancelled
@@ -151,7 +163,7 @@ def cancel(scope: Scope) -> None:
 
 async def in_thread(scope: Scope, receive: Receive, queue: WorkQueue, work: Callable[[], T]) -> T:
     """Return the result of work in a thread, which is cancelled if the caller leaves. The body was received."""
-    async with _watched(scope, receive) as left, queue.turn(left):
+    async with _watched(scope, receive) as left, queue.turn(name_of(scope), left):
         return await run_in_threadpool(work)
 
 
@@ -171,7 +183,7 @@ class WholeBody:
             await problems.error_response(error)(scope, receive, send)
 
     async def _in_turn(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._bodies.whole(receive)
+        body = await self._bodies.whole(scope, receive)
         parts = [{"type": "http.request", "body": body, "more_body": False}]
         async with _watched(scope, receive) as left, self._queues.turn(scope, len(body), left):
 

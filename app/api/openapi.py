@@ -98,7 +98,7 @@ _PROBLEMS = {
     "413": "The body is too large",
     "415": "Unsupported media type",
     "422": "A field is wrong; `errors` lists which",
-    "429": "Rate limit exceeded; see Retry-After",
+    "429": "Too much of one caller; see Retry-After",
     "503": "The database or queue is unavailable; see Retry-After",
     "504": "The request took too long",
 }

@@ -123,7 +123,7 @@ class PredictRoute:
         holder: SnapshotHolder = app.state.holder
         if _NOTHING_OLDER in scope["headers"]:
             await run_in_threadpool(moved, holder, holder.snapshot)
-        raw = await app.bodies.whole(receive)
+        raw = await app.bodies.whole(scope, receive)
         request: Request
         if READ in scope:
             request = scope[READ]

@@ -1,6 +1,7 @@
-"""Queues of requests that work in threads: some work, some wait, and others get 503 at once.
+"""Queues of requests that work in threads: some work, some wait, and others are refused at once.
 
-What predicts and what needs the database have a queue each, so that predictions go on while the database hangs. Large
+Callers take turns, and none works in all places, so that one that sends much delays itself alone. What predicts and
+what needs the database have a queue each, so that predictions go on while the database hangs. Large
 bodies, of which each takes some 300 MiB while it is worked on, wait for one another before that, and so do those that
 take milliseconds of Python's lock: sixteen threads that want it make the event loop wait for half a second.
 """
@@ -8,6 +9,7 @@ take milliseconds of Python's lock: sixteen threads that want it make the event 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
@@ -15,7 +17,8 @@ from contextvars import ContextVar
 from anyio import from_thread
 from starlette.types import Scope
 
-from app.errors import Cancelled, Unavailable
+from app.api.access import name_of
+from app.errors import Cancelled, TooMany, Unavailable
 from app.runtime.cancellation import check_cancelled
 
 # Threads that work: under Python's lock more do not predict faster, and each delays the event loop by some
@@ -23,8 +26,12 @@ from app.runtime.cancellation import check_cancelled
 _PREDICTING, _STORING = 4, 16
 # Of those that search among GPUs and splits, some for minutes: the others predict meanwhile.
 _SEARCHING = 2
-# Of predictions that read or save something: those that wait hold threads.
-_SAVING, _SAVING_WAITING = 4, 8
+# Of predictions that read or save something: those that wait hold threads, so there are as many together.
+_SAVING, _SAVING_WAITING, _SAVING_TOGETHER = 4, 5, 8
+# Of each queue's places the most that one caller works in.
+_SHARE = 0.75
+# Time after which a caller that has too much waiting should try again.
+_RETRY_S = 2
 # Of large bodies: together they take less than a GiB.
 _PREDICTING_LARGE, _STORING_LARGE = 2, 1
 # Of bodies and listings that take milliseconds, among requests that store.
@@ -36,7 +43,7 @@ _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/p
 _SEARCHES = frozenset(("/", "/compare", "/partition", "/plan", "/scaling", "/serving"))
 _LISTINGS = ("/gpus", "/graphs", "/measurements", "/openapi.json", "/predictions", "/predictors", "/prices", "/uploads")
 _PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand predictions
-_PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
+PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
 
 
 def use_database() -> None:
@@ -51,22 +58,32 @@ def use_database() -> None:
 
 
 class WorkQueue:
-    """A queue of at most `waiting` requests, `working` of which work at a time.
+    """A queue in which callers take turns: `working` requests work at a time, of one caller at most its share of them.
 
-    `after` is the queue in which they go on when they need the database; None: this one.
+    Of each caller at most `waiting` requests wait, and of all at most `together`. `after` is the queue in which they go
+    on when they need the database; None: this one.
     """
 
-    def __init__(self, name: str, working: int, waiting: int, after: WorkQueue | None = None) -> None:
+    def __init__(
+        self, name: str, working: int, waiting: int, after: WorkQueue | None = None, together: int | None = None
+    ) -> None:
         self.after = after
         self._name = name
-        self._free = asyncio.Semaphore(working)
-        self._waiting, self._most_waiting = 0, waiting
+        self._free, self._share = working, max(int(_SHARE * working), 1)
+        self._working = Counter[str]()  # requests of each caller
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # of callers that wait, whose turn it is first
+        self._most_waiting, self._most_together = waiting, together
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait."""
+        return sum(map(len, self._lines.values()))
 
     @asynccontextmanager
-    async def turn(self, left: asyncio.Event) -> AsyncIterator[None]:
-        """Wait for a turn, or until the caller left. Raises Unavailable if too many wait, Cancelled if nobody does."""
-        await self.enter(left)
-        turn = Turn(self)
+    async def turn(self, caller: str, left: asyncio.Event) -> AsyncIterator[None]:
+        """Wait for a turn, or until the caller left. Raises as `enter`."""
+        await self.enter(caller, left)
+        turn = Turn(self, caller)
         _TURN.set(turn)
         try:
             check_cancelled()
@@ -74,50 +91,83 @@ class WorkQueue:
         finally:
             turn.end()
 
-    async def enter(self, left: asyncio.Event) -> None:
-        """Wait for a turn, or until the caller left. Raises Unavailable or Cancelled."""
-        if self._free.locked():
-            await self._wait(left)
-        else:
-            await self._free.acquire()
+    async def enter(self, caller: str, left: asyncio.Event) -> None:
+        """Wait for a turn, or until the caller left.
 
-    def leave(self) -> None:
-        """End a turn."""
-        self._free.release()
+        Raises TooMany if too many of the caller's wait, Unavailable if too many of all do, Cancelled if nobody waits.
+        """
+        if self._has_place(caller):
+            self._take(caller)
+            return
+        line = self._lines.get(caller, ())
+        if len(line) >= self._most_waiting:
+            most = f"the most that may of one caller: {self._share} of {self._name} work at a time"
+            raise TooMany(f"{len(line):,} of your {self._name} wait already, {most}.", retry_after_s=_RETRY_S)
+        if self._most_together is not None and self.waiting >= self._most_together:
+            raise Unavailable(f"{self._most_together:,} {self._name} wait already, the most that may.")
+        await self._wait(caller, left)
 
-    async def _wait(self, left: asyncio.Event) -> None:
-        if self._waiting >= self._most_waiting:
-            raise Unavailable(f"{self._most_waiting:,} {self._name} wait already, the most that may.")
-        self._waiting += 1
-        acquiring = asyncio.ensure_future(self._free.acquire())
+    def leave(self, caller: str) -> None:
+        """End a turn, and give it to the next caller's first request."""
+        self._free += 1
+        self._working[caller] -= 1
+        if not self._working[caller]:
+            del self._working[caller]
+        while (following := next(filter(self._has_place, self._lines), None)) is not None:
+            line = self._lines.pop(following)
+            line.popleft().set_result(None)
+            self._take(following)
+            if line:  # behind all others
+                self._lines[following] = line
+
+    def _has_place(self, caller: str) -> bool:
+        return self._free > 0 and self._working[caller] < self._share
+
+    def _take(self, caller: str) -> None:
+        self._free -= 1
+        self._working[caller] += 1
+
+    async def _wait(self, caller: str, left: asyncio.Event) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(caller, deque()).append(place)
         leaving = asyncio.ensure_future(left.wait())
         try:
-            await asyncio.wait((acquiring, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((place, leaving), return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            if place.done():
+                self.leave(caller)
+            raise
         finally:
-            self._waiting -= 1
             leaving.cancel()
-            if not acquiring.done():
-                acquiring.cancel()
-        if acquiring.cancelled() or not acquiring.done():
+            if not place.done():
+                self._step_out(caller, place)
+        if not place.done():
             raise Cancelled
+
+    def _step_out(self, caller: str, place: asyncio.Future[None]) -> None:
+        line = self._lines[caller]
+        line.remove(place)
+        if not line:
+            del self._lines[caller]
 
 
 class Turn:
     """A request's turn in a queue, or in the one that it went on to; None between them and after."""
 
-    def __init__(self, queue: WorkQueue) -> None:
+    def __init__(self, queue: WorkQueue, caller: str) -> None:
         self.queue: WorkQueue | None = queue
+        self._caller = caller
 
     async def go_on_in(self, queue: WorkQueue) -> None:
-        """Give the turn to the next in its queue, and wait for one in another. Raises Unavailable."""
+        """Give the turn to the next in its queue, and wait for one in another. Raises TooMany or Unavailable."""
         self.end()
-        await queue.enter(asyncio.Event())
+        await queue.enter(self._caller, asyncio.Event())
         self.queue = queue
 
     def end(self) -> None:
         """Give the turn to the next."""
         if self.queue is not None:
-            self.queue.leave()
+            self.queue.leave(self._caller)
             self.queue = None
 
 
@@ -128,7 +178,7 @@ class WorkQueues:
     """The queues of one API process."""
 
     def __init__(self, waiting: int) -> None:
-        saving = WorkQueue("answers", _SAVING, _SAVING_WAITING)
+        saving = WorkQueue("answers", _SAVING, _SAVING_WAITING, together=_SAVING_TOGETHER)
         self.predicting = WorkQueue("predictions", _PREDICTING, waiting, saving)
         self._storing = WorkQueue("requests", _STORING, waiting)
         self._searches = WorkQueue("searches", _SEARCHING, waiting)
@@ -143,7 +193,7 @@ class WorkQueues:
         Those that wait as large or long ones take no turn from others.
         """
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in _PROBES:
+        if path in PROBES:
             yield
             return
         predicts = path in _PREDICTIONS or path.startswith("/scheduler/") or path.endswith(_PREDICTING_ENDS)
@@ -151,7 +201,8 @@ class WorkQueues:
             self.predicting if predicts else self._storing,
             self._narrow(scope, path, size, predicts=predicts),
         )
-        async with nullcontext() if narrow is None else narrow.turn(left), queue.turn(left):
+        caller = name_of(scope)
+        async with nullcontext() if narrow is None else narrow.turn(caller, left), queue.turn(caller, left):
             yield
 
     def _narrow(self, scope: Scope, path: str, size: int, *, predicts: bool) -> WorkQueue | None:

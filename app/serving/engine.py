@@ -250,8 +250,12 @@ class Lengths(NamedTuple):
 
 def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:
     """Return a closed loop that starts with all at once, as benchmarks do: ROUNDS requests for each in flight."""
-    count = max(min(ROUNDS * in_flight, MOST_REQUESTS), 2 * in_flight, _FEWEST if in_flight > 1 else ROUNDS)
-    return _drawn(lengths, np.full(count, np.nan), in_flight, 0, seed)
+    return _drawn(lengths, np.full(closed_count(in_flight), np.nan), in_flight, 0, seed)
+
+
+def closed_count(in_flight: int) -> int:
+    """Return how many requests a closed loop has."""
+    return max(min(ROUNDS * in_flight, MOST_REQUESTS), 2 * in_flight, _FEWEST if in_flight > 1 else ROUNDS)
 
 
 def poisson(lengths: Lengths, rate_per_s: float, running: float, seed: int) -> Requests:

@@ -335,7 +335,7 @@ def test_texts_in_any_encoding_are_read(client: TestClient) -> None:
         assert told.status_code == 200, told.text
 
 
-def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> None:
+def test_more_work_of_a_caller_than_may_wait_is_429(settings: Settings, tmp_path: Path) -> None:
     tight = dataclasses.replace(settings, max_waiting=2)
     body = {"workload": NETWORK, "search_parallelism": True, "max_devices": 64}
 
@@ -344,7 +344,8 @@ def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> N
             told = crowded.client.post("/compare", json=body, timeout=4)
         except httpx.ReadTimeout:  # it works, or waits
             return 0
-        if told.status_code == 503:
+        if told.status_code == 429:
+            assert "of your searches wait already" in told.json()["detail"]
             assert told.headers["content-type"] == "application/problem+json"
             assert int(told.headers["retry-after"]) > 0
         return told.status_code
@@ -358,19 +359,19 @@ def test_more_work_than_may_wait_is_503(settings: Settings, tmp_path: Path) -> N
             return Counter(callers.map(status, range(12)))
 
     with Service(tight, tmp_path / "log") as crowded:
-        assert leaving_others_alone(crowded, many)[503] == 12 - 2 - 2
+        assert leaving_others_alone(crowded, many)[429] == 12 - 1 - 2
         assert crowded.client.get("/readyz").status_code == 200
         until(few)
 
 
-def test_bodies_of_all_requests_together_are_bounded(service: Service) -> None:
+def test_bodies_of_all_requests_of_a_caller_are_bounded(service: Service) -> None:
     head = b"POST /measurements HTTP/1.1\r\nHost: here\r\nContent-Length: 60000000\r\n\r\n"
     with ExitStack() as held:
-        for _ in range(6):
+        for _ in range(4):
             sender = held.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=30))
             sender.sendall(head + b" " * 50_000_000)
         refused = sender.recv(10_000)
-        assert b" 503 " in refused
+        assert b" 429 " in refused
         assert b"retry-after" in refused
         assert service.client.post("/predict", json=PREDICT_EXAMPLE).status_code == 200
     until(lambda: service.client.post("/measurements", content=b" " * 50_000_000).status_code == 400)  # they make room

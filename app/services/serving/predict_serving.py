@@ -20,7 +20,7 @@ from app.services.models.network_answers import StepFacts, TimedNetwork
 from app.services.models.predict_networks import known_step, notes_of, rows_for
 from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
 from app.services.serving.deployment import Deployment, resolve_deployment
-from app.services.serving.engines import Engine, engines_on, shape_of, with_factor
+from app.services.serving.engines import Engine, engines_on, expected_steps, shape_of, with_factor
 from app.services.serving.load_figures import (
     LoadFigures,
     Times,
@@ -119,8 +119,8 @@ def predict_serving(
     targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
     if not targets:
         return ServingResponse([], skipped)
-    check_predicted(len(targets), 0)
     specs = [rows.spec(target) for target in targets]
+    check_predicted(len(targets), expected_steps(deployment, specs))
     engines = engines_on(StepQuery(engine, rows.table(), targets, request.predictor), deployment, specs)
     answer = _Answer(snapshot, request, deployment, rows, max_rows, steps)
     predictions, simulated = list[ServingPrediction](), 0
