@@ -73,6 +73,13 @@ class Settings:
     max_connections: Annotated[
         int, Knob("GPUCAST_MAX_CONNECTIONS", "connections of an API process at a time; under its limit of open files")
     ] = 800
+    max_connections_per_address: Annotated[
+        int,
+        Knob(
+            "GPUCAST_MAX_CONNECTIONS_PER_ADDRESS",
+            "connections of one address to an API process; as many as of all behind a proxy",
+        ),
+    ] = 200
     header_timeout_s: Annotated[
         float, Knob("GPUCAST_HEADER_TIMEOUT_S", "time to send the headers of a request, seconds")
     ] = 10.0

@@ -222,14 +222,8 @@ def key_id_of(request: Request) -> int | None:
     return None if key is None else key.id
 
 
-def own_rows_of(request: Request) -> int | None:
-    """Return the id of the key whose rows the caller may delete, or None for an admin, who may delete all."""
-    key: Key | None = request.scope.get(KEY)
-    return None if key is None or key.role >= ADMIN else key.id
-
-
 def caller_of(scope: Scope) -> Caller:
-    """Return whose saved answers and graphs a request may list and remove: of admins, and without keys, everybody's."""
+    """Return whose saved answers, graphs and prices a request may remove: of admins, and without keys, everybody's."""
     key: Key | None = scope.get(KEY)
     return ANYONE if key is None else Caller(key.owner_id, everybody=key.role >= Role.ADMIN)
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.access import key_id_of, own_rows_of
+from app.api.access import key_id_of
 from app.api.deps import (
     MOST_ID,
     BodyDep,
@@ -50,7 +50,7 @@ from app.services.scheduling.extender import (
     read_extender_args,
     score_nodes,
 )
-from app.store.gpus import price_page, remove_prices
+from app.store.gpus import price_page, remove_price, remove_prices
 from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
 
@@ -241,13 +241,13 @@ def delete_prices(
 @router.delete("/prices/{price_id}", status_code=204)
 def delete_price(
     price_id: Annotated[int, Path(ge=1, le=MOST_ID, description="Identifier of the price")],
-    request: Request,
+    caller: CallerDep,
     database: DatabaseDep,
     holder: HolderDep,
 ) -> None:
-    """Delete a price that the caller's key sent; an admin deletes any."""
+    """Delete a price that the caller's key sent, or one that it succeeds; an admin deletes any."""
     with database.begin() as connection:
-        removed = remove_prices(connection, {"id": price_id, "key_id": own_rows_of(request)})
+        removed = remove_price(connection, price_id, caller)
     if not removed:
         raise NotFound(f"No price of yours has the id {price_id}.")
     holder.refresh()

@@ -14,10 +14,12 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api import problems
+from app.api.connections import Connections, address_of
 from app.api.direct import DIRECT, Direct, Known
 from app.api.usual_answer import JoinedWrites, UsualAnswer
+from app.api.work_queues import is_probe
 from app.config import Settings
-from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow, Unavailable
+from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow
 
 # Largest head of a request: its line and its headers. No proxy passes on half as much.
 MAX_HEADER_BYTES = 65_536
@@ -28,6 +30,11 @@ _ANSWER_S = 30.0
 _TICK_S = 0.5
 # Time to read a refusal of a connection before it is closed: closing at once may discard it.
 _REFUSED_S = 0.2
+# Time in which a connection over a limit sends its request, a probe's.
+_RESERVED_S = 1.0
+# Time in which a connection without a request may still send one, and get its answer, when the process stops.
+_LAST_S = 0.2
+STOPS = "stops"  # of the state that the server hands to its connections: it accepts no more of them
 
 
 class _Trailers(list[tuple[bytes, bytes]]):
@@ -49,6 +56,8 @@ class BoundedHttp(HttpToolsProtocol):
         self.timeout_keep_alive = self._settings.keep_alive_s  # type: ignore[assignment]  # fractions work
         self._begun = self._in_body = self._refused = False  # a request has begun; its headers were received
         self._direct: Direct | None = None if self.limit_concurrency else self.app_state.get(DIRECT)
+        self._over: GpucastError | None = None  # why only a probe is answered
+        self._is_last = False  # the connection ends with the next answer
         self._direct_waits = False  # for the body of a request
         self._new_scope: Scope | None = None  # of a whole request that may be answered directly, as it was parsed
         self._shared = False  # requests ended in this piece, so it is not all of the next one's
@@ -59,20 +68,37 @@ class BoundedHttp(HttpToolsProtocol):
         self._idle_since: float | None = None  # when the last answer ended; None while there is a request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse the connection with 503 if there are too many; otherwise wait for a request."""
+        """Wait for a request; if there are too many connections, for that of a probe."""
         super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # all of it that uvicorn calls
-        most = self._settings.max_connections
-        if len(self.connections) > most:
-            self._refuse(Unavailable(f"There are {most:,} connections, as many as are served."))
-        else:
-            self._watch()
+        self._address = address_of(self.client)
+        self._over = _connections().admit(self, self._address, self.transport.abort)
+        if self._over is not None or STOPS in self.app_state:
+            self._end_with_next()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._unwatch()
+        _connections().end(self, self._address)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close the connection after the answer in progress, or after that to a request which is under way."""
+        self.app_state[STOPS] = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            super().shutdown()
+        self._end_with_next()
+
+    def _end_with_next(self) -> None:
+        self._is_last, self._direct = True, None
+        if self._over is None:
+            self.loop.call_later(_LAST_S, self._close_unless_used)
+
+    def _close_unless_used(self) -> None:
+        if not self._begun and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Read a piece of a request; time the request if it is not whole."""
@@ -159,7 +185,12 @@ class BoundedHttp(HttpToolsProtocol):
             self._answer_directly(self.cycle)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """Start the task of a request, unless it is answered directly once its body was received."""
+        """Start the task of a request, unless it is answered directly once its body was received, or refused."""
+        if self._is_last:
+            cycle.keep_alive = False
+            if self._over is not None and not is_probe(cycle.scope):
+                self._refuse(self._over)
+                return
         if self._direct is None or app is not self.app or not self._direct.takes(cycle.scope):
             super()._start_asgi_task(cycle, app)
         elif cycle.more_body:
@@ -241,13 +272,17 @@ class BoundedHttp(HttpToolsProtocol):
             self._expire()
 
     def _allowed_s(self) -> float:
+        if self._over is not None:
+            return _RESERVED_S
         if self._in_body:
             return self._settings.body_timeout_s + self._received / _BODY_BYTES_PER_S
         return self._settings.header_timeout_s
 
     def _expire(self) -> None:
         """Answer 408 to a part of a request, unless it has an answer, and close the connection."""
-        if self._begun and not (self._in_body and self.cycle.response_started):
+        if self._over is not None and not (self._in_body and self.cycle.response_started):
+            self._refuse(self._over)
+        elif self._begun and not (self._in_body and self.cycle.response_started):
             what = "body" if self._in_body else "headers"
             self._refuse(TooSlow(f"The {what} did not arrive within {self._allowed_s():.0f} s; send them faster."))
         else:
@@ -270,3 +305,8 @@ class BoundedHttp(HttpToolsProtocol):
 @cache
 def _settings() -> Settings:
     return Settings.from_env()
+
+
+@cache
+def _connections() -> Connections:
+    return Connections(_settings().max_connections, _settings().max_connections_per_address)

@@ -21,7 +21,7 @@ from app.api.metrics import Metrics, traced
 from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
-from app.errors import GpucastError, TimedOut
+from app.errors import GpucastError, TimedOut, Unavailable
 from app.runtime.logs import REQUEST_ID
 from app.runtime.sized_cache import StoredCache
 
@@ -90,6 +90,13 @@ class TimeLimit:
         self._open[request] = time.monotonic() + self._seconds
         try:
             await self._app(scope, receive, request.answered)
+        except asyncio.CancelledError:  # the process stops, and has waited long enough
+            cancel(scope)
+            if request.answering:
+                raise
+            await problems.error_response(Unavailable("The service stops; send the request again."))(
+                scope, receive, request.answered
+            )
         finally:
             self._open.pop(request, None)
             if request.late is not None:

@@ -43,7 +43,16 @@ _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/p
 _SEARCHES = frozenset(("/", "/compare", "/partition", "/plan", "/scaling", "/serving"))
 _LISTINGS = ("/gpus", "/graphs", "/measurements", "/openapi.json", "/predictions", "/predictors", "/prices", "/uploads")
 _PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand predictions
-PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
+_PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
+
+
+def is_probe(scope: Scope) -> bool:
+    """Return whether a request asks how the process is."""
+    return _path(scope) in _PROBES
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def use_database() -> None:
@@ -192,10 +201,10 @@ class WorkQueues:
 
         Those that wait as large or long ones take no turn from others.
         """
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in PROBES:
+        if is_probe(scope):
             yield
             return
+        path = _path(scope)
         predicts = path in _PREDICTIONS or path.startswith("/scheduler/") or path.endswith(_PREDICTING_ENDS)
         queue, narrow = (
             self.predicting if predicts else self._storing,

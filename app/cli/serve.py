@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("gpucast")
 WATCH_S = 0.5
 RESTART_S = 2.0  # least time between restarts of a failing worker
+_LEFT_S = 1.0  # for threads that are left when all else has ended
 
 
 def serve() -> None:
@@ -42,8 +43,9 @@ def serve() -> None:
     logs.configure(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    with open_runtime(settings) as runtime, _worker_running(settings, runtime), announced(settings):
-        _serve(runtime.settings)
+    with open_runtime(settings) as runtime, _worker_running(settings, runtime) as leaving, announced(settings):
+        threading.Thread(target=_end_soon, daemon=True).start()
+        _serve(runtime.settings, leaving)
 
 
 def worker(
@@ -65,15 +67,24 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _serve(settings: Settings) -> None:
-    """Serve requests until a signal, in this process or in several that it supervises."""
-    import uvicorn
-    from uvicorn.config import LOGGING_CONFIG
+def _end_soon() -> None:
+    """End the process once its main thread has ended, though others still work for callers that nobody answers."""
+    threading.main_thread().join()
+    time.sleep(_LEFT_S)
+    os._exit(0)
+
+
+def _serve(settings: Settings, leaving: threading.Event) -> None:
+    """Serve requests until a signal, in this process or in several that it supervises; the signal sets `leaving`."""
+    from uvicorn import Config
+    from uvicorn.config import LOGGING_CONFIG, STARTUP_FAILURE
+
+    from app.api.server import Server, Supervisor
 
     os.environ.update(settings.environment())  # from which `create_app` builds its settings
     address = f"http://{settings.host}:{settings.port}"
     print(f"gpucast starts on {address}, documentation at /docs, Ctrl-C stops it", flush=True)
-    uvicorn.run(
+    config = Config(
         "app.main:create_app",
         factory=True,
         host=settings.host,
@@ -86,16 +97,24 @@ def _serve(settings: Settings) -> None:
         http="app.api.http_protocol:BoundedHttp",
         timeout_graceful_shutdown=int(settings.stop_grace_s),
     )
+    if settings.workers > 1:
+        Supervisor(config, leaving).run()
+        return
+    config.load_app()
+    server = Server(config, leaving)
+    server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 @contextmanager
-def _worker_running(settings: Settings, runtime: Runtime) -> Iterator[None]:
-    """Run a worker process and the embedded database, and restart them if they die."""
+def _worker_running(settings: Settings, runtime: Runtime) -> Iterator[threading.Event]:
+    """Run a worker process and the embedded database, and restart them if they die, until the event is set."""
     leaving = threading.Event()
     watcher = threading.Thread(target=_watch, args=(settings, runtime, leaving), name="watcher")
     watcher.start()
     try:
-        yield
+        yield leaving
     finally:
         leaving.set()
         watcher.join()

@@ -35,6 +35,8 @@ ABSENT_RETRY_S = 5.0
 QUIET_S, LATEST_S = 0.3, 5.0
 # After a failure, and without anything to fit before the process that fits is ended.
 RETRY_S, IDLE_S = 2.0, 60.0
+# A stop waits so long for a thread.
+STOP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +177,12 @@ class SnapshotHolder:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop polling and fitting."""
+        """Stop polling and fitting; a thread that waits for the database ends with the process."""
         self._stop.set()
         self._moved.set()
         self._correct.stop()
         for thread in self._threads:
-            thread.join()
+            thread.join(STOP_S)
 
     def _watch(self) -> None:
         while not self._stop.wait(self._poll_s):

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_into
 from app.errors import Conflict, NotFound
 from app.store import revision
 from app.store.driver import Question, scalars
+from app.store.keys import Caller
 from app.store.sql_tables import GPUS, PRICES, columns_of, records
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
@@ -148,6 +149,15 @@ def remove_prices(connection: Connection, filters: PriceFilters, *, dry_run: boo
     matching = _matching(filters)
     if dry_run:
         return connection.execute(sa.select(sa.func.count()).select_from(PRICES).where(*matching)).scalar_one()
+    return _removed(connection, matching)
+
+
+def remove_price(connection: Connection, price_id: int, caller: Caller) -> bool:
+    """Delete a row that the caller's key sent, or one that it succeeds; return whether there was one."""
+    return _removed(connection, [PRICES.c.id == price_id, caller.sent(PRICES.c.key_id)]) > 0
+
+
+def _removed(connection: Connection, matching: Sequence[sa.ColumnElement[bool]]) -> int:
     revision.lock(connection)
     removed = connection.execute(sa.delete(PRICES).where(*matching)).rowcount
     if removed:

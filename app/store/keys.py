@@ -89,6 +89,11 @@ class Caller:
         """Return the condition that a row's key is the caller's."""
         return sa.true() if self.everybody else key_id == self.owner_id
 
+    def sent(self, key_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Return the condition that the caller's key sent a row, or one that it succeeds by rotation."""
+        own = sa.select(KEYS.c.id).where(sa.func.coalesce(KEYS.c.first_id, KEYS.c.id) == self.owner_id)
+        return sa.true() if self.everybody else key_id.in_(own)
+
 
 ANYONE = Caller(owner_id=None, everybody=True)
 

@@ -160,11 +160,11 @@ class TableProcess:
         raise ValueError(message)
 
     def stop(self) -> None:
-        """End the process."""
-        with self._free:
-            if self._process is not None:
-                self._process.kill()
-                self._process.communicate()
+        """End the process, and what it decodes."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def _ask(self, kind: bytes, number: int, body: bytes) -> tuple[bytes, bytes]:
         """Return the answer's status and content; a process that died, or took too long, found a file too large."""

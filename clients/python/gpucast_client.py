@@ -384,7 +384,7 @@ class Gpucast:
         return cast("list[HostPriority]", answer.json())
 
     def delete_price(self, price_id: int) -> None:
-        """Delete a price that the caller's key sent; an admin deletes any."""
+        """Delete a price that the caller's key sent, or one that it succeeds; an admin deletes any."""
         self._send("DELETE", f"/prices/{_quoted(price_id)}")
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:

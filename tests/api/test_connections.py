@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from app.api.connections import RESERVE
 from app.config import Settings
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import until
@@ -18,7 +21,7 @@ from tests.service import Service
 
 pytestmark = pytest.mark.slow
 
-MOST, HEADER_S, BODY_S, KEEP_ALIVE_S = 20, 1.0, 2.0, 1.5
+MOST, OF_ADDRESS, HEADER_S, BODY_S, KEEP_ALIVE_S = 20, 15, 1.0, 2.0, 1.5
 # A connection that no limit ends stays open for longer than a test waits.
 LATEST_S = 40.0
 HEAD = b"POST /predict HTTP/1.1\r\nHost: here\r\n"
@@ -29,7 +32,12 @@ BODY = json.dumps(PREDICT_EXAMPLE).encode()
 def bounded(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """The service with few connections and little time."""
     tight = dataclasses.replace(
-        settings, max_connections=MOST, header_timeout_s=HEADER_S, body_timeout_s=BODY_S, keep_alive_s=KEEP_ALIVE_S
+        settings,
+        max_connections=MOST,
+        max_connections_per_address=OF_ADDRESS,
+        header_timeout_s=HEADER_S,
+        body_timeout_s=BODY_S,
+        keep_alive_s=KEEP_ALIVE_S,
     )
     with Service(tight, tmp_path_factory.mktemp("bounded") / "log") as running:
         yield running
@@ -41,8 +49,9 @@ def connection(bounded: Service) -> Iterator[socket.socket]:
         yield opened
 
 
-def connect(service: Service) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", service.port), timeout=60)
+def connect(service: Service, number: int = 1) -> socket.socket:
+    """A connection from one of this machine's addresses."""
+    return socket.create_connection(("127.0.0.1", service.port), timeout=60, source_address=(f"127.0.0.{number}", 0))
 
 
 def answer(opened: socket.socket) -> tuple[int, bytes]:
@@ -68,10 +77,10 @@ def problem(opened: socket.socket, status: int) -> str:
     return str(told["detail"])
 
 
-def served_once(service: Service) -> int:
+def served_once(service: Service, path: str = "/gpus", number: int = 1) -> int:
     """Status of a request on a connection of its own."""
-    with connect(service) as opened:
-        opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    with connect(service, number) as opened:
+        opened.sendall(b"GET %s HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n" % path.encode())
         return answer(opened)[0]
 
 
@@ -140,11 +149,39 @@ def test_too_many_connections_get_503_and_others_are_served(bounded: Service) ->
     used = bounded.client.get("/healthz")
     assert used.status_code == 200
     with ExitStack() as held:
-        idle = [held.enter_context(connect(bounded)) for _ in range(MOST + 5)]
+        idle = [held.enter_context(connect(bounded, 2 + k % 2)) for k in range(MOST + 5)]
         refused = idle[-1]
         assert "20 connections" in problem(refused, 503)
         assert bounded.client.get("/healthz").status_code == 200, "an open connection is served"
         until(lambda: served_once(bounded) == 200)  # idle connections make room
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["another", "the same"])
+def test_connections_of_one_address_leave_others_and_probes_alone(bounded: Service, number: int) -> None:
+    """Far more than all limits and the reserve: 900 idle ones made both probes 503 for as long as they lasted."""
+    with ExitStack() as held:
+        idle = [held.enter_context(connect(bounded, 2)) for _ in range(MOST + RESERVE + 50)]
+        began = time.monotonic()
+        assert {served_once(bounded, path, number) for path in ("/livez", "/readyz", "/metrics")} == {200}
+        if time.monotonic() - began < HEADER_S:  # else the idle ones are closed
+            assert served_once(bounded, "/gpus", number) == (200 if number == 1 else 429)
+        assert "address has 15 connections" in problem(idle[-1], 429)
+
+
+def test_a_request_under_way_when_the_process_stops_is_answered(settings: Settings, tmp_path: Path) -> None:
+    """Idle connections were closed at once, those too whose request had been sent, which resets them."""
+    with Service(dataclasses.replace(settings, stop_grace_s=5.0), tmp_path / "log") as service, ExitStack() as held:
+        opened = [held.enter_context(connect(service)) for _ in range(8)]
+        request = b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+        opened[0].sendall(request)
+        assert b" 200 " in opened[0].recv(65_536)
+        assert service.process is not None
+        service.process.send_signal(signal.SIGTERM)
+        until(lambda: b"Shutting down" in service.log.read_bytes(), every_s=0.001)
+        for each in opened:
+            each.sendall(request)
+        assert [answer(each)[0] for each in opened] == [200] * len(opened)
+        assert service.stop() == 0
 
 
 def test_headers_after_the_body_are_dropped(connection: socket.socket) -> None:

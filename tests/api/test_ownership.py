@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from app import worker
 from app.config import Settings
+from app.engine.prices import today_utc
 from app.main import create_app
 from app.runtime import sized_cache
 from app.store import keys, queue
@@ -227,6 +228,22 @@ def test_the_successor_of_a_key_owns_what_it_saved(owner: Caller, guarded: TestC
     later = third.save()
     assert {saved_id, later} <= owner.listed("/predictions") & third.listed("/predictions")
     assert third.status("DELETE", f"/graphs/{graph_id}") == 204
+
+
+def test_the_successor_of_a_key_deletes_what_prices_it_sent(guarded: TestClient, database: Database) -> None:
+    first = Caller(guarded, database, Role.CONTRIBUTE)
+    price = {"gpu": "l4", "usd_per_hour": 0.7, "source": "of two keys", "date": today_utc().isoformat()}
+    assert first.status("POST", "/prices", [price]) == 200
+    with database.begin() as connection:
+        (second, _) = keys.rotate(connection, first.key.id, grace=timedelta(hours=1))
+        (_, secret) = keys.rotate(connection, second.id, grace=timedelta(hours=1))
+    third = Caller(guarded, database)
+    third.headers = {"Authorization": f"Bearer {secret}"}
+    (item,) = third.send("GET", "/prices", source="of two keys").json()["items"]
+    stranger = Caller(guarded, database, Role.CONTRIBUTE)
+    assert stranger.status("DELETE", f"/prices/{item['id']}") == 404
+    assert third.status("DELETE", f"/prices/{item['id']}") == 204
+    assert third.send("GET", "/prices", source="of two keys").json()["items"] == []
 
 
 def test_a_key_saves_up_to_a_bound(owner: Caller, other: Caller) -> None:

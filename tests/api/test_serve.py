@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -13,6 +20,8 @@ from app.config import Settings
 from app.store import measurements
 from app.store.postgres import EmbeddedPostgres
 from app.store.session import Database
+from benchmarks.hostile import BATCH, PREFILL, columns, graph, patterns, served_compare, served_plan, split_graph
+from benchmarks.hostile import kernel_rows as kernels
 from tests.busy_machine import PATIENCE_S, until
 from tests.learning import kernel_rows, workload
 from tests.service import Service
@@ -122,3 +131,41 @@ def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
     finally:
         service.client.close()
         service.stop(signal.SIGKILL)
+
+
+GRACE_S, MOST_S = 2.0, 10.0  # and for a busy machine
+
+
+def test_a_stop_ends_within_its_time_whatever_runs(settings: Settings, tmp_path: Path) -> None:
+    """Each took the time that its work had left, and answered 500; connections that nobody had accepted were reset."""
+    work = [("/plan", served_plan()), ("/compare", served_compare(rate_per_s=100.0)), ("/compare", split_graph(12_000))]
+    work += [(BATCH, columns(1_000_000)), ("/graphs", graph(100_000)), ("/predict", patterns("model", 90, **PREFILL))]
+    work += [("/measurements", json.dumps([*kernels(150_000)]).encode())]
+    service, over = Service(replace(settings, stop_grace_s=GRACE_S), tmp_path / "log", fresh=True), threading.Event()
+
+    def send(path: str, body: bytes) -> int:
+        return httpx.post(f"http://127.0.0.1:{service.port}{path}", content=body, timeout=60).status_code
+
+    def connect() -> Counter[str]:
+        """What comes of small requests, each on a new connection, until they are refused."""
+        found = Counter[str]()
+        while not over.is_set():
+            try:
+                found[str(send("/predict", json.dumps(ASKED).encode()))] += 1
+            except httpx.ConnectError:
+                return found
+            except httpx.TransportError as error:
+                found[repr(error)] += 1
+        return found
+
+    with service, ThreadPoolExecutor(len(work) + 3) as threads:
+        heavy = [threads.submit(send, *each) for each in work]
+        small = [threads.submit(connect) for _ in range(3)]
+        time.sleep(1.0)
+        began = time.monotonic()
+        assert service.stop() == 0
+        took_s = time.monotonic() - began
+        over.set()
+        assert {each.result() for each in heavy} <= {200, 201, 503}
+        assert sum((each.result() for each in small), Counter()).keys() == {"200"}
+    assert took_s < GRACE_S + MOST_S
