@@ -32,11 +32,7 @@ from app.wire.operator_forms import (
     TableResponse,
 )
 from app.wire.prediction_form import PREDICT_EXAMPLE, PredictRequest, PredictResponse
-from app.wire.serving_form import (
-    SERVING_EXAMPLE,
-    ServingRequest,
-    ServingResponse,
-)
+from app.wire.serving_form import SERVING_EXAMPLE, ServingRequest, ServingResponse
 
 _RATE = {"type": ["number", "null"], "minimum": 1e6, "maximum": 1e21}
 _TEXT = {"type": ["string", "null"], "maxLength": 200}

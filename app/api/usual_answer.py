@@ -6,12 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Generator, Iterable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import (
-    HEADER_RE,
-    HEADER_VALUE_RE,
-    STATUS_LINE,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
 Headers = list[tuple[bytes, bytes]]
 

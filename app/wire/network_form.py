@@ -7,15 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from app.bands.coverage import COVERAGE
-from app.networks.run import (
-    Attention,
-    DiffusionPart,
-    InputCopy,
-    MemoryFormat,
-    Mode,
-    Optimizer,
-    PipelineSchedule,
-)
+from app.networks.run import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Name

@@ -11,15 +11,7 @@ from app.ops import OPS, Kind, demands_of
 from app.ops.attention_kernels import fill_tiles
 from app.ops.base import handed_rows
 from app.ops.figures import Grid, LibraryCosts, Loops, Passing, Products, Queries, Rereads
-from app.ops.tiles import (
-    CANDIDATES,
-    TRANSFORMED,
-    Alignment,
-    alignment_of,
-    as_batches,
-    fill_grid,
-    misaligned_clocks,
-)
+from app.ops.tiles import CANDIDATES, TRANSFORMED, Alignment, alignment_of, as_batches, fill_grid, misaligned_clocks
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
 from app.stacks.libraries import NO_LIBRARY, fill_libraries

@@ -11,16 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.predictors.physics.analytic_model import (
-    COMPUTE_S,
-    DRAM_S,
-    L2_S,
-    LEAST,
-    LIMIT,
-    LINK_S,
-    OVERHEAD,
-    blend,
-)
+from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, blend
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats
 

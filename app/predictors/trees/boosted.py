@@ -17,16 +17,7 @@ from numpy.typing import NDArray
 
 from app.predictors.schema import check_below
 from app.predictors.trees.growing import BINS, STEPS, Bins, grow
-from app.predictors.trees.sums import (
-    BLOCK,
-    DEPTH,
-    LEAVES,
-    Thresholds,
-    TreeArrays,
-    add_trees,
-    halves_of,
-    questions_of,
-)
+from app.predictors.trees.sums import BLOCK, DEPTH, LEAVES, Thresholds, TreeArrays, add_trees, halves_of, questions_of
 from app.tables.arrays import Floats, Halves, Singles
 
 # Places between two values where thresholds of different trees lie, so that their sum interpolates between the values

@@ -14,15 +14,7 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
-from app.wire.prediction_form import (
-    AnsweredBy,
-    Interval,
-    MemoryUse,
-    OperatorRow,
-    Prediction,
-    PredictRequest,
-    Share,
-)
+from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, OperatorRow, Prediction, PredictRequest, Share
 
 _ROOFLINE = "roofline"
 

@@ -31,16 +31,7 @@ from app.tables.predictions import BOUNDS
 from app.wire.kernel_workload import Name
 from app.wire.measurement_form import OperatorColumns, Symbol
 from app.wire.measurement_rows import MAX_REPORTED
-from app.wire.operator_columns import (
-    Column,
-    Family,
-    Numbers,
-    Problems,
-    Words,
-    figures,
-    read_families,
-    text_to_numbers,
-)
+from app.wire.operator_columns import Column, Family, Numbers, Problems, Words, figures, read_families, text_to_numbers
 from app.wire.operator_forms import Field
 
 _LARGEST_EXTENT = 2**31 - 1

@@ -23,14 +23,7 @@ from app.errors import BadInput, Conflict, FieldError, Unavailable
 from app.runtime.release import release
 from app.services.measurements.check_operators import correct_limits
 from app.services.measurements.check_upload import Checked, check, raise_errors
-from app.services.measurements.doubts import (
-    Doubts,
-    DriftSample,
-    drift_sample,
-    expected_times,
-    find_doubts,
-    set_aside,
-)
+from app.services.measurements.doubts import Doubts, DriftSample, drift_sample, expected_times, find_doubts, set_aside
 from app.store import doubtful, gpus, measurements, operators, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store

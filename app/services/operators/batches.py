@@ -22,15 +22,7 @@ from app.warning_codes import CodedWarning
 from app.wire.batch_files import FILES
 from app.wire.decoding import convert_quickly, decode, decode_plain
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
-from app.wire.operator_columns import (
-    Column,
-    Family,
-    Problems,
-    Words,
-    read_families,
-    row_count,
-    text_to_numbers,
-)
+from app.wire.operator_columns import Column, Family, Problems, Words, read_families, row_count, text_to_numbers
 from app.wire.operator_forms import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.prediction_form import AnsweredBy
 from app.wire.table_files import TableReader, read_table

@@ -16,14 +16,7 @@ from app.predictors.base import explainer
 from app.predictors.links import gpu_id_of
 from app.steps.predict_rows import OperatorQuery
 from app.tables.predictions import Predictions
-from app.wire.prediction_form import (
-    Explanation,
-    MemberAnswer,
-    NetworkParts,
-    PhysicsTerms,
-    RooflinePosition,
-    TileUse,
-)
+from app.wire.prediction_form import Explanation, MemberAnswer, NetworkParts, PhysicsTerms, RooflinePosition, TileUse
 
 _UNTRAINED = SITUATIONS[S_UNTRAINED]
 

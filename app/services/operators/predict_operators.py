@@ -38,15 +38,7 @@ from app.tables.ops import DTYPES
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 from app.warning_codes import CodedWarning, warning
 from app.wire.operator_forms import OperatorsRequest
-from app.wire.prediction_form import (
-    AnsweredBy,
-    Interval,
-    MemoryUse,
-    OperatorRow,
-    Prediction,
-    PredictResponse,
-    Share,
-)
+from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, OperatorRow, Prediction, PredictResponse, Share
 
 
 @dataclass(frozen=True, slots=True)

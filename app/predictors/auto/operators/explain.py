@@ -17,16 +17,7 @@ from app.ops import kinds_of, work_of
 from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
 from app.predictors.auto.operators.queries import MEMBERS, Trace
-from app.predictors.physics.analytic_model import (
-    COMPUTE_S,
-    DRAM_S,
-    L2_S,
-    LEAST,
-    LIMIT,
-    LINK_S,
-    OVERHEAD,
-    run_state,
-)
+from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, run_state
 from app.predictors.physics.clock_model import sustained_clocks
 from app.predictors.physics.physics_fit import NEUTRAL
 from app.predictors.priors import BY_KIND

@@ -14,12 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bands.groups import (
-    S_CALIBRATED,
-    S_SEEN,
-    S_UNTRAINED,
-    SUPPORT_OF_SITUATION,
-)
+from app.bands.groups import S_CALIBRATED, S_SEEN, S_UNTRAINED, SUPPORT_OF_SITUATION
 from app.coefficients import Coefficients
 from app.ops import OP_CODE, OPS, kinds_of
 from app.predictors.auto.operators.cell_choice import CellChoice, CellKey, emulating
