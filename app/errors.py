@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 # Most wrong fields that one answer lists.
 MAX_ERRORS = 20
@@ -56,6 +56,19 @@ class BadInput(GpucastError):
     status = 422
     title = "Invalid input"
     code = "invalid-input"
+
+    @classmethod
+    def at(cls, loc: Sequence[str | int], msg: str, *, end: str = "") -> Self:
+        """Return the error of one field; `end` closes its sentence."""
+        return cls(f"{'.'.join(map(str, loc))}: {msg}{end}", errors=[FieldError(tuple(loc), msg)])
+
+    @classmethod
+    def of(cls, errors: Sequence[FieldError]) -> Self:
+        """Return the error of several fields: the first in a sentence, and how many others there are."""
+        first, others = errors[0], len(errors) - 1
+        where = ".".join(map(str, first.loc)) or "body"
+        more = f" (and {others} more)" if others else ""
+        return cls(f"{where}: {first.msg}{more}", errors=errors[:MAX_ERRORS])
 
 
 class Malformed(BadInput):

@@ -13,7 +13,7 @@ from app.cli.show import figure
 from app.cli.workload_options import MODEL_HELP, EachGpu, Fields, SetFields, model_workload, snapshot_of
 from app.config import Settings
 from app.dashboard.charts.drawing import refuse_other
-from app.errors import BadInput, FieldError
+from app.errors import BadInput
 from app.wire.network_form import ModelWorkload, PartitionRequest
 from app.wire.prediction_form import BaseRequest
 
@@ -91,8 +91,7 @@ def scale(
 def _numbers(text: str, option: str) -> list[int]:
     words = text.split(",")
     if not all(word.strip().isdigit() and int(word) > 0 for word in words):
-        message = f"send whole numbers with commas between them, not {text!r}"
-        raise BadInput(f"{option}: {message}", errors=[FieldError((option,), message)])
+        raise BadInput.at((option,), f"send whole numbers with commas between them, not {text!r}")
     return sorted({int(word) for word in words})
 
 

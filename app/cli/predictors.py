@@ -19,7 +19,7 @@ from app.cli.shell import stopped_by_terminate
 from app.cli.workload_options import snapshot_of
 from app.config import SHIPPED_MODELS, Settings
 from app.dashboard.charts.drawing import refuse_other
-from app.errors import BadInput, FieldError, GpucastError
+from app.errors import BadInput, GpucastError
 
 if TYPE_CHECKING:
     from app.bootstrap.runtime import Runtime
@@ -92,8 +92,7 @@ def predictors(
 def _card(shipped: Mapping[str, Shipped], predictor: str) -> Sequence[Mapping[str, Any]]:
     """Return a shipped predictor's errors on held-out rows. Raises BadInput for one that has none."""
     if predictor not in shipped:
-        message = f"{predictor} ships no trained version; {', '.join(shipped)} do"
-        raise BadInput(f"--predictor: {message}.", errors=[FieldError(("--predictor",), message)])
+        raise BadInput.at(("--predictor",), f"{predictor} ships no trained version; {', '.join(shipped)} do", end=".")
     rows: Sequence[Mapping[str, Any]] = shipped[predictor].card["validation"]
     return rows
 

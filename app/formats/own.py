@@ -29,7 +29,7 @@ from app.ops.base import Dim
 from app.runtime.release import release
 from app.tables.arrays import Ints
 from app.wire.batch_files import is_numbers, is_words, to_numbers, to_words
-from app.wire.decoding import decode_plain, summary
+from app.wire.decoding import decode_plain
 from app.wire.json_text import list_length
 from app.wire.measurement_form import Objects, OperatorColumns, Upload, UploadPart
 from app.wire.measurement_rows import (
@@ -111,7 +111,7 @@ def _refuse(problems: Problems, position: Ints) -> None:
     """Raise BadInput if there are problems, with errors by row."""
     if problems.errors:
         errors = [to_measurement_error(error, position) for error in problems.errors]
-        raise BadInput(summary(errors), errors=errors)
+        raise BadInput.of(errors)
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -60,7 +60,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
         errors = [FieldError(place, "must be a finite number")]
     if not errors:  # Python accepts it, the standard does not: a lone surrogate, for example
         raise Malformed("The body is not valid JSON in UTF-8.")
-    raise BadInput(summary(errors), errors=errors)
+    raise BadInput.of(errors)
 
 
 def decode_plain(body: bytes) -> Any:
@@ -87,7 +87,7 @@ def convert(raw: object, form: type[T], *, example: Mapping[str, Any], loc: Path
         if (renamed := renamed_dtypes(raw)) != raw:
             return convert(renamed, form, example=example, loc=loc)
         errors = field_errors(raw, form, example=example, loc=loc)
-        raise BadInput(summary(errors), errors=errors) from None
+        raise BadInput.of(errors) from None
 
 
 def convert_quickly(raw: object, form: type[T]) -> T:
@@ -98,14 +98,6 @@ def convert_quickly(raw: object, form: type[T]) -> T:
         if (renamed := renamed_dtypes(raw)) != raw:
             return convert_quickly(renamed, form)
         raise _first_error(error, form) from None
-
-
-def summary(errors: list[FieldError]) -> str:
-    """Return the first wrong field in one sentence, and the number of others."""
-    first = errors[0]
-    where = ".".join(str(part) for part in first.loc) or "body"
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return f"{where}: {first.msg}{more}"
 
 
 def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Path = ()) -> list[FieldError]:
@@ -141,7 +133,7 @@ def _first_error(error: Exception, form: Any) -> BadInput:
     if message == UNKNOWN_FIELD:
         message += field_hint(str(path[-1]))
     errors = [FieldError(path, _improve_message(message, path, None, form))]
-    return BadInput(summary(errors), errors=errors)
+    return BadInput.of(errors)
 
 
 def _decode_leniently(body: bytes, error: Exception) -> Any:

@@ -12,7 +12,7 @@ from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.networks.importers.tensors import TENSOR_DTYPES
 from app.runtime.cancellation import check_cancelled
 from app.runtime.release import release
-from app.wire.decoding import field_errors, summary
+from app.wire.decoding import field_errors
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Dtype, Name
@@ -145,7 +145,7 @@ def check_graph(raw: object, loc: Loc = ("workload", "graph")) -> Mapping[str, A
         if len(errors) >= MAX_ERRORS:
             break
     if errors:
-        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
+        raise BadInput.of(errors)
     assert isinstance(raw, dict)
     return raw
 
@@ -164,7 +164,7 @@ def _check_tensors(raw: Any, loc: Loc) -> None:
         release(nodes)
         message = f"the nodes read and write {count:,} tensors; at most {MAX_ALL_TENSORS:,} are accepted"
         error = FieldError((*loc, "nodes"), message)
-        raise BadInput(summary([error]), errors=[error])
+        raise BadInput.of([error])
 
 
 def canonical_json(graph: Mapping[str, Any]) -> bytes:

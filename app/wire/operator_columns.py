@@ -14,7 +14,6 @@ from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops.figures import Broken
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_CODE, OpTable
-from app.wire.decoding import summary
 from app.wire.names import own_dtype
 from app.wire.operator_forms import FORMS, REQUEST_NAMES, Field, Form, unknown_op
 
@@ -78,7 +77,7 @@ class Problems:
     def refuse(self) -> None:
         """Raise BadInput if there are errors."""
         if self._errors:
-            raise BadInput(summary(self._errors), errors=self.errors)
+            raise BadInput.of(self.errors)
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
@@ -88,7 +87,7 @@ class Problems:
     def refuse_field(self, name: str, message: str) -> NoReturn:
         """Raise BadInput with the errors so far and this one."""
         self.add(name, message)
-        raise BadInput(summary(self._errors), errors=self.errors)
+        raise BadInput.of(self.errors)
 
 
 def row_count(columns: Mapping[str, Column], problems: Problems, *, max_rows: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any, NoReturn, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.wire.decoding import decode, decode_plain, summary
+from app.errors import BadInput, FieldError
+from app.wire.decoding import decode, decode_plain
 from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, GraphRequest
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
 from app.wire.names import did_you_mean, with_json_numbers, with_own_dtypes
@@ -124,9 +124,7 @@ def _unknown_kind(kind: str) -> str:
 
 
 def _refuse_kind(why: str) -> NoReturn:
-    message = f"{why}; known are: {', '.join(_KINDS)}"
-    loc = ("workload", "kind")
-    raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
+    raise BadInput.at(("workload", "kind"), f"{why}; known are: {', '.join(_KINDS)}")
 
 
 def _check_operator_names(workload: Mapping[str, Any]) -> None:
@@ -137,7 +135,7 @@ def _check_operator_names(workload: Mapping[str, Any]) -> None:
     wrong = [(k, op) for k, op in named if not isinstance(op, str) or op not in FORMS]
     errors = [FieldError(("workload", "operators", k, "op"), unknown_op(op)) for k, op in wrong]
     if errors:
-        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
+        raise BadInput.of(errors)
 
 
 def write_response(response: Response) -> bytes:

@@ -15,7 +15,6 @@ from app.errors import BadInput
 if TYPE_CHECKING:
     from PIL import ImageDraw
 
-from app.errors import FieldError
 
 # PNG pixels per unit of a drawing, and the oversampling that smooths edges.
 _PIXELS, _FINER = 2, 2
@@ -83,8 +82,7 @@ class Drawing:
 def refuse_other(path: Path | None) -> None:
     """Raise BadInput, before any work, for a --plot file that is neither SVG nor PNG."""
     if path is not None and path.suffix.lower() not in _WRITERS:
-        message = f"{path} must end in {' or '.join(_WRITERS)}"
-        raise BadInput(f"--plot: {message}.", errors=[FieldError(("--plot",), message)])
+        raise BadInput.at(("--plot",), f"{path} must end in {' or '.join(_WRITERS)}", end=".")
 
 
 def as_svg(drawing: Drawing) -> bytes:

@@ -118,8 +118,7 @@ def sizes_of(name: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     good = all(part.isascii() and part.isdigit() and 1 <= len(part) < 8 and int(part) for part in parts)
     if not parts or not good or len(parts) > MOST_SIZES:
-        message = f"expected one to {MOST_SIZES} comma-separated whole numbers, not {text[:60]!r}"
-        raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)])
+        raise BadInput.at((name,), f"expected one to {MOST_SIZES} comma-separated whole numbers, not {text[:60]!r}")
     return sorted({int(part) for part in parts})
 
 

@@ -46,15 +46,8 @@ def lower(graph: Form, run: Run, dims: Mapping[str, int] | None = None, loc: Loc
     """
     if run.parallelism.tensor > 1:
         message = "a graph is not split within its operators: use data or pipeline"
-        raise refusal([FieldError(("workload", "parallelism", "tensor"), message)])
+        raise BadInput.at(("workload", "parallelism", "tensor"), message)
     return _Lowering(graph, run, dims or {}, loc).workload()
-
-
-def refusal(errors: Sequence[FieldError]) -> BadInput:
-    """Return a BadInput of the errors, with the first one's message."""
-    first = errors[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return BadInput(f"{'.'.join(map(str, first.loc))}: {first.msg}{more}", errors=errors)
 
 
 class _Row(NamedTuple):
@@ -106,7 +99,7 @@ class _Lowering:
     def _refuse(self, more: Sequence[FieldError]) -> None:
         errors = [*self._errors, *more][:MAX_ERRORS]
         if errors:
-            raise refusal([FieldError((*self._loc, *error.loc), error.msg) for error in errors])
+            raise BadInput.of([FieldError((*self._loc, *error.loc), error.msg) for error in errors])
 
     def _tensor(self, form: Form, place: Loc) -> Tensor:
         """Return a tensor; equal tensors are one object. For an invalid shape, note the error and return a scalar."""

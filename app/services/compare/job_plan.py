@@ -118,7 +118,7 @@ def _check_devices(request: PlanRequest, workload: object) -> None:
     """Raise BadInput if the workload's split needs more devices than allowed."""
     if isinstance(workload, NetworkWorkload) and (count := device_count(workload.parallelism)) > request.max_devices:
         message = f"the workload's parallelism takes {count} devices, more than {request.max_devices:g}"
-        raise BadInput(f"max_devices: {message}.", errors=[FieldError(("max_devices",), message)])
+        raise BadInput.at(("max_devices",), message, end=".")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,12 +74,12 @@ def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest | Servi
     """Return the equivalent POST /predict request. Raises BadInput that names every wrong field of the workload."""
     if request.currency != "USD":
         message = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
-        raise _refused(("currency",), message)
+        raise BadInput.at(("currency",), message, end=".")
     inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage")}
     predict_request = read_request(msgspec.json.encode(inner))
     if isinstance(predict_request, OperatorTableRequest):
         known = "kernel, operators, model, graph or serving"
-        raise _refused(("workload", "kind"), f"columns hold many workloads: send {known}")
+        raise BadInput.at(("workload", "kind"), f"columns hold many workloads: send {known}", end=".")
     return predict_request
 
 
@@ -87,9 +87,13 @@ def to_single_request(request: CompareRequest) -> SingleWorkloadRequest:
     """Return `to_predict_request` of one run. Raises BadInput for a served model, and for its figures."""
     predict_request = to_predict_request(request)
     if isinstance(predict_request, ServingRequest):
-        raise _refused(("workload", "kind"), "a served model is not one run: send kernel, operators, model or graph")
+        raise BadInput.at(
+            ("workload", "kind"), "a served model is not one run: send kernel, operators, model or graph", end="."
+        )
     if request.rank_by in SERVED_RANKINGS:
-        raise _refused(("rank_by",), f"{request.rank_by} is a figure of served models: send a workload of kind serving")
+        raise BadInput.at(
+            ("rank_by",), f"{request.rank_by} is a figure of served models: send a workload of kind serving", end="."
+        )
     return predict_request
 
 
@@ -105,7 +109,9 @@ def resolve_candidates(
     owner: dict[str, int] = {}
     for k, _, spec in resolved:
         if owner.setdefault(spec.id, k) != k:
-            raise _refused(("gpus", k), f"another GPU in this request also has the id {spec.id!r}: send another id")
+            raise BadInput.at(
+                ("gpus", k), f"another GPU in this request also has the id {spec.id!r}: send another id", end="."
+            )
     specs = [spec for _, _, spec in resolved]
     prices = _by_gpu(snapshot, request.prices, "prices", specs, MOST_USD)
     watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, _MOST_WATTS)
@@ -128,19 +134,15 @@ def _by_gpu(
     by_id: dict[str, float] = {}
     for name, figure in figures.items():
         if not (isfinite(figure) and 0 <= figure <= most):
-            raise _refused((field, name), f"must be between 0 and {most:,.0f}, got {figure:g}")
+            raise BadInput.at((field, name), f"must be between 0 and {most:,.0f}, got {figure:g}", end=".")
         try:
             gpu = names.get(normalise(name)) or snapshot.engine.catalog.resolve(name).id
         except NotFound as error:
             error.errors = (FieldError((field, name), error.detail),)
             raise
         if by_id.setdefault(gpu, figure) != figure:
-            raise _refused((field, name), f"another name of {gpu} has {by_id[gpu]:g}: send only one")
+            raise BadInput.at((field, name), f"another name of {gpu} has {by_id[gpu]:g}: send only one", end=".")
     return by_id
-
-
-def _refused(loc: tuple[str | int, ...], message: str) -> BadInput:
-    return BadInput(f"{'.'.join(map(str, loc))}: {message}.", errors=[FieldError(loc, message)])
 
 
 _HOUR_S = 3600.0

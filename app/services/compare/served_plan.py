@@ -54,8 +54,7 @@ def plan_served(
     rate = predict_request.workload.load.rate_per_s
     if rate is None:
         loc = ("workload", "load", "rate_per_s")
-        message = "required field is missing: a served model is planned for a rate of requests"
-        raise BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
+        raise BadInput.at(loc, "required field is missing: a served model is planned for a rate of requests")
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from app.errors import BadInput, FieldError, Malformed, TooLarge
+from app.errors import BadInput, Malformed, TooLarge
 from app.networks.importers.aten import BUFFER, GETITEM, INPUT, PARAMETER, Record, Ref, graph
 from app.ops.base import MOST_BYTES
 from app.wire.graph_form import MAX_NODES, MAX_RANK, MAX_TENSORS, check_graph
@@ -139,7 +139,7 @@ def decode_program(text: bytes, place: str) -> Program:
     try:
         return _DECODER.decode(_NO_NUMBER.sub(b"null", text))
     except msgspec.ValidationError as error:
-        raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
+        raise BadInput.at((place,), str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(f"{place}: invalid JSON: {error}.") from None
     except RecursionError:
@@ -229,7 +229,7 @@ class _Reader:
         return whole, _DTYPES.get(meta.dtype, "float32")
 
     def _refusal(self, message: str) -> BadInput:
-        return BadInput(f"{self._place}: {message}", errors=[FieldError((self._place,), message)])
+        return BadInput.at((self._place,), message)
 
 
 def _size(size: _Size) -> int | None:
@@ -264,7 +264,7 @@ def read_archive(body: bytes) -> Mapping[str, Any]:
     try:
         return check_graph(graph(name, calls), loc=(place,))
     except ValueError as error:
-        raise BadInput(f"{place}: {error}", errors=[FieldError((place,), str(error))]) from None
+        raise BadInput.at((place,), str(error)) from None
 
 
 def _program(body: bytes) -> tuple[str, str, bytes]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import BadInput, FieldError, UnsupportedMedia
-from app.networks.importers.json_graph import DEFAULT_DTYPE, GRAPH_LOC, lower, refusal
+from app.networks.importers.json_graph import DEFAULT_DTYPE, GRAPH_LOC, lower
 from app.networks.importers.onnx.stripped_file import stripped
 from app.networks.importers.onnx.walk import graph as onnx_graph
 from app.networks.importers.tensors import binding, free_dims
@@ -57,7 +57,7 @@ class Graphs:
         """Return a request's graph, inline JSON or stored by POST /graphs. Raises BadInput, or NotFound for the id."""
         if (graph is None) == (graph_id is None):
             message = "give either graph or graph_id" if graph is None else "give graph or graph_id, not both"
-            raise refusal([FieldError(GRAPH_LOC, message)])
+            raise BadInput.at(GRAPH_LOC, message)
         if graph_id is None:
             return Source(JSON, check_graph(graph))
         return self._sources.get(graph_id, partial(self._read, graph_id), partial(self._check, graph_id))
@@ -132,8 +132,7 @@ def graph_figures(source: Source, dims: Mapping[str, int]) -> GraphFigures:
     """Return the size of a graph. Raises BadInput with places in the graph or file itself."""
     if missing := missing_dims(source, dims):
         query = "&".join(f"dims={name}=SIZE" for name in missing)
-        message = f"sizes of {', '.join(missing)} are needed: send ?{query}"
-        raise BadInput(f"dims: {message}", errors=[FieldError(("dims",), message)])
+        raise BadInput.at(("dims",), f"sizes of {', '.join(missing)} are needed: send ?{query}")
     known = binding(dims, 1, 1)
     sizes = {name: known[name] for name in source.free_dims()} | dict(dims)
     try:

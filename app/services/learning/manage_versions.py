@@ -71,8 +71,7 @@ def request_retraining(database: Database, catalog: Catalog, predictor: str, gpu
 
 def _request_hosts(database: Database, gpu: str | None) -> int:
     if gpu is not None:
-        msg = f"{SERVING_HOSTS} are those of all GPUs: leave it out"
-        raise BadInput(f"gpu: {msg}.", errors=[FieldError(("gpu",), msg)])
+        raise BadInput.at(("gpu",), f"{SERVING_HOSTS} are those of all GPUs: leave it out", end=".")
     with database.begin() as connection:
         points = served_points(measurements.load(connection, kind="serving"), None)
     if not fittable_stacks(points):

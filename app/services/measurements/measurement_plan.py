@@ -20,7 +20,7 @@ from app.bands.coverage import COVERAGE
 from app.bands.log_normal import mean_error
 from app.engine.measurement_tables import stored_operators
 from app.engine.snapshot import GpuRows, Snapshot
-from app.errors import BadInput, FieldError, TooLarge
+from app.errors import BadInput, TooLarge
 from app.ops import MIXED_FIELDS, OPS, kinds_of, work_of
 from app.predictors import DEFAULT
 from app.predictors.active_selection import Prospect, chosen
@@ -322,11 +322,13 @@ def workload_mix(
         table, row = ready.distinct.table, ready.distinct.row
         mix = Mix(table, _counted(row, ready.workload.runs, len(table)))
     else:
-        raise _refused(("workload", "kind"), "send operators, model or graph")
+        raise BadInput.at(("workload", "kind"), "send operators, model or graph", end=".")
     if len(mix.table) > max_rows:
         raise TooLarge(f"At most {max_rows:,} rows are accepted at once; got {len(mix.table):,}.")
     if len(missing := unsupported_rows(snapshot.engine, mix.table, rows.table(), target)):
-        raise _refused(("workload", "dtype"), unsupported_message(rows.id(target), mix.table, int(missing[0])))
+        raise BadInput.at(
+            ("workload", "dtype"), unsupported_message(rows.id(target), mix.table, int(missing[0])), end="."
+        )
     return mix
 
 
@@ -335,11 +337,11 @@ def operator_mix(snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[s
     for op in ops:
         if op not in RANGES:
             message = f"no usual shapes are known for {op[:100]!r}: send a workload, or one of {', '.join(RANGES)}"
-            raise _refused(("op",), message if op in FORMS else unknown_op(op))
+            raise BadInput.at(("op",), message if op in FORMS else unknown_op(op), end=".")
     dtypes = [own_dtype(dtype) for dtype in dtypes]
     for dtype in dtypes:
         if dtype not in DTYPE_CODE:
-            raise _refused(("dtype",), f"{dtype[:100]!r} is unknown: use one of {', '.join(DTYPES)}")
+            raise BadInput.at(("dtype",), f"{dtype[:100]!r} is unknown: use one of {', '.join(DTYPES)}", end=".")
     operators = [
         row
         for op in ops or RANGES
@@ -352,13 +354,9 @@ def operator_mix(snapshot: Snapshot, rows: GpuRows, target: int, ops: Sequence[s
         unsupported = unsupported_rows(snapshot.engine, table, rows.table(), target)
         if len(unsupported) < len(table):
             return Mix(table.take(np.delete(np.arange(len(table)), unsupported)), None)
-    raise _refused(("dtype",), f"{rows.id(target)} supports none of these operators in {', '.join(dtypes)}")
+    raise BadInput.at(("dtype",), f"{rows.id(target)} supports none of these operators in {', '.join(dtypes)}", end=".")
 
 
 def _counted(row: Ints, times: Floats, count: int) -> Floats:
     """Return how often each distinct row runs in total."""
     return np.bincount(row, weights=times, minlength=count).astype(np.float64)
-
-
-def _refused(loc: tuple[str, ...], message: str) -> BadInput:
-    return BadInput(f"{'.'.join(loc)}: {message}.", errors=[FieldError(loc, message)])

@@ -12,7 +12,7 @@ from app.bands.band import Band, sum_correlated
 from app.bands.coverage import COVERAGE
 from app.engine.engine import Engine
 from app.engine.snapshot import GpuRows, Snapshot
-from app.errors import BadInput, FieldError
+from app.errors import BadInput
 from app.networks.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
@@ -42,7 +42,7 @@ def read_partition(body: bytes) -> tuple[PartitionRequest, NetworkRequest]:
     inner = {name: getattr(request, name) for name in ("gpus", "workload", "predictor", "coverage")}
     predict_request = read_request(msgspec.json.encode(inner))
     if not isinstance(predict_request, ModelRequest | GraphRequest):
-        raise _refused(("workload", "kind"), "only a model or a graph can be cut into stages")
+        raise BadInput.at(("workload", "kind"), "only a model or a graph can be cut into stages", end=".")
     return request, predict_request
 
 
@@ -55,14 +55,16 @@ def partition_network(
     require_predictor(engine, rows, predict_request.predictor, targets)
     network, run = resolve_network(predict_request.workload, graphs)
     if run.mode == "training" or run.parallelism.devices > 1:
-        raise _refused(("workload",), "partitions are for inference, prefill or decode, without parallelism")
+        raise BadInput.at(
+            ("workload",), "partitions are for inference, prefill or decode, without parallelism", end="."
+        )
     ready = prepare(network, run)
     gpus = rows.table()
     _refuse_dtypes(engine, ready, gpus, targets)
     units = units_of(ready.workload)
     if not len(targets) <= len(units.block) <= MOST_UNITS:
         message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
-        raise _refused(("workload",), message)
+        raise BadInput.at(("workload",), message, end=".")
     launched = run.release.eager
     query = StepQuery(engine, gpus, targets, predict_request.predictor)
     step = time_step(query, ready, run, launched=launched)
@@ -86,16 +88,12 @@ def partition_network(
     )
 
 
-def _refused(loc: tuple[str, ...], message: str) -> BadInput:
-    return BadInput(f"{'.'.join(loc)}: {message}.", errors=[FieldError(loc, message)])
-
-
 def _refuse_dtypes(engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
     table = ready.distinct.table
     for target in targets:
         missing = np.flatnonzero(unsupported_mask(engine, table, ready.work, gpus, target))
         if len(missing):
-            raise _refused(("workload", "dtype"), unsupported_dtypes(gpus.ids[target], table, missing))
+            raise BadInput.at(("workload", "dtype"), unsupported_dtypes(gpus.ids[target], table, missing), end=".")
 
 
 def _unit_s(ready: Prepared, units: Units, step: Step, host_s: float) -> Floats:
@@ -142,7 +140,7 @@ def _rate(spec: GpuSpec, *, joined: bool) -> float:
     """Return bytes per second to a device on the same link, or to any other."""
     slot = None if joined else _slot(spec)
     if (rate := slot or spec.link_bandwidth_bytes_per_s) is None:
-        raise _refused(("link_bandwidth_bytes_per_s",), f"required: the link of {spec.id} is not known")
+        raise BadInput.at(("link_bandwidth_bytes_per_s",), f"required: the link of {spec.id} is not known", end=".")
     return rate
 
 

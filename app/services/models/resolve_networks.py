@@ -20,7 +20,6 @@ from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.steps.networks import Network
 from app.tables.ops import WEIGHT_DTYPES
-from app.wire.decoding import summary
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
 from app.wire.network_form import ModelWorkload, ParallelismIn
 
@@ -73,7 +72,7 @@ def _unknown(name: str) -> str:
 
 
 def _refused(field: str, message: str) -> BadInput:
-    return BadInput(f"workload.{field}: {message}", errors=[FieldError((*_LOC, field), message)])
+    return BadInput.at((*_LOC, field), message)
 
 
 def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
@@ -273,7 +272,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
         errors += [FieldError((*_LOC, "parallelism", "zero"), message)] * (split.zero > 0)
     if errors:
-        raise BadInput(summary(errors), errors=errors)
+        raise BadInput.of(errors)
     return run
 
 
@@ -282,10 +281,7 @@ def to_parallelism(form: ParallelismIn) -> Parallelism:
     replicas = int(form.attention_data)
     if form.tensor % replicas:
         message = f"must divide tensor, {form.tensor:.0f}, got {replicas}"
-        raise BadInput(
-            f"workload.parallelism.attention_data: {message}",
-            errors=[FieldError((*_LOC, "parallelism", "attention_data"), message)],
-        )
+        raise BadInput.at((*_LOC, "parallelism", "attention_data"), message)
     return Parallelism(
         data=int(form.data) * replicas,
         tensor=int(form.tensor) // replicas,

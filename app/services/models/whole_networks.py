@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.errors import BadInput, FieldError
+from app.errors import BadInput
 from app.networks.build import Builder
 from app.networks.convmeter_figures import Figures, figures
 from app.networks.run import Run
@@ -44,12 +44,12 @@ def network_figures(rows: Workload, run: Run) -> Figures:
     others |= {"zero": split.zero + 1, "gradient_accumulation": run.accumulation}
     if wrong := [name for name, size in others.items() if size > 1]:
         loc = ("workload",) if wrong[0] == "gradient_accumulation" else _LOC
-        raise _refused(
-            (*loc, wrong[0]), "ConvMeter only supports data parallelism and one batch per step: leave it out"
+        raise BadInput.at(
+            (*loc, wrong[0]), "ConvMeter only supports data parallelism and one batch per step: leave it out", end="."
         )
     totals = figures(rows)
     if not totals.outputs:
-        raise _refused(("predictor",), "ConvMeter predicts ConvNets: this network has no convolutions")
+        raise BadInput.at(("predictor",), "ConvMeter predicts ConvNets: this network has no convolutions", end=".")
     return totals
 
 
@@ -88,7 +88,3 @@ def _workload(ops: OpTable) -> Workload:
     builder = Builder(DTYPES[int(ops.dtype[0])])
     builder.add("memory", outputs=0.0, name=NETWORK.name, bytes=1.0)
     return replace(builder.build(), ops=ops)
-
-
-def _refused(loc: tuple[str, ...], message: str) -> BadInput:
-    return BadInput(f"{'.'.join(loc)}: {message}.", errors=[FieldError(loc, message)])

@@ -22,7 +22,6 @@ from app.tables.arrays import Bools, Ints
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.decoding import summary
 from app.wire.names import did_you_mean
 from app.wire.operator_forms import FORM_BY_TYPE, REQUEST_NAMES, Form
 from app.wire.prediction_form import Skipped
@@ -195,4 +194,4 @@ def _check(table: OpTable, places: dict[int, list[int]]) -> None:
 def _refuse(errors: list[FieldError]) -> None:
     if errors:
         errors.sort(key=lambda error: error.loc[len(_LOC)])
-        raise BadInput(summary(errors), errors=errors[:MAX_ERRORS])
+        raise BadInput.of(errors)

@@ -22,7 +22,6 @@ from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
 from app.stacks.release import release_of
 from app.steps.networks import Network
-from app.wire.decoding import summary
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
 
@@ -74,7 +73,7 @@ class Deployment(NamedTuple):
 def refused(field: str, message: str) -> BadInput:
     """Return the error that names a field of the workload, dotted."""
     loc = (*_LOC, *field.split("."))
-    return BadInput(f"{'.'.join(loc)}: {message}", errors=[FieldError(loc, message)])
+    return BadInput.at(loc, message)
 
 
 def resolve_deployment(workload: ServingWorkload) -> Deployment:
@@ -133,7 +132,7 @@ def _pool(workload: ServingWorkload) -> Deployment | None:
             FieldError((*_LOC, "prefill_pool", *one.loc[1:]), one.msg) if "parallelism" in one.loc else one
             for one in error.errors
         ]
-        raise type(error)(summary(errors) if errors else error.detail, errors=errors) from error
+        raise (type(error).of(errors) if errors else error) from error
 
 
 def _given(workload: ServingWorkload) -> str:
@@ -145,7 +144,7 @@ def _as_serving(error: BadInput, workload: ServingWorkload) -> BadInput:
     """Return an error of a step with the fields of the deployment that it stems from."""
     field_of = {"sequence": "input_tokens", "mode": _given(workload), "image_size": _given(workload)}
     errors = [FieldError((*one.loc[:-1], field_of.get(str(one.loc[-1]), one.loc[-1])), one.msg) for one in error.errors]
-    return type(error)(summary(errors) if errors else error.detail, errors=errors)
+    return type(error).of(errors) if errors else error
 
 
 def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: int) -> ModelWorkload:

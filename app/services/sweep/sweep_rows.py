@@ -100,7 +100,7 @@ def _values(name: str, value: Any) -> pa.Array:
         return pa.array(value if isinstance(value, list) else [value])
     except (pa.ArrowException, OverflowError) as error:
         message = f"must be one value, or a list of values of one type ({str(error)[:100]})"
-        raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)]) from error
+        raise BadInput.at((name,), message) from error
 
 
 def open_rows(path: Path) -> SweepRows:
@@ -176,7 +176,7 @@ def _encode(name: str, column: pa.ChunkedArray) -> tuple[list[Any], Ints]:
         coded = column.combine_chunks().dictionary_encode()
     except pa.ArrowNotImplementedError as error:
         message = f"must hold one value in a cell, not {column.type}"
-        raise BadInput(f"{name}: {message}", errors=[FieldError((name,), message)]) from error
+        raise BadInput.at((name,), message) from error
     values = [*coded.dictionary.to_pylist(), None]
     code = coded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
     return values, code.astype(np.intp)

@@ -16,7 +16,7 @@ import struct
 from collections import Counter
 from typing import Any
 
-from app.errors import FieldError, Malformed, TooLarge
+from app.errors import Malformed, TooLarge
 from app.networks.importers.onnx.protobuf import FIXED32, Broken, Field, Reader, signed
 from app.networks.importers.onnx.values import MAX_RANK, SMALL
 from app.networks.importers.tensors import INDEX_BYTES
@@ -105,8 +105,7 @@ def _function(reader: Reader, field: Field, count: list[int]) -> tuple[str, Mess
 
 def lie(place: tuple[str | int, ...], message: str) -> Malformed:
     """Return a Malformed for an inconsistency at `place`."""
-    where = ".".join(map(str, place))
-    return Malformed(f"{where}: {message}", errors=[FieldError(place, message)])
+    return Malformed.at(place, message)
 
 
 class _Graph:

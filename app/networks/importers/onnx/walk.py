@@ -83,7 +83,7 @@ class Walk:
         if len(given) < len(inputs):
             raise lie(place, f"gives {len(given)} inputs to a graph of {len(inputs)}")
         if self._repeats * repeats > MOST_ROUNDS:
-            raise _wrong(place, f"runs more than {MOST_ROUNDS:,} times")
+            raise BadInput.at(place, f"runs more than {MOST_ROUNDS:,} times")
         outer = self._values, self._shapes, self._repeats
         self._values, self._shapes = self._values.new_child(), self._shapes.new_child(graph["shapes"])
         self._repeats *= repeats
@@ -154,7 +154,7 @@ class Walk:
         try:
             shape = bound(tensor["shape"], self._dims)
         except ValueError as error:
-            raise _wrong((*place, "type"), f"{tensor['name']!r}: {error}") from None
+            raise BadInput.at((*place, "type"), f"{tensor['name']!r}: {error}") from None
         self._values[tensor["name"]] = Value(shape, tensor["dtype"], tensor["name"])
         self._inputs.append({"name": tensor["name"], "shape": list(shape), "dtype": tensor["dtype"]})
 
@@ -172,9 +172,9 @@ class Walk:
             results = self._called(call, node, place) or entered(self, call, place) or self._constants(call, node)
             results = results or self._results(call, node)
         except ShapeError as error:
-            raise _wrong((*place, "input", error.index), f"{call.op} {_title(node)}: {error}") from None
+            raise BadInput.at((*place, "input", error.index), f"{call.op} {_title(node)}: {error}") from None
         except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError):
-            raise _wrong(place, f"{call.op} {_title(node)}: its attributes or shapes are invalid") from None
+            raise BadInput.at(place, f"{call.op} {_title(node)}: its attributes or shapes are invalid") from None
         self._values.update(zip((name for name in node["outputs"] if name), results, strict=False))
 
     def _read(self, name: str, place: Place) -> Value | None:
@@ -348,7 +348,3 @@ def _name(node: Message) -> str:
 
 def _title(node: Message) -> str:
     return repr(_name(node))[:200]
-
-
-def _wrong(place: Place, message: str) -> BadInput:
-    return BadInput(f"{'.'.join(map(str, place))}: {message}", errors=[FieldError(place, message)])
