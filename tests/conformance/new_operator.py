@@ -28,7 +28,7 @@ from app.predictors.auto.operators.models.features import own_dims
 from app.predictors.auto.predictor import Auto
 from app.services.dispatch import predict_workload
 from app.services.measurements.measurement_plan import design
-from app.services.operators.common import read_operators
+from app.services.operators.predict_operators import read_operators
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.graph_form import check_graph

@@ -24,7 +24,7 @@ from app.predictors.operator_digests import Distinct
 from app.services.compare.price_rows import MOST_USD
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
-from app.services.operators.common import read_operators
+from app.services.operators.predict_operators import read_operators
 from app.steps.networks import prepare, rows_per_step
 from app.store.gpus import Price
 from app.tables.arrays import Floats

@@ -23,7 +23,7 @@ from app.networks.transformers.architecture import Experts
 from app.runtime.cancellation import check_cancelled
 from app.services.compare.request import Candidate, device_load
 from app.services.models.scaling import DEVICES_PER_NODE
-from app.services.operators.common import require_predictor
+from app.services.operators.predict_operators import require_predictor
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, have_room, shape_of, with_limits
 from app.services.serving.load_figures import LoadFigures

@@ -1,20 +1,117 @@
-"""Render answers of the engine as predictions of the HTTP contract."""
+"""Render predictions of kernels in the HTTP contract's terms, with warnings about what they rest on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+
+from app.bands.groups import NO_EVIDENCE, RELATED
 from app.engine.engine import Engine
-from app.engine.snapshot import GpuRows
-from app.predictors.launches import resident_blocks
-from app.services.kernels.kernel_warnings import answer_warnings, measurement_warnings
+from app.engine.snapshot import GpuRows, inferred_warnings
+from app.predictors.launches import none_below_limit, resident_blocks
+from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Measurements
 from app.tables.ops import OpTable
-from app.tables.predictions import BOUNDS, SUPPORTS, Predictions
+from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
+from app.warning_codes import CodedWarning, warning
+from app.wire.kernel_workload import KernelWorkload
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, OperatorRow, Prediction, PredictRequest, Share
+
+# Tolerance for clocks above the data sheet and rounded counts.
+LIMIT_TOLERANCE = 0.05
+# A launch whose threads share one operation or byte among so many has counts in another unit.
+THREADS_PER_COUNT = 1000.0
+_HARDWARE_LIMIT = warning("hardware_limit", "this is the hardware limit, not an expected time: kernels seldom reach it")
+_NO_EVIDENCE = warning(
+    "evidence_unknown", "no measurement of this kernel is known: expect the time anywhere in the wide interval"
+)
+_RELATED = warning("evidence_related", "only measurements of other kernels inform this prediction")
+_EXTRAPOLATED = warning("extrapolated", "the launch lies outside the measured range: extrapolated")
+
+
+def answer_warnings(
+    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, uncatalogued: bool
+) -> list[CodedWarning]:
+    """Return the warnings of one query; `uncatalogued` means the GPU is not in the catalogue."""
+    warnings: list[CodedWarning] = []
+    if not answered:
+        text = f"{request.predictor} cannot answer for this launch: this is the hardware limit"
+        warnings.append(warning("unanswered", text))
+    elif request.predictor == "roofline":
+        warnings.append(_HARDWARE_LIMIT)
+    elif group == NO_EVIDENCE:
+        warnings.append(_NO_EVIDENCE)
+    elif group == RELATED:
+        warnings.append(_RELATED)
+    elif support == EXTRAPOLATED:
+        warnings.append(_EXTRAPOLATED)
+    warnings += unit_warnings(request.workload)
+    if request.workload.working_set_bytes > spec.memory_bytes:
+        text = f"the working set does not fit in the memory of {spec.id}"
+        warnings.append(warning("memory_exceeded", text))
+    return [*warnings, *inferred_warnings(spec)] if uncatalogued else warnings
+
+
+def unit_warnings(workload: KernelWorkload) -> list[CodedWarning]:
+    """Return warnings about counts so small for the grid that their unit is wrong: GFLOP, or MB."""
+    few = workload.blocks * workload.threads_per_block / THREADS_PER_COUNT
+    counts = (("flops", workload.flops, "operations, not GFLOP"), ("bytes", workload.bytes, "bytes, not MB or GB"))
+    return [
+        warning(
+            "unit_doubtful",
+            f"{name} is {count:g} for {workload.blocks * workload.threads_per_block:,.0f} threads: it counts {unit}",
+        )
+        for name, count, unit in counts
+        if 0.0 < count < few
+    ]
+
+
+def measurement_warnings(
+    workloads: Sequence[KernelWorkload], gpus: GpuTable, measured: Measurements
+) -> list[list[CodedWarning]]:
+    """Return, per workload, warnings about impossible measured times and about sizes whose counts were not overridden.
+
+    `measured` holds the measured rows of all workloads, in order.
+    """
+    if not len(measured):
+        return [[] for _ in workloads]
+    if none_below_limit(measured, gpus, LIMIT_TOLERANCE):
+        return [_same_counts(workload) for workload in workloads]
+    limits = hardware_limit(measured.ops, gpus, np.arange(len(measured)), measured.gpu).latency_s.tolist()
+    each = zip([gpus.ids[gpu] for gpu in measured.gpu.tolist()], limits, strict=True)
+    return [
+        _too_fast(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
+        for workload in workloads
+    ]
+
+
+def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[CodedWarning]:
+    return [
+        warning(
+            "measured_below_limit",
+            f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
+            f"{gpu}, {limit * 1e3:.6g} ms: check the time, FLOPs, bytes and working set",
+        )
+        for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True))
+        if row.latency_ms < (1 - LIMIT_TOLERANCE) * limit * 1e3
+    ]
+
+
+def _same_counts(workload: KernelWorkload) -> list[CodedWarning]:
+    return [
+        warning(
+            "measured_counts_missing",
+            f"measured[{k}]: another size with the same flops and bytes; send those of that size too",
+        )
+        for k, row in enumerate(workload.measured)
+        if row.size is not None and row.size != workload.size and row.flops is None and row.bytes is None
+    ]
+
 
 _ROOFLINE = "roofline"
 

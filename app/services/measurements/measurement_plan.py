@@ -29,8 +29,8 @@ from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.stored import operator_form
 from app.services.models.resolve_networks import resolve_network
-from app.services.operators.common import read_operators, unsupported_message
 from app.services.operators.operator_tables import unsupported_rows
+from app.services.operators.predict_operators import read_operators, unsupported_message
 from app.steps.networks import prepare
 from app.store.session import Database
 from app.tables.arrays import Bools, Floats, Ints

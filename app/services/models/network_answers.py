@@ -20,8 +20,8 @@ from app.networks.run import Run
 from app.ops import OPS
 from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled
-from app.services.operators.common import ROOFLINE, gpu_warnings, uses_slot
 from app.services.operators.explanations import explanations
+from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, uses_slot
 from app.steps.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows, rows_per_step
 from app.steps.stages import memory, stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows

@@ -16,7 +16,12 @@ from app.errors import BadInput
 from app.networks.partition import Partition, Units, partition, units_of
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
-from app.services.operators.common import gpu_warnings, require_predictor, unsupported_dtypes, unsupported_mask
+from app.services.operators.predict_operators import (
+    gpu_warnings,
+    require_predictor,
+    unsupported_dtypes,
+    unsupported_mask,
+)
 from app.steps.networks import Prepared, prepare
 from app.steps.schedule import EAGER_GAP_S
 from app.steps.stages import RESERVE_BYTES

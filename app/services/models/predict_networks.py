@@ -28,7 +28,12 @@ from app.services.graphs.graph_store import Graphs
 from app.services.models.network_answers import MemoryFit, NetworkAnswer, TimedNetwork
 from app.services.models.resolve_networks import is_network_name, resolve_network, run_assumption
 from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
-from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
+from app.services.operators.predict_operators import (
+    check_rows,
+    require_predictor,
+    supported_targets,
+    unsupported_dtypes,
+)
 from app.stacks.release import is_eager, plain_release, software_warnings
 from app.steps.networks import Network, Prepared, prepare
 from app.steps.schedule import schedule

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, NotFound
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
-from app.services.operators.common import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
+from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.stacks.release import software_warnings
 from app.tables.arrays import Floats, Ints
 from app.warning_codes import CodedWarning

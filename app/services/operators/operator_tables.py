@@ -13,7 +13,7 @@ from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import kinds_of, work_of
 from app.runtime.cancellation import check_cancelled
-from app.services.operators.common import (
+from app.services.operators.predict_operators import (
     ROOFLINE,
     gpu_warnings,
     require_predictor,

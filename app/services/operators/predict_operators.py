@@ -7,38 +7,216 @@ independent, so their deviations add in quadrature.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from app.bands.band import ends_of_sum
-from app.engine.snapshot import GpuRows, Snapshot
-from app.errors import MAX_ERRORS, BadInput, FieldError
-from app.ops import OPS, kinds_of, work_of
+from app.engine.engine import Engine
+from app.engine.snapshot import GpuRows, Snapshot, inferred_warnings
+from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
+from app.ops import MIXED_FIELDS, OPS, kinds_of, work_of
 from app.ops.figures import Work
-from app.predictors.operator_digests import Distinct
+from app.predictors import BY_NAME, DEFAULT, OPERATOR_PREDICTORS
+from app.predictors.base import calibrated
+from app.predictors.links import beyond_link_domain
+from app.predictors.operator_digests import Distinct, deduplicate
+from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled
-from app.services.operators.common import (
-    ROOFLINE,
-    check_rows,
-    gpu_warnings,
-    read_operators,
-    require_predictor,
-    supported_targets,
-    unsupported_dtypes,
-    unsupported_message,
-    uses_slot,
-)
 from app.services.operators.explanations import explanations
 from app.stacks.release import software_warnings
 from app.steps.predict_rows import OperatorQuery
-from app.tables.arrays import Floats, Ints
-from app.tables.ops import DTYPES
+from app.tables.arrays import Bools, Floats, Ints
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 from app.warning_codes import CodedWarning, warning
-from app.wire.operator_forms import OperatorsRequest
-from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, OperatorRow, Prediction, PredictResponse, Share
+from app.wire.names import did_you_mean
+from app.wire.operator_forms import FORM_BY_TYPE, REQUEST_NAMES, Form, OperatorsRequest
+from app.wire.prediction_form import (
+    AnsweredBy,
+    Interval,
+    MemoryUse,
+    OperatorRow,
+    Prediction,
+    PredictResponse,
+    Share,
+    Skipped,
+)
+
+ROOFLINE = "roofline"
+# Most rows of a request with `detail`: some 2 s of work and an answer of 25 MB, 40 times what a row costs without.
+MAX_DETAIL_ROWS = 20_000
+_DOMAIN, _LOC = COLUMN_INDEX["link_domain_gpus"], ("workload", "operators")
+_SERVING = tuple(predictor.name for predictor in OPERATOR_PREDICTORS)
+
+
+def check_rows(operators: int, gpus: int, *, max_rows: int, detail: bool) -> None:
+    """Raise TooLarge if a request has too many operators times GPUs."""
+    most = min(max_rows, MAX_DETAIL_ROWS) if detail else max_rows
+    if operators * gpus > most:
+        what = "rows with detail" if detail else "rows"
+        raise TooLarge(f"At most {most:,} {what} are accepted at once; got {operators:,} operators on {gpus:,} GPUs.")
+
+
+def require_predictor(engine: Engine, rows: GpuRows, predictor: str, targets: list[int]) -> None:
+    """Raise BadInput or NotTrained unless the predictor answers for operators on every target."""
+    versions = [engine.serving(predictor, rows.id(target)) for target in targets] if predictor in _SERVING else []
+    if not versions:
+        near = "" if predictor in BY_NAME else did_you_mean(predictor, _SERVING)
+        message = f"{predictor[:100]!r} does not predict operators{near}: use one of {', '.join(_SERVING)}"
+        raise BadInput(message, errors=[FieldError(("predictor",), message)])
+
+
+def rows_without_dtype(ops: OpTable, work: Work, gpus: GpuTable, target: int) -> Bools:
+    """Return rows that compute in a dtype which the data sheet of the GPU lacks, bool [n]."""
+    missing: Bools = np.isnan(peaks(gpus)[:, target])[ops.dtype] & (work.flops > 0)
+    return missing
+
+
+def unsupported_mask(engine: Engine, ops: OpTable, work: Work, gpus: GpuTable, target: int) -> Bools:
+    """Return rows in a dtype that the GPU lacks, except dtypes measured to run there, bool [n]."""
+    missing = rows_without_dtype(ops, work, gpus, target)
+    if missing.any():
+        served = engine.serving(DEFAULT, gpus.ids[target]).predictor
+        if calibrated(served):
+            missing &= ~served.ran_on(gpus.ids[target])[ops.kind, ops.dtype]
+    return missing
+
+
+def unsupported_message(gpu: str, ops: OpTable, row: int) -> str:
+    """Return why a row cannot run."""
+    return f"{gpu} does not compute in {DTYPES[ops.dtype[row]]}"
+
+
+def unsupported_dtypes(gpu: str, ops: OpTable, rows: Ints) -> str:
+    """Return why a network cannot run: all unsupported dtypes of these rows (an FP8 network also uses others)."""
+    names = dict.fromkeys(DTYPES[code] for code in sorted(ops.dtype[rows].tolist(), reverse=True))
+    return f"{gpu} does not compute in {' nor '.join(names)}"
+
+
+def supported_targets(
+    engine: Engine,
+    ops: OpTable,
+    work: Work,
+    gpus: GpuTable,
+    targets: Sequence[int],
+    refusal: Callable[[str, Ints], BadInput] | None,
+) -> tuple[list[int], list[Skipped]]:
+    """Return targets that support every dtype, and the skipped ones. With `refusal`, the first skipped one is raised.
+
+    refusal  (GPU id, rows that it cannot run) -> error
+    """
+    keep, skipped = [], []
+    for target in targets:
+        missing, gpu = np.flatnonzero(unsupported_mask(engine, ops, work, gpus, target)), gpus.ids[target]
+        if not len(missing):
+            keep.append(target)
+        elif refusal is not None:
+            raise refusal(gpu, missing)
+        else:
+            skipped.append(Skipped(gpu, unsupported_dtypes(gpu, ops, missing)))
+    return keep, skipped
+
+
+def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
+    """Return whether rows involve more devices than the GPU's link joins."""
+    if not gpus.values[_DOMAIN, target] <= MOST_IN_A_MACHINE:
+        return False
+    n = ops.kind.size
+    return beyond_link_domain(ops, gpus, np.arange(n), np.full(n, target)) is not None
+
+
+def gpu_warnings(
+    spec: GpuSpec, predictor: str, *, unanswered: int, unmeasured: int, slotted: bool, uncatalogued: bool
+) -> list[CodedWarning]:
+    """Return what to know before using the numbers of one GPU.
+
+    `unanswered` rows have the hardware limit for lack of support; `unmeasured` ones have no related measurement;
+    `slotted`: some involve more devices than its link joins.
+    """
+    messages = []
+    if predictor == ROOFLINE:
+        text = "this is the hardware limit, not an expected time: operators seldom reach it"
+        messages.append(warning("hardware_limit", text))
+    elif unanswered:
+        text = f"{predictor} cannot answer for {unanswered} distinct rows: those are at the hardware limit"
+        messages.append(warning("unanswered", text))
+    elif unmeasured:
+        text = f"{unmeasured} distinct rows have no related measurement: they follow from the GPU's figures alone"
+        messages.append(warning("evidence_unknown", text))
+    if slotted:
+        link, slot = spec.link_type or "link", (spec.slot_bandwidth_bytes_per_s or 0.0) / 1e9
+        more = f"larger exchanges go over its slot, {slot:g} GB/s"
+        text = f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}"
+        messages.append(warning("link_exceeded", text))
+    return [*messages, *inferred_warnings(spec)] if uncatalogued else messages
+
+
+def read_operators(operators: Sequence[Any]) -> Distinct:
+    """Return operators (structs of ROW_FORMS) as a table. Raises BadInput that names wrong rows and fields."""
+    kind, dtype = np.empty(len(operators), dtype=np.intp), np.empty(len(operators), dtype=np.intp)
+    figures: dict[int, list[list[float]]] = {}
+    places: dict[int, list[int]] = {}
+    columns: dict[int, list[int]] = {}
+    errors: list[FieldError] = []
+    for k, operator in enumerate(operators):
+        form = FORM_BY_TYPE[type(operator)]
+        kind[k], dtype[k] = form.code, DTYPE_CODE[operator.dtype]
+        figures.setdefault(form.code, []).append(_figures(form, operator, k, errors))
+        places.setdefault(form.code, []).append(k)
+        columns.setdefault(form.code, [MIXED_FIELDS[name] for name in form.op.fields])
+    _refuse(errors)
+    dims = np.full((len(MIXED_FIELDS), len(operators)), np.nan)
+    for code, rows in figures.items():
+        dims[np.ix_(columns[code], places[code])] = np.array(rows).T
+    table = OpTable(kind, dtype, np.zeros(len(operators), dtype=np.intp), MIXED_FIELDS, dims)
+    _check(table, places)
+    return deduplicate(table)
+
+
+def _figures(form: Form, operator: Any, k: int, errors: list[FieldError]) -> list[float]:
+    """Return one row in the order of its operator's columns."""
+    row: list[float] = []
+    for field, value in zip(form.fields, structs.astuple(operator), strict=False):  # the dtype comes last
+        if value is None:
+            row += [field.dim.default] * len(field.dim.columns)  # type: ignore[list-item]
+        elif isinstance(value, str):
+            try:
+                numbers = field.number(value)  # type: ignore[misc]
+                row += numbers if isinstance(numbers, tuple) else (numbers,)
+            except ValueError as error:
+                errors.append(FieldError((*_LOC, k, field.name), str(error)))
+                row += [np.nan] * len(field.dim.columns)
+        elif isinstance(value, list):
+            row += value
+        else:
+            row += [value] * len(field.dim.columns)
+    return row
+
+
+def _check(table: OpTable, places: dict[int, list[int]]) -> None:
+    """Check the rules between fields, operator by operator."""
+    errors = []
+    for code, rows in places.items():
+        check = OPS[code].check
+        for broken in [] if check is None else check(table.take(np.array(rows))):
+            bad = np.flatnonzero(broken.rows)[:MAX_ERRORS]
+            errors += [
+                FieldError((*_LOC, rows[q], REQUEST_NAMES.get(broken.field, broken.field)), broken.message)
+                for q in bad.tolist()
+            ]
+    _refuse(errors)
+
+
+def _refuse(errors: list[FieldError]) -> None:
+    if errors:
+        errors.sort(key=lambda error: error.loc[len(_LOC)])
+        raise BadInput.of(errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +257,9 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     u = len(chain.runs)
     query = OperatorQuery(snapshot.engine, table, gpus, request.predictor, request.coverage)
     answer = query.predict(targets)
+    each = [answer] if len(targets) == 1 else [answer.take(slice(k * u, k * u + u)) for k in range(len(targets))]
     predictions = [
-        _prediction(query, rows, request, chain, target, answer.take(slice(k * u, k * u + u)))
-        for k, target in enumerate(targets)
+        _prediction(query, rows, request, chain, target, of_gpu) for target, of_gpu in zip(targets, each, strict=True)
     ]
     return PredictResponse(predictions, skipped)
 

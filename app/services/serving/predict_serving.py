@@ -18,7 +18,12 @@ from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
 from app.services.models.network_answers import StepFacts, TimedNetwork
 from app.services.models.predict_networks import known_step, notes_of, rows_for
-from app.services.operators.common import check_rows, require_predictor, supported_targets, unsupported_dtypes
+from app.services.operators.predict_operators import (
+    check_rows,
+    require_predictor,
+    supported_targets,
+    unsupported_dtypes,
+)
 from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, expected_steps, shape_of, with_factor
 from app.services.serving.load_figures import (

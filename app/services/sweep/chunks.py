@@ -30,7 +30,7 @@ from app.services.models.predict_networks import predict_network
 from app.services.models.resolve_networks import run_assumption
 from app.services.models.whole_networks import NETWORKS_ONLY
 from app.services.operators.batches import BatchOptions, predict_batch
-from app.services.operators.common import require_predictor, unsupported_mask
+from app.services.operators.predict_operators import require_predictor, unsupported_mask
 from app.services.sweep import CHUNK_ROWS
 from app.services.sweep.model_groups import Group, Table
 from app.services.sweep.sweep_rows import SweepRows, is_model_table, open_rows

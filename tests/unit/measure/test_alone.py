@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.config import CHECKOUT
-from app.services.operators.common import read_operators
+from app.services.operators.predict_operators import read_operators
 from app.wire.operator_forms import ROW_FORMS
 
 pytest.importorskip("torch")

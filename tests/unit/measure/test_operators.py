@@ -20,7 +20,7 @@ from app.ops.attention import absorbed
 from app.ops.experts import loads
 from app.ops.glue import GLUE_OPS
 from app.ops.moe import layer
-from app.services.operators.common import read_operators
+from app.services.operators.predict_operators import read_operators
 from app.tables.gpus import GpuSpec
 from app.wire.operator_forms import ROW_FORMS
 
