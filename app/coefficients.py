@@ -23,14 +23,16 @@ class Coefficient(NamedTuple):
     unit     of the value; "1" for a ratio, "ln" for a half-width in log space
     source   what it stands on: the data, the paper or the data sheet
     set_on   data sets in view when it was chosen, by the names of the docs
-    command  the command that fits it again; None without one
+    command  the command that fits it again, or
+    chosen   how it was chosen from its source, where no command fits it
     """
 
     value: Any
     unit: str
     source: str
     set_on: tuple[str, ...]
-    command: str | None
+    command: str | None = None
+    chosen: str | None = None
 
 
 @cache
