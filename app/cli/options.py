@@ -94,7 +94,7 @@ class RequestOptions:
         declared = typer.Option(*names, metavar=_metavar(fact), parser=parser, help=text)
         unset = False if fact.kind == "flag" else None
         return Parameter(
-            option, Parameter.KEYWORD_ONLY, default=unset, annotation=_annotated(_TYPES[fact.kind], declared)
+            option, Parameter.KEYWORD_ONLY, default=unset, annotation=Annotated[_TYPES[fact.kind], declared]
         )
 
     def given(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,10 +147,6 @@ def _expanded(item: Parameter) -> tuple[list[Parameter], _Take]:
 
 def _default(field: Field[Any]) -> Any:
     return Parameter.empty if field.default is MISSING else field.default
-
-
-def _annotated(kind: Any, option: Any) -> Any:
-    return Annotated[kind, option]
 
 
 def _whole(text: str) -> int:

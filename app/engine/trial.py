@@ -15,7 +15,6 @@ import numpy as np
 from app.bands.coverage import COVERAGE
 from app.engine.engine import Served
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
-from app.ops.base import Dim
 from app.predictors.base import Predictor
 from app.store.artifacts import ArtifactRefused
 from app.tables.arrays import Ints
@@ -74,13 +73,10 @@ def operator_rows(cells: Sequence[tuple[str, str]]) -> OpTable:
     for row, (kind, _) in enumerate(codes):
         for dim in OPS[kind].dims:
             for column in dim.columns:
-                dims[MIXED_FIELDS[column], row] = _middling(dim)
+                middling = min(max(_SIZE, dim.least), dim.most)
+                dims[MIXED_FIELDS[column], row] = middling if dim.default is None else dim.default
     kind, dtype = np.array(codes, dtype=np.intp).T
     return OpTable(kind.copy(), dtype.copy(), np.zeros(len(codes), dtype=np.intp), MIXED_FIELDS, dims)
-
-
-def _middling(dim: Dim) -> float:
-    return min(max(_SIZE, dim.least), dim.most) if dim.default is None else dim.default
 
 
 def learned_cells(payload: dict[str, Any], predictor: Any) -> list[tuple[str, str]]:

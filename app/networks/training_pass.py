@@ -164,7 +164,9 @@ def training(w: Workload, run: Run) -> Workload:
     parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target)]
     if run.recompute or run.recompute_scores:
         again = same_in_all(recomputed(w))[w.block] if run.recompute else of_scores(w)
-        parts.append(_recomputed(w, np.flatnonzero(again), target))
+        source = np.flatnonzero(again)  # copies of these forward rows come before their block's backward
+        order = source.astype(np.float64)
+        parts.append(InsertedRows(w.ops.take(source), source, target[w.block[source]], order, BACKWARD))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
     if run.optimizer != "none":
         parts.append(_update(w, run, 2 * blocks))
@@ -255,11 +257,6 @@ def _per_block(w: Workload, moved: Floats, target: Ints, phase: int) -> Inserted
     ops = table_of("memory", dtype, w.ops.fields, bytes=moved[..., block])
     order = np.full(len(block), _order(len(w), np.array([-2]))[0])
     return InsertedRows(ops, np.searchsorted(w.block, block), target[block], order, phase)
-
-
-def _recomputed(w: Workload, source: Ints, target: Ints) -> InsertedRows:
-    """Return copies of the forward rows `source`, before their block's backward."""
-    return InsertedRows(w.ops.take(source), source, target[w.block[source]], source.astype(np.float64), BACKWARD)
 
 
 _NARROW = [DTYPE_CODE[name] for name in ("fp8", "fp8_block", "nvfp4")]

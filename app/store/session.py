@@ -292,14 +292,12 @@ class Database:
         """Give the connection time for statements; before, it has only that for the answer to the first one."""
         driver = _driver(connection)
         # The server ends a statement itself first, unless this one connection is stuck.
-        driver.limit_s = self._limits.answer_s + self._statement_s(long=long)
+        statement_s = self._limits.long_statement_s if long else self._limits.statement_s
+        driver.limit_s = self._limits.answer_s + statement_s
         try:
             yield
         finally:
             driver.limit_s = None
-
-    def _statement_s(self, *, long: bool) -> float:
-        return self._limits.long_statement_s if long else self._limits.statement_s
 
     def write_together(self, item: T, write: Handle[T, R]) -> R:
         """Return what `write` returns for an item; it is called for all that wait while it runs.

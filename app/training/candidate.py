@@ -156,7 +156,8 @@ def candidate(
         except NotTrained as error:
             too_few.append(error.detail)
     if trained is None:
-        raise NotTrained(too_few[0] if too_few else _too_few_kernels(start.name, data))
+        kernels = f"{len(data.kernel_ids)} kernel measurements are too few for {start.name}: at least {LEAST_ROWS}."
+        raise NotTrained(too_few[0] if too_few else kernels)
     new = trained.card["validation"]
     card = {
         "trained_on": {"rows": data.rows, "gpus": data.gpu_ids},
@@ -165,10 +166,6 @@ def candidate(
     }
     payload = {**trained.payload, "schema": schema_of(trained.payload).state()}
     return Candidate(Trained(payload, card), held)
-
-
-def _too_few_kernels(name: str, data: TrainingData) -> str:
-    return f"{len(data.kernel_ids)} kernel measurements are too few for {name}: at least {LEAST_ROWS}."
 
 
 def _with_kernels(start: Start, data: TrainingData, target_gpu: str | None, report: Report) -> Trained | None:

@@ -96,10 +96,6 @@ class Start:
         """Return the intervals of the shipped version, else the prior."""
         return Intervals.prior() if self.payload is None else Intervals.from_state(self.payload["intervals"])
 
-    def rows_known(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return True for rows that the shipped version was trained on, bool [n]."""
-        return any_holds(self.rows, keys)
-
 
 def learned_from(payload: Mapping[str, Any] | None) -> tuple[frozenset[str], tuple[KeySet, ...]]:
     """Return the GPUs and the rows whose operators a version was trained on."""

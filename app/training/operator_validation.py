@@ -31,7 +31,7 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, OperatorRuns
 from app.training.fit import covered, summary
-from app.training.operator_start import Start
+from app.training.operator_start import Start, any_holds
 from app.training.row_hashes import configurations, dimensions, fifths, mixed
 from app.training.row_limits import MOST_LEARNED
 
@@ -165,7 +165,7 @@ def _configurations_out(
     """Yield answers to the rows `out`, bool [n] by table, of a predictor trained on the tables' other rows."""
     train = [runs[k].take(_few(runs[k], ~held, MOST_OF_CONFIGURATIONS)) for k, held in out.items()]
     for own in (False, True):
-        known = {k: start.rows_known(runs[k].key) for k in out}
+        known = {k: any_holds(start.rows, runs[k].key) for k in out}
         query = [_Query(k, _few(runs[k], held & (known[k] == own), MOST_TESTED)) for k, held in out.items()]
         if not any(len(one.rows) for one in query):
             continue

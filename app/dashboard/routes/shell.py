@@ -187,7 +187,9 @@ def sign_in(
     known = holder.keys.get(digest(key.encode("utf-8", "replace")))
     if settings.needs_keys and (known is None or known.is_expired()):
         return _form(request, _REFUSED, 401)
-    answer = RedirectResponse(target if _is_here(target) else "/", 303)
+    # A path of this service: '//host' and '/\\host' lead elsewhere.
+    is_here = target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()
+    answer = RedirectResponse(target if is_here else "/", 303)
     if settings.needs_keys:
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE.decode(), key, httponly=True, samesite="strict", secure=secure)
@@ -210,8 +212,3 @@ def _form(request: Request, notice: str, status: int = 200) -> HTMLResponse:
     secure = request.url.scheme == "https"
     answer.set_cookie(TOKEN, token, httponly=True, samesite="strict", secure=secure, path="/sign-in")
     return answer
-
-
-def _is_here(target: str) -> bool:
-    """Return whether it is a path of this service: '//host' and '/\\\\host' lead elsewhere."""
-    return target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()

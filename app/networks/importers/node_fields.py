@@ -115,14 +115,10 @@ def completed(op: str, given: Fields, inputs: Tensors, outputs: Tensors) -> tupl
     rule = _RULES.get(op) or (_elementwise if OPS[OP_CODE[op]].fields.keys() >= _OF_ROWS else None)
     if rule is None:
         return op, 0.0
-    if op in _BINARY and inputs and _with_scalar(inputs, outputs[0]):
+    # Only one operand has the size of the result: the other's traffic is negligible.
+    if op in _BINARY and inputs and sum(2 * tensor.elements > outputs[0].elements for tensor in inputs) < 2:
         op = f"{op}_scalar"
     return op, rule(given, inputs, outputs)
-
-
-def _with_scalar(inputs: Tensors, output: Tensor) -> bool:
-    """Return True if only one operand has the size of the result: the other's traffic is negligible."""
-    return sum(2 * tensor.elements > output.elements for tensor in inputs) < 2
 
 
 def _agree(what: str, elements: float, tensor: Tensor, place: str, index: int = 0) -> None:

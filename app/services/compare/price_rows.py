@@ -58,14 +58,11 @@ def add_prices(
     database: Database, catalog: Catalog, body: bytes, content_type: str | None, key_id: int | None = None
 ) -> PriceReport:
     """Store every row of a body, JSON by default. Raises BadInput with the errors of all rows, and then stores none."""
-    rows = [replace(price, key_id=key_id) for price in _check_rows(_rows(body, _media(content_type)), catalog)]
+    media = (content_type or _JSON).partition(";")[0].strip().lower()
+    rows = [replace(price, key_id=key_id) for price in _check_rows(_rows(body, media), catalog)]
     with database.begin() as connection:
         inserted = store.insert_prices(connection, rows)
     return PriceReport(len(rows), inserted, len(rows) - inserted)
-
-
-def _media(content_type: str | None) -> str:
-    return (content_type or _JSON).partition(";")[0].strip().lower()
 
 
 def _rows(body: bytes, media: str) -> list[Any]:

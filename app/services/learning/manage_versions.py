@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -113,7 +113,17 @@ def list_predictors(database: Database, engine: Engine, shipped: Path) -> list[O
         every = versions.history(connection)
     ships = _shipped(shipped)
     return [
-        _overview(name, engine, [item for item in every if item.predictor == name], ships.get(name)) for name in BY_NAME
+        Overview(
+            name=name,
+            trainable=predictor.can.trainable,
+            needs_training=predictor.can.needs_training,
+            served=tuple(item for item in every if item.predictor == name and item.state == "served"),
+            history=tuple(item for item in every if item.predictor == name),
+            answering={gpu: ready.version for (of, gpu), ready in engine.served.items() if of == name},
+            shipped=ships.get(name),
+            refused=tuple(one for one in engine.refused if one.predictor == name),
+        )
+        for name, predictor in BY_NAME.items()
     ]
 
 
@@ -141,19 +151,6 @@ def _shipped(folder: Path) -> dict[str, Shipped]:
         return shipped_versions(folder)
     except ArtifactRefused:
         return {}
-
-
-def _overview(name: str, engine: Engine, stored: Sequence[Version], ships: Shipped | None) -> Overview:
-    return Overview(
-        name=name,
-        trainable=BY_NAME[name].can.trainable,
-        needs_training=BY_NAME[name].can.needs_training,
-        served=tuple(item for item in stored if item.state == "served"),
-        history=tuple(stored),
-        answering={gpu: ready.version for (predictor, gpu), ready in engine.served.items() if predictor == name},
-        shipped=ships,
-        refused=tuple(one for one in engine.refused if one.predictor == name),
-    )
 
 
 def roll_back_version(

@@ -132,7 +132,9 @@ def _pool(workload: ServingWorkload) -> Deployment | None:
             FieldError((*_LOC, "prefill_pool", *one.loc[1:]), one.msg) if "parallelism" in one.loc else one
             for one in error.errors
         ]
-        raise (type(error).of(errors) if errors else error) from error
+        if not errors:
+            raise
+        raise type(error).of(errors) from error
 
 
 def _given(workload: ServingWorkload) -> str:

@@ -79,11 +79,9 @@ class HostSearch(NamedTuple):
         shuffled = np.random.default_rng(_SEED).permutation(len(names))
         fold_of = {names[place]: k % folds for k, place in enumerate(shuffled.tolist())}
         fold = np.array([fold_of[group] for group in groups])
-        best = {k: self._best_of(self.errors[:, fold != k]) for k in set(fold.tolist())}
+        others = {k: self.errors[:, fold != k] for k in set(fold.tolist())}
+        best = {k: self._replace(errors=errors).best() if errors.shape[1] else None for k, errors in others.items()}
         return [best[k] for k in fold.tolist()]
-
-    def _best_of(self, errors: Floats) -> HostTimes | None:
-        return self.draws[int(errors.mean(axis=1).argmin())] if errors.shape[1] else None
 
 
 def search_host(

@@ -133,7 +133,10 @@ def answer_chunk(snapshot: Snapshot, rows: SweepRows, plan: SweepPlan, folder: P
 
 def _predict(snapshot: Snapshot, table: pa.Table, plan: SweepPlan, gpu: str, first: int) -> pa.Table:
     try:
-        times = (_of_models if is_model_table(table.column_names) else _of_operators)(snapshot, table, plan, gpu)
+        if is_model_table(table.column_names):
+            times = predict_models(table, SweepTarget(snapshot, gpu, plan.predictor, plan.coverage))
+        else:
+            times = _of_operators(snapshot, table, plan, gpu)
     except GpucastError as error:
         error.detail = f"Rows from {first:,}: {error.detail}"
         raise
@@ -142,10 +145,6 @@ def _predict(snapshot: Snapshot, table: pa.Table, plan: SweepPlan, gpu: str, fir
         [*table.columns, named, *times.columns],
         names=[*table.column_names, "gpu", *times.column_names],
     )
-
-
-def _of_models(snapshot: Snapshot, table: pa.Table, plan: SweepPlan, gpu: str) -> pa.Table:
-    return predict_models(table, SweepTarget(snapshot, gpu, plan.predictor, plan.coverage))
 
 
 def _of_operators(snapshot: Snapshot, table: pa.Table, plan: SweepPlan, gpu: str) -> pa.Table:
