@@ -63,12 +63,12 @@ class BadInput(GpucastError):
         return cls(f"{'.'.join(map(str, loc))}: {msg}{end}", errors=[FieldError(tuple(loc), msg)])
 
     @classmethod
-    def of(cls, errors: Sequence[FieldError]) -> Self:
-        """Return the error of several fields: the first in a sentence, and how many others there are."""
+    def of(cls, errors: Sequence[FieldError], *, most: int = MAX_ERRORS) -> Self:
+        """Return the error of several fields, `most` listed: the first in a sentence, and how many others there are."""
         first, others = errors[0], len(errors) - 1
         where = ".".join(map(str, first.loc)) or "body"
         more = f" (and {others} more)" if others else ""
-        return cls(f"{where}: {first.msg}{more}", errors=errors[:MAX_ERRORS])
+        return cls(f"{where}: {first.msg}{more}", errors=errors[:most])
 
 
 class Malformed(BadInput):

@@ -111,7 +111,7 @@ def _refuse(problems: Problems, position: Ints) -> None:
     """Raise BadInput if there are problems, with errors by row."""
     if problems.errors:
         errors = [to_measurement_error(error, position) for error in problems.errors]
-        raise BadInput.of(errors)
+        raise BadInput.of(errors, most=len(errors))
 
 
 def _as_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:

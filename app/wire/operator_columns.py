@@ -77,7 +77,7 @@ class Problems:
     def refuse(self) -> None:
         """Raise BadInput if there are errors."""
         if self._errors:
-            raise BadInput.of(self.errors)
+            raise BadInput.of(self._errors, most=self._most)
 
     @property
     def errors(self) -> tuple[FieldError, ...]:
@@ -87,7 +87,7 @@ class Problems:
     def refuse_field(self, name: str, message: str) -> NoReturn:
         """Raise BadInput with the errors so far and this one."""
         self.add(name, message)
-        raise BadInput.of(self.errors)
+        raise BadInput.of(self._errors, most=self._most)
 
 
 def row_count(columns: Mapping[str, Column], problems: Problems, *, max_rows: int) -> int:
