@@ -204,14 +204,25 @@ def first_contact(
 
 
 @command.command("error-model")
-def error_model(data: Data, json_file: JsonFile = None) -> None:
-    """Compare intervals of an error model of whole answers with the shipped ones, on first contacts (ten minutes)."""
-    from evaluation.first_contact.error_model import evaluate
+def error_model(
+    data: Data,
+    json_file: JsonFile = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, metavar="FILE", help="Keep this version's answers here, or take them."),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Write seed_data/error_model.json and its tables.")] = False,
+) -> None:
+    """Fit the error model of whole answers, and check its intervals on first contacts left out (five minutes)."""
+    from app.cli.workload_options import snapshot_of
+    from app.config import Settings
+    from evaluation.first_contact.bands import evaluate
     from evaluation.first_contact.record import SOURCES
-    from evaluation.study import shipped_snapshot
+    from evaluation.study import PREDICTOR
 
-    known = [source for source in SOURCES.values() if source.recorded_in]
-    _finish(evaluate(shipped_snapshot(), data, known, _print_progress), json_file)
+    with snapshot_of(Settings.from_env(), PREDICTOR, stored_graphs=False) as (snapshot, _):
+        report = evaluate(snapshot, data, list(SOURCES.values()), answers, _print_progress, write=write)
+    _finish(report, json_file, write)
 
 
 @command.command("calibration")

@@ -3,9 +3,8 @@
 A group is the evidence behind an answer, by name and by code. Artefacts hold the names ("linear/bf16/seen"). Codes
 index the arrays of one process; they follow from the present lists of operators and dtypes and are never stored.
 
-Widths are priors of groups without held-out residuals, and what a network adds to its rows'. Rows of one GPU err
-together (its clock, its card, its software), and a lowering leaves operators out. Residuals of rows show neither; only
-those of held-out GPUs show the first.
+Widths are priors of groups without held-out residuals. What a whole network is off by beside its rows is the matter of
+app.bands.error_model.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def of_siblings(group: int) -> bool:
 
 
 _BANDS = Coefficients("bands")
-_SHARE, _NETWORK = _BANDS.by_name("operator_share"), _BANDS.by_name("network")
+_SHARE = _BANDS.by_name("operator_share")
 _WIDTH_OF_GROUP = {op.interval_group: op.prior.width for op in OPS[1:]}
 # Half-widths in log space at COVERAGE of every group without a single held-out residual, float64 [groups].
 PRIOR_HALF_WIDTH = np.concatenate(
@@ -112,7 +111,6 @@ PRIOR_HALF_WIDTH = np.concatenate(
         ).ravel(),
     ]
 )
-_NETWORK_OF_SITUATION = np.array([_NETWORK[situation] for situation in SITUATIONS])
 
 
 def prior_offsets(coverage: float) -> Floats:
@@ -121,20 +119,14 @@ def prior_offsets(coverage: float) -> Floats:
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
 
 
-def network_widths(group: Ints) -> Floats:
-    """Return the half-widths in log space at COVERAGE that rows of these groups share in a network, shaped as they."""
-    widths: Floats = _NETWORK_OF_SITUATION[situations_of(group)]
-    return widths
-
-
 class _Rows(NamedTuple):
     """Rows of a step on g GPUs, and the u predictions they refer to.
 
     rows_s    float64 [n, g], seconds of each row in the step
     of        int [n, g], prediction of each row on each GPU
     group     int [n], interval group of each row
-    relative  float64 [u, 4], per prediction and relative to its time: lower deviation (negative), upper deviation,
-              log-space width, hardware limit
+    relative  float64 [u, 3], per prediction and relative to its time: lower deviation (negative), upper deviation,
+              hardware limit
     """
 
     rows_s: Floats
@@ -152,32 +144,26 @@ def band_of_rows(rows_s: Floats, answer: Predictions, of: Ints, group: Ints) -> 
     group   int [n], interval group of each row
 
     Errors within a group are fully correlated (a GPU that is slow at one product is slow at the next), so deviations
-    add up linearly there; groups are independent, so theirs add up in squares, as does the error that all rows share
-    (app.bands.groups), averaged over time. The step deviates by its rows' relative deviation: waits (for the
-    host, or another stage) are known no better. The lower end is at least the hardware limit.
+    add up linearly there; groups are independent, so theirs add up in squares. The step deviates by its rows' relative
+    deviation: waits (for the host, or another stage) are known no better. The lower end is at least the hardware limit.
     """
-    known, shared = answer.latency_s > 0, network_widths(answer.group)
+    known = answer.latency_s > 0
     least = np.where(known, answer.latency_s, 1.0)
     below, above = answer.low_s - answer.latency_s, answer.high_s - answer.latency_s
-    relative = np.stack([below / least, above / least, shared, np.where(known, answer.limit_s / least, 1.0)], axis=1)
+    relative = np.stack([below / least, above / least, np.where(known, answer.limit_s / least, 1.0)], axis=1)
     by_group = np.zeros((2, int(group.max(initial=0)) + 1, of.shape[1]))
-    total = np.zeros((3, of.shape[1]))
+    total = np.zeros((2, of.shape[1]))
     _add_up(_Rows(np.ascontiguousarray(rows_s), np.ascontiguousarray(of), group, relative), by_group, total)
     # A cumulative sum has a fixed order: np.sum's depends on the number of GPUs.
-    squares = np.cumsum(by_group**2, axis=1)[:, -1]
-    whole, wide, limit = total
-    whole = np.maximum(whole, np.finfo(np.float64).tiny)
-    below, above = (
-        np.sqrt(square / whole**2 + np.expm1(sign * wide / whole) ** 2)
-        for square, sign in zip(squares, (-1.0, 1.0), strict=True)
-    )
-    lowest = np.maximum(1.0 - np.minimum(below, 1.0), np.minimum(limit / whole, 1.0))
-    return Band.of(np.ones_like(whole), lowest, 1.0 + above)
+    below, above = np.sqrt(np.cumsum(by_group**2, axis=1)[:, -1])
+    whole, limit = np.maximum(total[0], np.finfo(np.float64).tiny), total[1]
+    lowest = np.maximum(1.0 - np.minimum(below / whole, 1.0), np.minimum(limit / whole, 1.0))
+    return Band.of(np.ones_like(whole), lowest, 1.0 + above / whole)
 
 
 @compiled
 def _add_up(rows: _Rows, by_group: Floats, total: Floats) -> None:
-    """Add the rows' deviations to `by_group` [2, groups, g]; their seconds, widths and limits to `total` [3, g].
+    """Add the rows' deviations to `by_group` [2, groups, g]; their seconds and limits to `total` [2, g].
 
     Rows are added in order, so that a GPU's sums do not depend on the other GPUs.
     """
@@ -189,4 +175,3 @@ def _add_up(rows: _Rows, by_group: Floats, total: Floats) -> None:
             by_group[1, group, q] += seconds * rows.relative[row, 1]
             total[0, q] += seconds
             total[1, q] += seconds * rows.relative[row, 2]
-            total[2, q] += seconds * rows.relative[row, 3]

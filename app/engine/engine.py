@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app import __version__
 from app.bands.conformal import Intervals, ends_of
+from app.bands.error_model import ErrorModel, error_models
 from app.bands.groups import NO_EVIDENCE
 from app.engine.exact_hits import NO_OPERATORS, MeasuredModels, OperatorIndex, ServedPoints
 from app.engine.power import PowerModel
@@ -161,6 +162,7 @@ class Engine:
     corrected: int = -1
     served_points: ServedPoints = field(default_factory=ServedPoints)
     hosts: ServingHosts = field(default_factory=ServingHosts)
+    error_models: Mapping[str, ErrorModel] = field(default_factory=error_models)
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
-from app.bands.band import POWER
+from app.bands.band import Band
 from app.bands.conformal import residual_ends
+from app.bands.error_model import Levels, error_models
 from app.coefficients import Coefficients
 from app.engine.measurement_tables import operator_table
 from app.ops import kinds_of, work_of
@@ -28,6 +29,7 @@ from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import measurements, operator_rows, operators, revision
 from app.store.measurements import MeasurementRow
+from app.tables.architectures import GENERATION_OF
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
@@ -39,7 +41,7 @@ ESTIMATED = "estimated from the load"
 NOTES = {
     ESTIMATED: (
         f"{ESTIMATED!r} assumes a share of the board power by how busy compute units and "
-        "memory are, which may be a quarter off"
+        "memory are, and its interval says how far that may be off"
     ),
     BOARD: (
         f"{BOARD!r} assumes the board power, an upper bound; its interval begins "
@@ -47,7 +49,7 @@ NOTES = {
     ),
     ELSEWHERE: (
         f"{ELSEWHERE!r} assumes the share of the board power that other GPUs draw when as "
-        "busy, which may be a quarter off"
+        "busy, and its interval says how far that may be off"
     ),
 }
 
@@ -130,7 +132,9 @@ class PowerModel:
         source = ESTIMATED if coefficients is None else ELSEWHERE
         share = float(np.clip(busy @ (UNMEASURED if coefficients is None else coefficients), IDLE_SHARE, 1.0))
         watts = share * board.middle
-        low, high = POWER.ends(watts, coverage)
+        levels = Levels(generation=GENERATION_OF.get(spec.architecture_key, spec.architecture_key), gpu=spec.id)
+        band = error_models()["power"].uncertainty(levels).band(Band.symmetric(0.0))
+        low, high = band.ends(watts, coverage)
         return Power(watts, max(float(low), board.low), min(float(high), board.high), source)
 
 

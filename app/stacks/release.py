@@ -37,7 +37,7 @@ class Assumption(NamedTuple):
     """Assumption for a serving stack or version without measurements.
 
     warning  what is assumed
-    other    "version" or "stack": what was measured is another one, which widens intervals (app.bands.band.OTHER)
+    other    "version" or "stack": what was measured is another one, which widens intervals
     """
 
     warning: CodedWarning
@@ -98,6 +98,11 @@ class Release:
     gathers_beside_forward: bool = False
     scheduler: Scheduler | None = field(default=None, compare=False)
     host: str = field(default="", compare=False)
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether another stack's kernels and host stand for its own."""
+        return self.assumption is not None and self.assumption.other == "stack"
 
     @property
     def column(self) -> float:

@@ -15,17 +15,35 @@ from app.networks.exchanges import with_gradient_exchange, with_key_exchange
 from app.networks.fuse_pass import fused
 from app.networks.run import Run
 from app.networks.training_pass import training
-from app.ops import OPS, kinds_of, work_of
+from app.ops import OP_CODE, OPS, kinds_of, work_of
 from app.ops.figures import Work
 from app.predictors.operator_digests import Distinct, deduplicate
 from app.runtime.sized_cache import SizedCache
 from app.steps.stages import Memory, memories
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
-from app.tables.workload import UPDATE, Workload
+from app.tables.workload import FORWARD, UPDATE, Workload
 
 # Cache limit in bytes, and bytes per cached row with its distinct row and name.
 _CACHE_BYTES, _ROW_BYTES = 48 * 2**20, 1_500
+
+
+# Architectures by an operator that only they have, the first that is there.
+_BY_OPERATOR = {
+    OP_CODE[op]: architecture
+    for op, architecture in (
+        ("conv2d", "convnet"),
+        ("attention_module", "sparse"),
+        ("linear_attention", "hybrid"),
+        ("linear_attention_step", "hybrid"),
+        ("short_convolution", "hybrid"),
+        ("recurrent", "hybrid"),
+        ("attention_mla", "latent"),
+        ("moe", "experts"),
+        ("moe_wide", "experts"),
+    )
+}
+_ATTENTION = {code for op, code in OP_CODE.items() if op.startswith(("attention", "bmm"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,24 @@ class StepRows:
     group: Ints
     groups: tuple[str, ...]
     configurations: int = 1
+
+    @cached_property
+    def architecture(self) -> str:
+        """Architecture of the network, as errors are shared by it (app.bands.error_model)."""
+        kinds = set(self.distinct.table.kind.tolist())
+        known = [architecture for code, architecture in _BY_OPERATOR.items() if code in kinds]
+        return known[0] if known else "dense" if kinds & _ATTENTION else "graph"
+
+    @cached_property
+    def size(self) -> str:
+        """Layers and width of a transformer, which tell it from others; of other networks their parameters."""
+        w = self.workload
+        embedded = np.flatnonzero(w.ops.kind == OP_CODE["embedding"])
+        if len(embedded):
+            # The first block is the embedding's, the last one the head's.
+            layers, width = w.repeats[..., 1 : w.blocks - 1].sum(axis=-1), w.ops.column("h")[..., embedded[0]]
+            return f"{np.ravel(layers)[0]:.0f} layers of {np.ravel(width)[0]:.0f}"
+        return f"{np.ravel((w.parameters * w.runs * (w.phase == FORWARD)).sum(axis=-1))[0]:.3g} parameters"
 
     @cached_property
     def work(self) -> Work:

@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import CONVNET_PART, EAGER_HOST, EAGER_HOST_OF_VERSION, TRAINING_PART, Band, sum_correlated
+from app.bands.band import EAGER_HOST, EAGER_HOST_OF_VERSION, Band, sum_correlated
 from app.bands.coverage import COVERAGE
+from app.bands.error_model import Uncertainty, widened
 from app.bands.groups import band_of_rows
 from app.engine.engine import Engine
 from app.networks.batched import expanded
 from app.networks.run import Run
-from app.ops import OP_CODE
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
+from app.steps.levels import figure_of, levels_of
 from app.steps.networks import StepRows
 from app.steps.predict_rows import OperatorQuery, predict_quickest
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
@@ -31,22 +32,24 @@ from app.tables.ops import OpTable, concatenate
 from app.tables.predictions import Predictions
 from app.tables.workload import Workload
 
-_FUSED_ATTENTION, _CONVOLUTION = OP_CODE["attention_prefill"], OP_CODE["conv2d"]
-
 
 class Step(NamedTuple):
     """A step on g GPUs; one of c configurations has g c figures, GPU by GPU, in place of g.
 
     answer  predictions of the u distinct rows, GPU by GPU, [g u], with intervals at COVERAGE
     done    the schedule
-    band    of the step, [g]
+    own     band of the step by its operators and waits alone, [g]
+    band    of the step, by the error model as well, [g]
+    uncertainties  of the error model, per GPU, [g]
     measured  bool [g], whether the step was measured as a whole
     longer  float64 [g u], how many times as long the rows take in the network as alone
     """
 
     answer: Predictions
     done: Schedule
+    own: Band[Floats]
     band: Band[Floats]
+    uncertainties: Sequence[Uncertainty]
     measured: Bools
     longer: Floats
 
@@ -59,11 +62,7 @@ class Step(NamedTuple):
         hit = np.isfinite(seconds)
         share = np.where(hit, seconds / self.done.step_s, 1.0)
         done = Schedule(*(part * share for part in self.done))._replace(launches=self.done.launches)
-        return Step(self.answer, done, self.band.replaced(hit, band), hit, self.longer)
-
-    def widened(self, band: Band[float]) -> Step:
-        """Return the step with its band widened, except where it was measured."""
-        return self._replace(band=self.band.widened(band).replaced(self.measured, self.band))
+        return self._replace(done=done, band=self.band.replaced(hit, band), measured=hit)
 
 
 class StepQuery(NamedTuple):
@@ -195,18 +194,19 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alo
         transfer_s = np.broadcast_to(sent.reshape(len(query.targets), -1), size).ravel()
     host, gap = (run.release.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
     done = schedule(w, times.launch_s, host + times.host_s, run, gap_s=gap, transfer_s=transfer_s)
-    band = band_of_rows(done.rows_s, times.answer, times.of, rows.group)
-    if run.mode == "training" and (w.ops.kind == _FUSED_ATTENTION).any():
-        band = band.times(TRAINING_PART)
-    if run.part is None and (w.ops.kind == _CONVOLUTION).any():
-        band = band.times(CONVNET_PART)
+    own = band_of_rows(done.rows_s, times.answer, times.of, rows.group)
     # The host's speed is unknown, and less so where the software's version says how it launches.
     usual = run.release.eager_host_s == plain_release().eager_host_s
     _, slow_s = (EAGER_HOST if usual else EAGER_HOST_OF_VERSION).ends(host, COVERAGE)
-    band = band.wider(Band.of(done.step_s, done.step_s, slow_s * done.launches))
+    own = own.wider(Band.of(done.step_s, done.step_s, slow_s * done.launches))
     for correction in _of_stage("step"):
         if (waited := correction.figure(Subject(run, times.gpus, w.ops, workload=w))) is not None:
             waited = np.broadcast_to(waited, done.step_s.shape)
-            band = sum_correlated([(done.step_s, band), (waited, correction.band.filled(waited.shape))])
+            own = sum_correlated([(done.step_s, own), (waited, correction.band.filled(waited.shape))])
             done = done.after(waited)
-    return Step(times.answer, done, band, np.zeros(len(done.step_s), dtype=np.bool_), times.longer)
+    levels = levels_of(rows, run, query.gpus, query.targets)
+    errors = query.engine.error_models[figure_of(rows, run)]
+    assumed = run.release.is_assumed and run.mode != "training"
+    uncertainties = [errors.uncertainty(each, assumed=assumed) for each in levels]
+    band = widened(own, uncertainties)
+    return Step(times.answer, done, own, band, uncertainties, np.zeros(len(done.step_s), dtype=np.bool_), times.longer)

@@ -95,6 +95,23 @@ class Interval(Struct, frozen=True, gc=False):
 IntervalMs: TypeAlias = Annotated[Interval, about("Interval of the true time, milliseconds")]
 
 
+class WidthPart(Struct, frozen=True, gc=False):
+    """What an interval is made of, in log space at a coverage of 0.8; squares of all parts add up to the wider side's.
+
+    `operators` are the errors of their predictions; of the other components that of what such answers share.
+    """
+
+    component: Annotated[str, about("What answers share: the figure, GPU, model, format, software ...; or operators")]
+    level: Annotated[str, about("That of this answer; empty: all have the same")]
+    half_width: Annotated[float, about("Half-width that it adds, in natural logarithms")]
+    known: Annotated[bool, about("Whether such answers were measured before")]
+
+
+Width: TypeAlias = Annotated[
+    list[WidthPart] | UnsetType, about("What the interval is made of, the widest first, with `detail`")
+]
+
+
 class AnsweredBy(Struct, frozen=True, gc=False):
     """The predictor that answered, and its version."""
 
@@ -127,6 +144,8 @@ class MemoryUse(Struct, frozen=True, gc=False):
     capacity_bytes: Annotated[float, about("Bytes that the GPU has")]
     fits: Fits
     breakdown: Annotated[MemoryParts | UnsetType, about("Memory of a network by part")] = UNSET
+    interval_bytes: Annotated[Interval | UnsetType, about("Interval of what a network needs, bytes")] = UNSET
+    fits_probability: Annotated[float | UnsetType, about("Probability that a network fits, 0 to 1")] = UNSET
 
 
 Memory: TypeAlias = Annotated[MemoryUse, about("Memory needed, and memory of the GPU")]
@@ -312,6 +331,7 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
     warnings: Warnings
     warning_codes: WarningCodes
     operators: Annotated[list[OperatorRow] | None, about("A row per operator, with `detail`")] = None
+    width: Width = UNSET
     devices: Annotated[int | UnsetType, about("Devices that take part")] = UNSET
     phases_ms: Annotated[Phases | UnsetType, about("The step by its phases, milliseconds")] = UNSET
     throughput_per_s: Annotated[

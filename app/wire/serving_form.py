@@ -29,6 +29,7 @@ from app.wire.prediction_form import (
     Support,
     WarningCodes,
     Warnings,
+    Width,
 )
 
 # The serving stack of requests that name none.
@@ -173,7 +174,7 @@ class ServingRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, froz
     workload: Annotated[ServingWorkload, about("The served model and its load")]
 
 
-class ServedTime(Struct, frozen=True):
+class ServedTime(Struct, frozen=True, omit_defaults=True):
     """A time over requests, milliseconds: mean with its interval, and percentiles (null: the closed form has none)."""
 
     mean: Annotated[float, about("Mean over requests, milliseconds")]
@@ -181,6 +182,7 @@ class ServedTime(Struct, frozen=True):
     p90: Annotated[float | None, about("90th percentile over requests, milliseconds; null: not simulated")]
     p99: Annotated[float | None, about("99th percentile over requests, milliseconds; null: not simulated")]
     interval: Annotated[Interval, about("Interval of the mean, milliseconds")]
+    width: Width = UNSET
 
 
 class ServedSequences(Struct, frozen=True):

@@ -1180,6 +1180,8 @@ class MemoryUse(TypedDict):
     capacity_bytes: float
     fits: bool
     breakdown: NotRequired[MemoryParts]
+    interval_bytes: NotRequired[Interval]
+    fits_probability: NotRequired[float]
 
 
 class MemoryParts(TypedDict):
@@ -1340,6 +1342,21 @@ class ServedTime(TypedDict):
     p90: float | None
     p99: float | None
     interval: Interval
+    width: NotRequired[list[WidthPart]]
+
+
+class WidthPart(TypedDict):
+    """What an interval is made of, in log space at a coverage of 0.8; squares of all parts add up to the
+    wider side's.
+
+        `operators` are the errors of their predictions; of the other components that of what such
+    answers share.
+    """
+
+    component: str
+    level: str
+    half_width: float
+    known: bool
 
 
 class ServedSequences(TypedDict):
@@ -3263,6 +3280,7 @@ class Prediction(TypedDict):
     warnings: list[str]
     warning_codes: list[CodedWarning]
     operators: NotRequired[list[OperatorRow] | None]
+    width: NotRequired[list[WidthPart]]
     devices: NotRequired[int]
     phases_ms: NotRequired[Phases]
     throughput_per_s: NotRequired[float]

@@ -16,7 +16,8 @@ from scipy.stats import kendalltau
 
 from app.bands.band import Band
 from app.bands.coverage import COVERAGE
-from app.bands.log_normal import CORRELATION, probability_of_order
+from app.bands.error_model import Levels, error_models
+from app.bands.log_normal import probability_of_order
 from app.tables.measurements import OperatorRuns
 from app.wire.prediction_form import Interval
 from evaluation.data import TRAIN
@@ -27,6 +28,10 @@ from evaluation.render import Block, Report, Table
 from evaluation.study import Progress, Result, grouped
 
 GOAL = 0.9
+# Variance that errors of eager networks have in common on different GPUs.
+_IN_COMMON = error_models()["step"].in_common(
+    Levels("pytorch", "dense", format="fp32", version="pytorch", devices="one")
+)
 # Least number of GPUs of an order.
 LEAST_GPUS = 4
 _BINS = 5
@@ -84,9 +89,9 @@ def orders(cells: Sequence[Result]) -> list[Order]:
     ]
 
 
-def calibration(every: Sequence[Order]) -> list[Bin]:
+def calibration(every: Sequence[Order], common: float = _IN_COMMON) -> list[Bin]:
     """Return the calibration bins: probability of the predicted order, from a half to one in _BINS equal steps."""
-    stated, right = map(np.array, zip(*(pair for order in every for pair in _pairs(order)), strict=True))
+    stated, right = map(np.array, zip(*(pair for order in every for pair in _pairs(order, common)), strict=True))
     bin_of = np.minimum((2.0 * _BINS * (stated - 0.5)).astype(int), _BINS - 1)
     return [
         Bin(
@@ -121,10 +126,11 @@ def _band(cell: Result) -> Band[float]:
     return Interval(cell["low_ms"], cell["high_ms"], COVERAGE).band(cell["predicted_ms"])
 
 
-def _pairs(order: Order) -> Iterator[tuple[float, bool]]:
+def _pairs(order: Order, common: float) -> Iterator[tuple[float, bool]]:
     """Return for every pair of GPUs the probability of the predicted order, and whether it is the measured one."""
-    for faster, slower in combinations(order.gpus, 2):
-        probability = probability_of_order(*((cell["predicted_ms"], _band(cell)) for cell in (faster, slower)))
+    for pair in combinations(order.gpus, 2):
+        faster, slower = ((cell["predicted_ms"], _band(cell)) for cell in pair)
+        probability = probability_of_order(faster, slower, common)
         yield max(probability, 1.0 - probability), probability > 0.5
 
 
@@ -153,7 +159,7 @@ def report(every: Sequence[Order]) -> Report:
         Table("Order of GPUs, each left out in turn: Kendall's tau of predicted with measured", columns, rows),
         f"mean over {len(every)}: {mean_tau(every):.3f} (goal {GOAL})",
         Table("", stated, [(f"{bin_.low:.1f} to {bin_.high:.1f}", *bin_[2:]) for bin_ in bins]),
-        f"correlation of errors of two GPUs: {errors:.2f}; assumed: {CORRELATION:g}",
+        f"correlation of errors of two GPUs, in units of their intervals: {errors:.2f}",
     ]
     body = {
         "study": "ranking",

@@ -9,13 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import to_builtins
 
-from app.services.serving.served_points import NEAREST, distance, shrunk
+from app.bands.band import Band
+from app.bands.error_model import Levels, error_models
+from app.services.serving.served_points import NEAREST, distance
 from app.tables.arrays import Floats
 from evaluation.render import Report, Table, markdown
 from evaluation.serving.loads import ARRIVALS, INFERENCEX, ML_ENERGY, OTHERS, REQUESTS, TGI, Load
 from evaluation.serving.outcomes import DEPLOYMENT, HELD_OUT, Evaluated, Outcome
 from evaluation.study import Errors, grouped
 
+# Levels of loads of one deployment.
+_ALIKE = Levels(load="closed")
 MARKER, HELD_OUT_MARKER = "serving: serving --results", "serving, held out: serving --fit --results"
 _PARTS: dict[str, Callable[[Load], str]] = {
     "source": lambda load: load.source,
@@ -69,7 +73,9 @@ def shifted(outcomes: Sequence[Outcome]) -> tuple[float, float]:
         for k, form in enumerate(forms):
             others = sorted((j for j in range(len(group)) if j != k), key=lambda j: distance(forms[j], form))
             plain.append(abs(np.expm1(logs[k])))
-            moved.append(abs(np.expm1(logs[k] - shrunk([logs[j] for j in others[:NEAREST]]))))
+            uploads = [(_ALIKE, float(logs[j])) for j in others[:NEAREST]]
+            shift = error_models()["tpot"].learned(_ALIKE, Band.symmetric(0.0), uploads).shift
+            moved.append(abs(np.expm1(logs[k] - shift)))
     return float(100.0 * np.mean(plain)), float(100.0 * np.mean(moved))
 
 

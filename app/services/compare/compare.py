@@ -27,6 +27,7 @@ from app.services.compare.request import (
     ComparableWorkload,
     SingleWorkloadRequest,
     device_load,
+    errors_in_common,
     pareto,
     resolve_candidates,
     to_compared,
@@ -80,7 +81,7 @@ def compare(
     rows = {prediction.gpu: comparison.row(prediction) for prediction in answer.predictions}
     for row in comparison.search_splits(rows):
         rows[row.gpu] = min(rows[row.gpu], row, key=lambda option: _order(option, request.rank_by))
-    ranked = _ranked([*rows.values()], request.rank_by)
+    ranked = _ranked([*rows.values()], request.rank_by, errors_in_common(snapshot, predict_request.workload, graphs))
     notes = power_notes(row.power_source for row in ranked)
     return CompareResponse(request.rank_by, ranked, answer.skipped, notes)
 
@@ -172,10 +173,13 @@ def _order(row: Compared, rank_by: RankBy) -> tuple[bool, bool, float, str]:
     return not row.memory.fits, False, -figure if rank_by == "throughput" else figure, row.gpu
 
 
-def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
-    """Return the rows in ranked order, with the fields that depend on the other rows."""
+def _ranked(rows: Sequence[Compared], rank_by: RankBy, common: float) -> list[Compared]:
+    """Return the rows in ranked order, with the fields that depend on the other rows.
+
+    `common`: the variance that their errors have in common.
+    """
     ordered = sorted(rows, key=lambda row: _order(row, rank_by))
-    ties, best = _ties(ordered, rank_by), _pareto(ordered)
+    ties, best = _ties(ordered, rank_by, common), _pareto(ordered)
     unranked = [[UNRANKED[rank_by]] if figure_of(row, rank_by)[0] is None else [] for row in ordered]
     warnings = [[*row.warning_codes, *added] for row, added in zip(ordered, unranked, strict=True)]
     return [
@@ -191,7 +195,7 @@ def _ranked(rows: Sequence[Compared], rank_by: RankBy) -> list[Compared]:
     ]
 
 
-def _ties(ordered: Sequence[Compared], rank_by: RankBy) -> dict[str, list[str]]:
+def _ties(ordered: Sequence[Compared], rank_by: RankBy, common: float) -> dict[str, list[str]]:
     """Return, per GPU, those statistically tied with it in the ranked figure, best first."""
     fit = [(row, *figure_of(row, rank_by)) for row in ordered if row.memory.fits]
     known = [(row, figure, ends) for row, figure, ends in fit if figure is not None and ends is not None]
@@ -200,7 +204,7 @@ def _ties(ordered: Sequence[Compared], rank_by: RankBy) -> dict[str, list[str]]:
     columns = zip(*((figure, ends.low, ends.high) for _, figure, ends in known), strict=True)
     middle, low, high = (np.array(column, dtype=np.float64) for column in columns)
     coverage = known[0][2].coverage
-    tied = are_tied(middle, Band.of(middle, low, high, coverage), coverage)
+    tied = are_tied(middle, Band.of(middle, low, high, coverage), coverage, common)
     return {row.gpu: [known[j][0].gpu for j in np.flatnonzero(tied[i])] for i, (row, _, _) in enumerate(known)}
 
 

@@ -24,7 +24,7 @@ from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparison, device_count
-from app.services.compare.request import to_predict_request, to_single_request
+from app.services.compare.request import errors_in_common, to_predict_request, to_single_request
 from app.services.compare.served_plan import SERVED_GOALS, plan_served, refuse_given
 from app.services.graphs.graph_store import Graphs
 from app.tables.complete import revise, spec_to_dict
@@ -101,7 +101,7 @@ def choose_gpus(
         steps=goals.steps,
         best=choices[0].gpu if choices and choices[0].meets else None,
         choices=choices,
-        faster=_pairwise(choices[:_COMPARED]),
+        faster=_pairwise(choices[:_COMPARED], errors_in_common(snapshot, comparison.predict_request.workload, graphs)),
         sensitivities=sensitivities(comparison, choices[0]) if choices else [],
         skipped=answer.skipped,
         notes=[*([_TRAINING] if goals.sequential else []), *power_notes(choice.power_source for choice in choices)],
@@ -242,12 +242,12 @@ def _order(choice: JobChoice) -> tuple[bool, bool, float, float, str]:
     return True, not choice.memory.fits, -likely, spent, choice.gpu
 
 
-def _pairwise(choices: list[JobChoice]) -> list[Faster]:
+def _pairwise(choices: list[JobChoice], common: float) -> list[Faster]:
     if not choices:
         return []
     ends = [(choice.job_s, choice.job_interval_s.low, choice.job_interval_s.high) for choice in choices]
     middle, low, high = np.array(ends).T
-    likely = probability_less(middle, Band.of(middle, low, high, choices[0].job_interval_s.coverage))
+    likely = probability_less(middle, Band.of(middle, low, high, choices[0].job_interval_s.coverage), common)
     return [
         Faster(a.gpu, {b.gpu: float(likely[i, j]) for j, b in enumerate(choices) if j != i})
         for i, a in enumerate(choices)

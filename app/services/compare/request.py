@@ -25,6 +25,7 @@ from app.services.compare.price_rows import MOST_USD
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.predict_operators import read_operators
+from app.steps.levels import figure_of, levels_of
 from app.steps.networks import prepare, rows_per_step
 from app.store.gpus import Price
 from app.tables.arrays import Floats
@@ -235,6 +236,16 @@ def device_load(workload: ComparableWorkload, graphs: Graphs | None) -> Load:
     network, run = resolve_network(workload, graphs)
     rows = prepare(network, run)
     return _load(rows.distinct, rows.work, rows_per_step(rows, run) / run.parallelism.pipeline)
+
+
+def errors_in_common(snapshot: Snapshot, workload: ComparableWorkload, graphs: Graphs | None) -> float:
+    """Return the variance in log space that a network's errors have in common on all GPUs; 0 of other workloads."""
+    if isinstance(workload, KernelWorkload | OperatorsWorkload):
+        return 0.0
+    network, run = resolve_network(workload, graphs)
+    rows, gpus = prepare(network, run), snapshot.engine.gpus
+    (levels,) = levels_of(rows, run, gpus, [0])
+    return snapshot.engine.error_models[figure_of(rows, run)].in_common(levels)
 
 
 def _load(distinct: Distinct, work: Work, times: Floats) -> Load:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import OTHER, Band
+from app.bands.band import Band
 from app.bands.coverage import COVERAGE
 from app.bands.groups import EXACT
 from app.engine.exact_hits import MeasuredModels
@@ -25,7 +25,8 @@ from app.ops import OP_CODE
 from app.predictors import capabilities
 from app.predictors.roofline import hardware_limit
 from app.services.graphs.graph_store import Graphs
-from app.services.models.network_answers import MemoryFit, NetworkAnswer, TimedNetwork
+from app.services.models.memory_fit import MemoryFit
+from app.services.models.network_answers import NetworkAnswer, TimedNetwork
 from app.services.models.resolve_networks import is_network_name, resolve_network, run_assumption
 from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
 from app.services.operators.predict_operators import (
@@ -118,8 +119,7 @@ def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, ru
         times = [np.nan if rows.is_uncatalogued(one) else measured.get(rows.id(one), np.nan) for one in targets]
         below, above = engine.serving(query.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
         step = step.with_measured(np.array(times), Band(-below, above))
-    assumption = run_assumption(run)
-    return step if assumption is None else step.widened(OTHER[assumption.other].token)
+    return step
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:

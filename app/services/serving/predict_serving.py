@@ -8,15 +8,16 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
-from app.bands.band import OTHER_FIRST, Band, Served, served_by, shifted_load, sum_correlated
+from app.bands.band import Band, Served, sum_correlated
+from app.bands.error_model import Uncertainty
 from app.engine.serving_hosts import host_name
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
-from app.services.models.network_answers import StepFacts, TimedNetwork
+from app.services.models.network_answers import StepFacts, TimedNetwork, width_parts
 from app.services.models.predict_networks import known_step, notes_of, rows_for
 from app.services.operators.predict_operators import (
     check_rows,
@@ -34,7 +35,7 @@ from app.services.serving.load_figures import (
     measured_figures,
     sequence_limit,
 )
-from app.services.serving.served_points import Known, known_of
+from app.services.serving.served_points import Known, known_of, served_levels
 from app.serving.steady_state import Shape
 from app.stacks.release import release_of
 from app.steps.networks import prepare
@@ -43,7 +44,7 @@ from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Skipped
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Skipped, WidthPart
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
@@ -63,13 +64,15 @@ def milliseconds(seconds: float) -> float | None:
     return seconds * 1e3 if np.isfinite(seconds) and seconds > 0.0 else None
 
 
-def served_time(times: Times | None, band: Band[float], coverage: float) -> ServedTime | None:
-    """Return times, seconds, with the interval of their mean; None for none."""
+def served_time(
+    times: Times | None, band: Band[float], coverage: float, width: list[WidthPart] | UnsetType = UNSET
+) -> ServedTime | None:
+    """Return times, seconds, with the interval of their mean, and of what it is made; None for none."""
     if times is None:
         return None
     p50, p90, p99 = (None if np.isnan(percentile) else 1e3 * percentile for percentile in times[1:4])
     mean = 1e3 * times.mean
-    return ServedTime(mean, p50, p90, p99, Interval.of(mean, band, coverage))
+    return ServedTime(mean, p50, p90, p99, Interval.of(mean, band, coverage), width)
 
 
 def whole_time(
@@ -87,10 +90,30 @@ def whole_time(
 _UNKNOWN = Known()
 
 
-class ServedStep(NamedTuple):
-    """A step of a deployment on one GPU: the band of its time, and of decode its other facts."""
+class _Figure(NamedTuple):
+    """How well a figure of a load is known: by the error model, and its operators' band."""
 
-    band: Band[float]
+    uncertainty: Uncertainty
+    own: Band[float]
+
+    @property
+    def band(self) -> Band[float]:
+        """Its band."""
+        return self.uncertainty.band(self.own)
+
+    def narrowed(self, left: float) -> _Figure:
+        """Return it where uploads leave this part of the variance."""
+        return _Figure(self.uncertainty.narrowed(left), self.own.times(left**0.5))
+
+    def width(self, support: str) -> list[WidthPart]:
+        """What its band is made of, with operators of this support."""
+        return width_parts(self.uncertainty, self.own, interpolated=support != "extrapolated")
+
+
+class ServedStep(NamedTuple):
+    """A step of a deployment on one GPU: its operators' band, and of decode its other facts."""
+
+    own: Band[float]
     facts: StepFacts | None
 
 
@@ -178,14 +201,6 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
     return BadInput(f"The model cannot run: {reason}.", errors=[FieldError(("workload", "dtype"), reason)])
 
 
-def _bands(deployment: Deployment, decode: Band[float], prefill: Band[float]) -> Served:
-    """Return the bands of a load's times: those of its steps, and what the stack's host and scheduler add."""
-    release = deployment.run.release
-    added, assumption = served_by(release.host), release.assumption
-    token, first = decode.widened(added.token), prefill.widened(added.first)
-    return Served(token, first if assumption is None else first.widened(OTHER_FIRST[assumption.other]))
-
-
 def _key(deployment: Deployment, mode: Mode, sequences: float, tokens: float) -> StepKey:
     """Return a step of an engine, of so many sequences over all attention replicas."""
     replicas = deployment.attention_replicas
@@ -206,14 +221,19 @@ class _Answer(NamedTuple):
         """Return the answer of the GPU type in this row, whose loads were measured as `known` says."""
         deployment, spec = self.deployment, self.rows.spec(target)
         shape = shape_of(deployment)
-        facts, bands = self._steps(target, figures.decoding, shape)
+        facts, token, first = self._steps(target, figures.decoding, shape)
+        learned = self.snapshot.engine.error_models["tpot"].learned(token.uncertainty.levels, token.own, known.uploads)
+        token = token.narrowed(learned.left)
+        bands = Served(token.band, first.band)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
             bands = known.bands
-        elif known.factor != 1.0:
-            bands = bands._replace(token=shifted_load(bands.token, known.spread))
         coverage = self.request.coverage
-        tpot, ttft = served_time(figures.tpot, bands.token, coverage), served_time(figures.ttft, bands.first, coverage)
+        shown = self.request.detail and known.exact is None
+        tpot, ttft = (
+            served_time(times, band, coverage, of.width(facts.support) if shown else UNSET)
+            for times, band, of in ((figures.tpot, bands.token, token), (figures.ttft, bands.first, first))
+        )
         e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         warnings = self._warnings(facts, engine, figures)
         return ServingPrediction(
@@ -231,8 +251,8 @@ class _Answer(NamedTuple):
             serving=self._figures(engine, figures, (ttft, tpot, e2e)),
         )
 
-    def _steps(self, target: int, decoding: float, shape: Shape) -> tuple[StepFacts, Served]:
-        """Return the facts of a decode step of so many sequences, and the bands of a load's times.
+    def _steps(self, target: int, decoding: float, shape: Shape) -> tuple[StepFacts, _Figure, _Figure]:
+        """Return the facts of a decode step of so many sequences, and how well both times of the load are known.
 
         Its steps and those of prompts are predicted together.
         """
@@ -245,7 +265,10 @@ class _Answer(NamedTuple):
             known |= self._predicted(target, missing)
         facts = known[decode].facts
         assert facts is not None
-        return facts, _bands(deployment, known[decode].band, known[prefill].band)
+        levels, errors = served_levels(self.rows.table(), target, deployment), self.snapshot.engine.error_models
+        assumed = deployment.run.release.is_assumed
+        token, first = (errors[name].uncertainty(levels, assumed=assumed) for name in ("tpot", "ttft"))
+        return facts, _Figure(token, known[decode].own), _Figure(first, known[prefill].own)
 
     def _predicted(self, target: int, steps: Mapping[StepKey, Deployment]) -> Steps:
         """Return the steps on one GPU, each of a deployment."""
@@ -269,7 +292,8 @@ class _Answer(NamedTuple):
             if run.mode == "decode":
                 facts = TimedNetwork(query, rows, run, each, step).facts(0)
                 facts = facts._replace(warnings=[*notes_of(of.step, each, run, launched=False), *facts.warnings])
-            known[key] = ServedStep(Band(float(step.band.below[0]), float(step.band.above[0])), facts)
+            own = step.band if step.measured[0] else step.own
+            known[key] = ServedStep(Band(float(own.below[0]), float(own.above[0])), facts)
         return known
 
     def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:

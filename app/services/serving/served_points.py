@@ -11,45 +11,50 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from app.bands.band import MEASURED_LOAD, OTHER, Served
+from app.bands.band import MEASURED_LOAD, Band, Served
+from app.bands.error_model import Levels
 from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
 from app.networks.builtin import canonical_name
 from app.runtime.sized_cache import SizedCache
-from app.services.serving.deployment import resolve_deployment, served_dtype
+from app.services.serving.deployment import Deployment, resolve_deployment, served_dtype
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.stacks.release import release_of
+from app.steps.levels import levels_of
+from app.steps.networks import prepare
 from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
-from app.tables.gpus import GpuSpec
+from app.tables.gpus import GpuSpec, GpuTable
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 _FITTED = Coefficients("serving")
 
 # Fields of a workload that describe a load, not the deployment.
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
-# Nearest measured loads whose steps shift the others', and the part of their mean shift that one alone gives.
-NEAREST, _SHRINK = 4, _FITTED.number("shift_shrinkage")
+# Nearest measured loads, and other deployments on the GPU, that teach.
+NEAREST = 4
+# Kinds of load by the field that a load has.
+_LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
 # A greater shift needs a second upload that agrees with it.
 _UNCONFIRMED, _AGREEING = _FITTED.number("unconfirmed_shift"), _FITTED.number("agreeing_shift")
-_shifts: SizedCache[float] = SizedCache(100_000)
+_shifts: SizedCache[tuple[Levels, float]] = SizedCache(100_000)
 
 
 class Known(NamedTuple):
-    """Measured loads of a deployment.
+    """Measured loads of a deployment and of those nearby.
 
-    exact   the means of the requested load, if it was measured
-    bands   those of `exact`
-    factor  by which times per output token deviate on the deployment; 1 without measured loads
-    spread  how far the evidence of `factor` is apart, in log space
+    exact    the means of the requested load, if it was measured
+    bands    those of `exact`
+    uploads  ln(measured / predicted) of the time per output token of other loads, with their levels
+    factor   by which times per output token deviate for that; 1 without
     """
 
     exact: ServedPoint | None = None
-    factor: float = 1.0
-    spread: float = 0.0
     bands: Served = MEASURED_LOAD
+    uploads: Sequence[tuple[Levels, float]] = ()
+    factor: float = 1.0
 
 
 def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
@@ -68,40 +73,52 @@ def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> 
 def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:
     """Return what is measured of a deployment on a GPU of the catalogue."""
     form: dict[str, Any] = msgspec.to_builtins(workload)
-    points = engine.served_points.by_deployment.get((_deployment(form), spec.id), ())
-    if not points:
+    if not engine.served_points.by_deployment:
         return Known()
+    points = engine.served_points.by_deployment.get((_deployment(form), spec.id), ())
+    errors, levels = engine.error_models, served_levels(engine.gpus, target, resolve_deployment(workload))
     alike = [point for point in points if _load(point.workload) == _load(form)]
     if alike:
         of_version = [point for point in alike if point.workload.get("software") == form["software"]]
         means = np.mean([point.means for point in of_version or alike], axis=0).tolist()
-        return Known(ServedPoint(form, *means), bands=MEASURED_LOAD if of_version else OTHER["version"])
+        bands = MEASURED_LOAD
+        if not of_version:
+            bands = Served(
+                *(errors[name].between_versions(of) for name, of in zip(("tpot", "ttft"), bands, strict=True))
+            )
+        return Known(ServedPoint(form, *means), bands)
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
-    shifts = confirmed([(point.upload, _shift(engine, point, spec, target, predictor)) for point in nearest])
-    if not shifts:
-        return Known()
-    middle = shrunk(shifts)
-    return Known(None, float(np.exp(middle)), float(np.hypot(np.std(shifts), np.mean(shifts) - middle)))
+    own = _deployment(form)
+    others = [of[-1] for (one, gpu), of in engine.served_points.by_deployment.items() if gpu == spec.id and one != own]
+    uploads = list[tuple[Levels, float]]()
+    for group in (nearest, others[-NEAREST:]):
+        shifts = [(point.upload, _shift(engine, point, spec, target, predictor)) for point in group]
+        uploads += confirmed([(upload, levels, error) for upload, (levels, error) in shifts])
+    return Known(
+        uploads=uploads, factor=float(np.exp(errors["tpot"].learned(levels, Band.symmetric(0.0), uploads).shift))
+    )
 
 
-def confirmed(shifts: Sequence[tuple[int | None, float]]) -> list[float]:
-    """Return the shifts that count, each with its upload: those of imports, small ones, and those that two agree on."""
+def served_levels(gpus: GpuTable, target: int, deployment: Deployment) -> Levels:
+    """Return what the error of a deployment's load on a GPU is shared by."""
+    (levels,) = levels_of(prepare(deployment.network, deployment.run), deployment.run, gpus, [target])
+    load = deployment.workload.load
+    return levels._replace(load=next(kind for name, kind in _LOADS.items() if getattr(load, name) is not None))
+
+
+def confirmed(errors: Sequence[tuple[int | None, Levels, float]]) -> list[tuple[Levels, float]]:
+    """Return the errors that count, each with its upload: those of imports, small ones, and those that two agree on."""
     return [
-        shift
-        for upload, shift in shifts
+        (levels, error)
+        for upload, levels, error in errors
         if upload is None
-        or abs(shift) <= _UNCONFIRMED
-        or any(other != upload and abs(shift - agreeing) <= _AGREEING for other, agreeing in shifts)
+        or abs(error) <= _UNCONFIRMED
+        or any(other != upload and abs(error - agreeing) <= _AGREEING for other, _, agreeing in errors)
     ]
 
 
-def shrunk(shifts: Sequence[float]) -> float:
-    """Return the shift of a load from those of measured ones: their mean, shrunk where they are few."""
-    return float(np.sum(shifts) / (len(shifts) + _SHRINK))
-
-
-def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> float:
-    """Return ln(measured / predicted) of a measured load's time per output token; 0 if it is predicted to saturate."""
+def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> tuple[Levels, float]:
+    """Return a measured load's levels, and ln(measured / predicted) of its time per output token; 0 if it saturates."""
     key = (engine.revision, engine.version_of(predictor, spec.id), predictor, spec.id, msgspec.json.encode(point))
     known = _shifts.get(key)
     if known is None:
@@ -109,7 +126,8 @@ def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predi
         deployment = resolve_deployment(workload)
         (served,) = engines_on(StepQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
         figures = load_figures(deployment, served)
-        known = 0.0 if figures.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / figures.tpot.mean))
+        error = 0.0 if figures.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / figures.tpot.mean))
+        known = served_levels(engine.gpus, target, deployment), error
         _shifts.put(key, known, len(key[-1]))
     return known
 

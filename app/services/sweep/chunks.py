@@ -21,13 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, structs
 
-from app.bands.band import OTHER
 from app.config import Settings
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
 from app.predictors.roofline import peaks
 from app.services.models.predict_networks import predict_network
-from app.services.models.resolve_networks import run_assumption
 from app.services.models.whole_networks import NETWORKS_ONLY
 from app.services.operators.batches import BatchOptions, predict_batch
 from app.services.operators.predict_operators import require_predictor, unsupported_mask
@@ -277,8 +275,6 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
         return None
     query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
     step = time_step(query, rows, run, launched=run.release.eager)
-    if (assumption := run_assumption(run)) is not None:
-        step = step.widened(OTHER[assumption.other].token)
     used, done = memory(w, run), step.done
     kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])

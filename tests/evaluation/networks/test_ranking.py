@@ -39,7 +39,7 @@ def test_tau_of_an_order_with_one_swapped_pair(ranked: list[Order]) -> None:
 
 
 def test_the_swapped_pair_is_in_the_least_probable_bin(ranked: list[Order]) -> None:
-    least_probable, *others = calibration(ranked)
+    least_probable, *others = calibration(ranked, common=0.0)
     assert (least_probable.pairs, least_probable.right) == (1, 0.0) and sum(bin_.pairs for bin_ in others) == 5
     assert all(bin_.right == 1.0 for bin_ in others)
 

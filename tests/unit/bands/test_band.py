@@ -78,6 +78,13 @@ def test_the_facing_half_intervals_set_the_probability() -> None:
     assert probability_of_order(b, a) == pytest.approx(1.0 - by_hand)
 
 
+def test_errors_in_common_do_not_blur_the_order() -> None:
+    a, b = figure(1.0, 0.8, 1.25), figure(1.2, 0.96, 1.5)
+    alone, known = probability_of_order(a, b), probability_of_order(a, b, common=0.9 * (log(1.25) / norm.ppf(0.9)) ** 2)
+    assert 0.7 < alone < 0.8
+    assert 0.99 < known < 1.0
+
+
 def test_exact_figures_are_tied_only_if_equal() -> None:
     exact = np.array([1.0, 2.0, 2.0])
     tied = are_tied(exact, Band.of(exact, exact, exact), 0.8)

@@ -78,7 +78,8 @@ def test_other_gpus_use_the_mean_share_of_board_power() -> None:
     power = model.power(h100, load(0.0, h100.memory_bandwidth_bytes_per_s), 1.0, 0.8)
     assert power is not None and power.source == ELSEWHERE
     assert power.middle == pytest.approx((IDLE + MEMORY) / 72.0 * 700.0, rel=0.05)
-    assert power.middle / power.low == pytest.approx(np.exp(0.25)) == power.high / power.middle
+    assert 1.2 < power.middle / power.low < 1.9
+    assert power.high <= 700.0
     narrow = model.power(h100, load(0.0, h100.memory_bandwidth_bytes_per_s), 1.0, 0.5)
     assert narrow is not None and power.low < narrow.low < narrow.high < power.high
     busy = model.power(h100, load(1e15, h100.memory_bandwidth_bytes_per_s), 1.0, 0.99)

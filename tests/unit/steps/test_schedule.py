@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import process_time
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -239,22 +238,17 @@ def test_intervals_add_up_within_groups_and_in_squares_between() -> None:
     latency = roofline(w, GPU)
     done = schedule(w, latency, 0.0, Run())
     group, of = np.where(w.ops.kind == OP_CODE["linear"], 0, 1), np.arange(len(w))[:, None]
-    wide, sure = _answer(latency[:, 0], 0.9, 1.2), _answer(latency[:, 0], 1.0, 1.0)
+    wide = _answer(latency[:, 0], 0.9, 1.2)
     step = float(done.step_s[0])
 
     def ends(answer: Predictions, group: NDArray[np.intp]) -> list[float]:
-        """Of the step, where rows share no error beside their own."""
-        with patch("app.bands.groups.network_widths", lambda group: np.full(len(group), shared)):
-            band = band_of_rows(done.rows_s, answer, of, group)
+        band = band_of_rows(done.rows_s, answer, of, group)
         return [float(end[0]) for end in band.ends(done.step_s, 0.8)]
 
-    shared = 0.0
     parts = np.array([done.rows_s[group == k].sum() for k in (0, 1)])
     assert ends(wide, group) == pytest.approx([step - 0.1 * np.hypot(*parts), step + 0.2 * np.hypot(*parts)])
     assert ends(wide, 0 * group) == pytest.approx([0.9 * step, 1.2 * step])
     assert ends(replace(wide, limit_s=0.95 * latency[:, 0]), 0 * group)[0] == pytest.approx(0.95 * step)
-    shared = np.log(1.25)
-    assert ends(sure, group) == pytest.approx([0.8 * step, 1.25 * step])
 
 
 def _answer(latency_s: NDArray[np.float64], low: float, high: float) -> Predictions:
