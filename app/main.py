@@ -45,9 +45,9 @@ from app.engine.snapshot_holder import SnapshotHolder
 from app.engine.versions import Stores
 from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
+from app.runtime.apart import Apart
 from app.services.graphs.graph_store import Graphs
 from app.store.session import TimeLimits
-from app.wire.table_files import TableProcess
 
 # Allocations, and young collections, between two collections. Requests leave no cycles, so looking often finds nothing,
 # and a look at all objects of a large request stops everyone for 0.3 s, at 300,000 of them for 50 ms.
@@ -91,8 +91,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             if app.rate is not None:
                 app.rate.start(app.state.runtime.database)
                 held.callback(app.rate.stop)
-            app.state.tables = TableProcess()
-            held.callback(app.state.tables.stop)
+            app.state.apart = Apart()
+            held.callback(app.state.apart.stop)
             app.state.graphs = Graphs(app.state.runtime.database, use_database)
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)

@@ -22,13 +22,13 @@ from app.config import Settings
 from app.engine.snapshot import Snapshot
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, FieldError, GpucastError, NotFound, Unavailable
+from app.runtime.apart import Apart
 from app.services.graphs.graph_store import Graphs
 from app.services.quotes.reproduce import Answer, SavableRequest, save_answer
 from app.store.keys import Caller, Owner
 from app.store.session import Database
 from app.wire.decoding import decode_plain
 from app.wire.json_text import check_json_text
-from app.wire.table_files import TableProcess
 
 T = TypeVar("T")
 
@@ -149,9 +149,9 @@ def _json_body(body: Annotated[bytes, Depends(received)]) -> Any:
     return decode_plain(body)
 
 
-async def _tables(request: Request) -> TableProcess:
-    tables: TableProcess = request.app.state.tables
-    return tables
+async def _apart(request: Request) -> Apart:
+    apart: Apart = request.app.state.apart
+    return apart
 
 
 async def _check_body(request: Request) -> None:
@@ -164,7 +164,7 @@ SettingsDep = Annotated[Settings, Depends(_settings)]
 GraphsDep = Annotated[Graphs, Depends(_graphs)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 HolderDep = Annotated[SnapshotHolder, Depends(_holder)]
-TablesDep = Annotated[TableProcess, Depends(_tables)]
+ApartDep = Annotated[Apart, Depends(_apart)]
 BodyDep = Annotated[bytes, Depends(received)]
 JsonBody = Annotated[Any, Depends(_json_body)]
 # For routes whose body FastAPI reads itself.

@@ -14,10 +14,10 @@ from starlette.datastructures import UploadFile
 from starlette.types import Message, Scope
 
 from app.api.bodies import received
-from app.api.deps import CallerDep, GraphsDep, Limit, SettingsDep
+from app.api.deps import ApartDep, CallerDep, GraphsDep, Limit, SettingsDep
 from app.api.openapi import BINARY, ref
 from app.errors import BadInput, FieldError
-from app.services.graphs.graph_store import MEDIA_FILES, MEDIA_JSON, read_dims, read_graph
+from app.services.graphs.graph_store import MEDIA_FILES, MEDIA_JSON, read_dims, read_row
 from app.store.graphs import GraphRow
 from app.store.keys import Owner
 from app.wire.graph_form import GRAPH_EXAMPLE, Graph, graph_json
@@ -112,13 +112,14 @@ def _file_of(scope: Scope, body: bytes) -> bytes:
 def post_graph(
     body: Annotated[tuple[bytes, str], Depends(_body)],
     graphs: GraphsDep,
+    apart: ApartDep,
     settings: SettingsDep,
     caller: CallerDep,
     dims: Annotated[list[str], Query(description="NAME=SIZE of a named dimension", max_length=100)] = [],  # noqa: B006
 ) -> GraphOut:
     """Check and store a network."""
-    sizes = read_dims(dims)
-    return _out(graphs.add(read_graph(*body), sizes, Owner(caller.owner_id, settings.max_graphs_per_key)))
+    row = read_row(*body, read_dims(dims), apart)
+    return _out(graphs.add(row, Owner(caller.owner_id, settings.max_graphs_per_key)))
 
 
 @router.get("/graphs", response_model_exclude_none=True)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from app.api.access import key_id_of
 from app.api.deps import (
+    ApartDep,
     BodyDep,
     DatabaseDep,
     HolderDep,
@@ -19,7 +20,6 @@ from app.api.deps import (
     KeyId,
     Limit,
     SettingsDep,
-    TablesDep,
     Text,
     as_json,
     current,
@@ -37,6 +37,7 @@ from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
 from app.store.uploads import Filters, Page
 from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn, UploadReport
+from app.wire.table_files import read_apart
 
 router = APIRouter(tags=["Measurements"])
 
@@ -120,12 +121,12 @@ def post_measurements(
     database: DatabaseDep,
     holder: HolderDep,
     settings: SettingsDep,
-    tables: TablesDep,
+    apart: ApartDep,
     dry_run: Annotated[bool, Query(description="Check everything and store nothing.")] = False,
 ) -> Response:
     """Store rows, all or none."""
     media, most = request.headers.get("content-type"), settings.max_batch_rows
-    upload = read_measurements(body, media, max_rows=most, read_table=tables.read_table)
+    upload = read_measurements(body, media, max_rows=most, read_table=read_apart(apart))
 
     def stored(snapshot: Snapshot) -> tuple[UploadReport, int | None]:
         return ingest(

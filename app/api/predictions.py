@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from app.api.deps import (
+    ApartDep,
     BodyDep,
     CallerDep,
     DatabaseDep,
@@ -22,7 +23,6 @@ from app.api.deps import (
     SavedId,
     SettingsDep,
     Share,
-    TablesDep,
     as_json,
     current,
 )
@@ -38,6 +38,7 @@ from app.store import quotes
 from app.store.quotes import Saved
 from app.wire.network_form import PARTITION_EXAMPLE, PartitionRequest, PartitionResponse
 from app.wire.operator_forms import BATCH_EXAMPLE, BatchResponse, OperatorBatch
+from app.wire.table_files import read_apart
 
 router = APIRouter(tags=["Prediction"])
 
@@ -197,14 +198,14 @@ def predict_rows(
     body: BodyDep,
     holder: HolderDep,
     settings: SettingsDep,
-    tables: TablesDep,
+    apart: ApartDep,
 ) -> Response:
     """Predict rows of operators."""
     media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if media not in MEDIA:
         raise UnsupportedMedia(f"Rows are read as {', '.join(MEDIA)}; this is {media!r}.")
     options = BatchOptions(**query.model_dump(), max_rows=settings.max_batch_rows)
-    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options, tables.read_table))
+    answer = current(holder, lambda snapshot: predict_batch(snapshot, body, media, options, read_apart(apart)))
     return Response(answer, media_type=media)
 
 

@@ -234,7 +234,7 @@ def _stored(file: Path, body: bytes, dims: Mapping[str, Any]) -> str:
     import json
 
     from app.runtime.service_file import answer_of_service
-    from app.services.graphs.graph_store import Graphs, missing_dims, read_dims, read_graph
+    from app.services.graphs.graph_store import Graphs, missing_dims, new_row, read_dims, read_graph
 
     texts = [f"{name}={size}" for name, size in dims.items()]
     sizes = read_dims(texts)
@@ -255,4 +255,4 @@ def _stored(file: Path, body: bytes, dims: Mapping[str, Any]) -> str:
     from app.bootstrap.runtime import open_runtime
 
     with open_runtime(settings) as runtime:
-        return Graphs(runtime.database).add(source, sizes).id
+        return Graphs(runtime.database).add(new_row(source, sizes)).id

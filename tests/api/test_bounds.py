@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from app.services.measurements.store_uploads import ingest
 from app.wire.measurement_form import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import least, until
+from tests.export_bytes import archive
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -394,3 +396,14 @@ def test_uploads_may_be_larger(client: TestClient) -> None:
     row = json.dumps({"op": "linear", "m": 1, "n": 1, "k": 1, "dtype": "fp16"})[:-1].encode()
     told = client.post("/predict/batch?gpu=nvidia-l4", content=row + b" " * LARGE + b"}")
     assert told.status_code == 200
+
+
+def test_an_archive_that_unpacks_to_much_leaves_other_requests_alone(service: Service) -> None:
+    body = archive(b"[" + b"0," * 30_000_000 + b"0]", compression=zipfile.ZIP_DEFLATED)
+    assert len(body) < 70_000
+
+    def ask() -> httpx.Response:
+        return service.client.post("/graphs", content=body, headers={"content-type": "application/zip"})
+
+    answer = leaving_others_alone(service, ask)
+    assert (answer.status_code, answer.json()["detail"][:21]) == (422, "net/models/model.json")

@@ -18,7 +18,7 @@ from app.api.bodies import received
 from app.config import Settings
 from app.errors import BadInput, NotFound
 from app.networks.run import Run
-from app.services.graphs.graph_store import MEDIA_JSON, Graphs, read_graph
+from app.services.graphs.graph_store import MEDIA_JSON, Graphs, new_row, read_graph
 from app.store.session import Database
 from app.tables.ops import DTYPE_CODE
 from app.wire.graph_form import GRAPH_EXAMPLE
@@ -203,13 +203,13 @@ def test_graphs_in_memory_are_limited_by_their_json(database: Database, monkeypa
     def added(name: str) -> str:
         node = {"name": "n", "op": "relu", "inputs": ["x"], "outputs": [{"shape": [8]}] * 900}
         body = {"name": name, "inputs": [{"name": "x", "shape": [8]}], "nodes": [node]}
-        return graphs.add(read_graph(json.dumps(body).encode(), MEDIA_JSON), {}).id
+        return graphs.add(new_row(read_graph(json.dumps(body).encode(), MEDIA_JSON), {})).id
 
     first = added("first")
     kept = graphs.source(None, first)
     assert graphs.source(None, first) is kept
     for k in range(3):
-        added(f"other {k}")
+        graphs.source(None, added(f"other {k}"))
     assert graphs.source(None, first) is not kept
 
 

@@ -275,7 +275,7 @@ def _program(body: bytes) -> tuple[str, str, bytes]:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             entry = _find_program(archive)
             with archive.open(entry) as file:
-                text = file.read(MAX_PROGRAM_BYTES + 1)
+                text = file.read(min(MAX_PROGRAM_BYTES, entry.file_size) + 1)
     except _BROKEN as error:
         raise Malformed(
             f"The archive is truncated, or not a zip file: {str(error)[:200] or type(error).__name__}."
@@ -287,6 +287,15 @@ def _program(body: bytes) -> tuple[str, str, bytes]:
         raise Malformed(f"{place[:200]}: {len(text):,} bytes, but the archive states {entry.file_size:,}.")
     match = _PROGRAM.fullmatch(place)
     return (match and match[1]) or "exported", place, text
+
+
+def unpacked_bytes(body: bytes) -> int:
+    """Return the size of an archive's program, unpacked, as the archive states it; 0 if it cannot be read."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            return _find_program(archive).file_size
+    except (*_BROKEN, BadInput):
+        return 0
 
 
 def _find_program(archive: zipfile.ZipFile) -> zipfile.ZipInfo:

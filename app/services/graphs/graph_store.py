@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ from app.networks.importers.onnx.walk import graph as onnx_graph
 from app.networks.importers.tensors import binding, free_dims
 from app.networks.run import Run
 from app.ops import kinds_of, work_of
+from app.runtime.apart import Apart
 from app.runtime.sized_cache import SizedCache, StoredCache
-from app.services.graphs.export_program import read_archive
+from app.services.graphs.export_program import read_archive, unpacked_bytes
 from app.store import graphs as store
 from app.store.graphs import GraphRow
 from app.store.keys import ANYONE, NOBODY, Caller, Owner
@@ -84,17 +85,10 @@ class Graphs:
             self._workloads.put(key, workload, len(workload))
         return workload
 
-    def add(self, source: Source, dims: Mapping[str, int], owner: Owner = NOBODY) -> GraphRow:
-        """Check and store a graph, and return its row. A graph sent again has the same id, and may get an owner more.
-
-        Figures are for `dims`, in which batch and sequence may be missing (1); no other dimension may.
-        """
-        figures = graph_figures(source, dims)
-        graph_id, text = source.identity()
-        row = GraphRow(id=graph_id, form=source.form, name=source.name, body=text.decode(), **figures._asdict())
+    def add(self, row: GraphRow, owner: Owner = NOBODY) -> GraphRow:
+        """Store a graph, and return its row. A graph sent again has the same id, and may get an owner more."""
         with self._database.begin() as connection:
             store.insert(connection, row, owner)
-        self._sources.put(graph_id, replace(source, id=graph_id), len(text))
         return row
 
     def get(self, graph_id: str) -> tuple[GraphRow, Mapping[str, Any]]:
@@ -221,6 +215,38 @@ def read_graph(body: bytes, media: str) -> Source:
     if media == MEDIA_JSON or body[:64].lstrip()[:1] == b"{":
         return Source(JSON, check_graph(decode_plain(body), loc=()))
     return Source(ONNX, stripped(body))
+
+
+# Bodies, and programs in them, that are read at once: a few milliseconds of steps between which others work.
+SMALL_BYTES = 2**16
+
+
+def read_row(body: bytes, media: str, dims: Mapping[str, int], apart: Apart) -> GraphRow:
+    """Return the row of an upload; one that may take long is read apart. Raises as `read_graph` and `new_row`."""
+    if len(body) <= SMALL_BYTES and unpacked_bytes(body) <= SMALL_BYTES:
+        source = read_graph(body, media)
+        if "functions" not in source.body:  # they may call one another a hundred thousand times
+            return new_row(source, dims)
+    answer = apart.result(f"{__name__}:packed_row", {"media": media, "dims": dims}, body).tobytes()
+    figures, _, text = answer.partition(b"\n")
+    return GraphRow(**msgspec.json.decode(figures) | {"body": text.decode()})
+
+
+def packed_row(body: bytes, media: str, dims: Mapping[str, int]) -> bytes:
+    """Return the row of an upload: its figures in a line of JSON, then its body."""
+    row = asdict(new_row(read_graph(body, media), dims))
+    text = row.pop("body").encode()
+    return msgspec.json.encode(row) + b"\n" + text
+
+
+def new_row(source: Source, dims: Mapping[str, int]) -> GraphRow:
+    """Check a graph and return its row.
+
+    Figures are for `dims`, in which batch and sequence may be missing (1); no other dimension may.
+    """
+    figures = graph_figures(source, dims)
+    graph_id, text = source.identity()
+    return GraphRow(id=graph_id, form=source.form, name=source.name, body=text.decode(), **figures._asdict())
 
 
 def read_dims(texts: Iterable[str]) -> dict[str, int]:

@@ -1,34 +1,28 @@
-"""The process that decodes files of strangers."""
+"""Tables of strangers, decoded in a process of their own."""
 
 from __future__ import annotations
 
 import io
-import resource
-import signal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from app.wire.table_files import PARQUET, TableProcess
+from app.errors import TooLarge
+from app.runtime.apart import Apart
+from app.wire.table_files import PARQUET, read_apart
 
 
-def parquet() -> bytes:
+def test_a_table_is_read_and_its_errors_are_those_of_the_reader() -> None:
     file = io.BytesIO()
-    pq.write_table(pa.table({"m": [1, 2, 3]}), file)
-    return file.getvalue()
-
-
-def test_each_file_has_processor_time_of_its_own_and_another_process_follows_one_that_took_too_much() -> None:
-    process = TableProcess()
+    pq.write_table(pa.table({"m": [1, 2, 3], "op": ["a", "b", "a"]}), file)
+    apart = Apart()
     try:
-        assert process.read_table(parquet(), PARQUET, 10).num_rows == 3
-        started = process._process
-        assert started is not None
-        soft, hard = resource.prlimit(started.pid, resource.RLIMIT_CPU)
-        assert 20 <= soft <= 30
-        assert hard == resource.RLIM_INFINITY
-        started.send_signal(signal.SIGXCPU)  # as the kernel does at the limit
-        assert started.wait(5) == -signal.SIGXCPU
-        assert process.read_table(parquet(), PARQUET, 10).num_rows == 3
+        read = read_apart(apart)
+        assert read(file.getvalue(), PARQUET, 10)["m"].to_pylist() == [1, 2, 3]
+        with pytest.raises(TooLarge, match="At most 2 rows"):
+            read(file.getvalue(), PARQUET, 2)
+        with pytest.raises(ValueError, match="Parquet"):
+            read(b"PAR1 nothing PAR1", PARQUET, 2)
     finally:
-        process.stop()
+        apart.stop()

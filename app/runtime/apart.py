@@ -1,0 +1,204 @@
+"""Work on bytes of strangers in processes of limited memory and time, which the next piece of work finds again.
+
+A long call of the decoder, or what it makes of a few bytes, stops nobody there. Work of a caller who leaves ends with
+its process. Both ends of a pipe send frames: a head in JSON, and as many bytes of content as it goes with.
+
+    python -m app.runtime.apart    is a process
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from app.errors import BadInput, FieldError, GpucastError, Malformed, TooLarge, Unavailable, UnsupportedMedia
+from app.runtime.cancellation import check_cancelled
+
+# Memory for a piece of work beyond what the process has, and its processor time; a million rows take a tenth of both.
+_MOST_BYTES, _MOST_S = 1 << 30, 20
+# Longest time for one, also where other programs take the processor, and longest wait for those of others.
+_LONGEST_S, _WAIT_S = 60.0, 30.0
+# Pieces of work at a time.
+_PROCESSES = 2
+# How often a waiting thread looks whether its caller left.
+_LOOK_S = 0.05
+# Allocators that reserve no gigabytes ahead.
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+_LENGTHS = struct.Struct(">QQ")
+_ERRORS = {error.__name__: error for error in (BadInput, Malformed, TooLarge, UnsupportedMedia)}
+
+
+class Apart:
+    """The processes, started as they are needed. They end with this one, whose pipes they read."""
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(_PROCESSES)
+        self._idle: list[_Process] = []
+        self._every: set[_Process] = set()
+
+    def result(self, work: str, options: Mapping[str, Any], content: bytes) -> memoryview:
+        """Return what the function `work` ("module:name") makes of keywords and content.
+
+        Raises its error; TooLarge for work beyond the limits, Unavailable if that of others takes long, or Cancelled.
+        """
+        deadline = time.monotonic() + _WAIT_S
+        while not self._free.acquire(timeout=_LOOK_S):
+            check_cancelled()
+            if time.monotonic() > deadline:
+                raise Unavailable("Too many files are decoded at once.")
+        process = None
+        try:
+            while process is None or not process.lives:
+                process = self._idle.pop() if self._idle else self._started()
+            head, answer = process.ask({"work": work, "options": options}, content)
+            self._idle.append(process)
+        except (EOFError, OSError):
+            raise TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes or {_MOST_S} s to decode.") from None
+        finally:
+            if process is not None and process not in self._idle:
+                process.end()
+                self._every.discard(process)
+            self._free.release()
+        if "error" in head:
+            raise _error(head)
+        return answer
+
+    def stop(self) -> None:
+        """End the processes."""
+        for process in tuple(self._every):
+            process.end()
+
+    def _started(self) -> _Process:
+        process = _Process()
+        self._every.add(process)
+        return process
+
+
+class _Process:
+    """One process, which works for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=os.environ | _ENVIRONMENT,
+            start_new_session=True,  # only the parent handles Ctrl-C
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._in, False)
+        self._deadline = 0.0
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    def ask(self, head: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], memoryview]:
+        """Return the head and content of its answer. Raises EOFError or OSError if it ended or took too long."""
+        self._deadline = time.monotonic() + _LONGEST_S
+        text = msgspec.json.encode(head)
+        for part in (_LENGTHS.pack(len(text), len(content)) + text, content):
+            view = memoryview(part)
+            while view:
+                self._wait(self._in, select.POLLOUT)
+                view = view[os.write(self._in, view) :]
+        size, length = _LENGTHS.unpack(self._read(_LENGTHS.size))
+        answer: dict[str, Any] = msgspec.json.decode(self._read(size))
+        return answer, self._read(length)
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _read(self, length: int) -> memoryview:
+        whole = memoryview(bytearray(length))
+        view = whole
+        while view:
+            self._wait(self._out, select.POLLIN)
+            if not (taken := os.readv(self._out, [view])):
+                raise EOFError
+            view = view[taken:]
+        return whole
+
+    def _wait(self, pipe: int, event: int) -> None:
+        poll = select.poll()
+        poll.register(pipe, event)
+        while not poll.poll(1e3 * _LOOK_S):
+            check_cancelled()
+            if time.monotonic() > self._deadline:
+                raise TimeoutError
+
+
+def _error(head: Mapping[str, Any]) -> GpucastError:
+    errors = [FieldError(tuple(each["loc"]), each["msg"]) for each in head["errors"]]
+    error = _ERRORS[head["error"]](head["detail"], errors=errors)
+    if isinstance(error, Malformed):
+        error.reason = head["reason"]
+    return error
+
+
+def _answer(work: str, options: Mapping[str, Any], content: bytes) -> tuple[dict[str, Any], Any]:
+    module, _, name = work.partition(":")
+    function = getattr(import_module(module), name)
+    _limit()
+    try:
+        return {}, function(content, **options)
+    except MemoryError:
+        return _told(TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes to decode.")), b""
+    except tuple(_ERRORS.values()) as error:
+        return _told(error), b""
+
+
+def _told(error: GpucastError) -> dict[str, Any]:
+    about = {"error": type(error).__name__, "detail": error.detail, "errors": error.errors}
+    return about | {"reason": getattr(error, "reason", "")}
+
+
+def _limit() -> None:
+    """Limit memory and time for the next piece of work."""
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    for kind, most in (
+        (resource.RLIMIT_AS, used + _MOST_BYTES),
+        (resource.RLIMIT_CPU, math.ceil(time.process_time()) + _MOST_S),
+    ):
+        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def _serve() -> None:
+    """Answer frame after frame until the pipe is closed."""
+    pipe = sys.stdin.buffer
+    while len(lengths := pipe.read(_LENGTHS.size)) == _LENGTHS.size:
+        size, length = _LENGTHS.unpack(lengths)
+        head = msgspec.json.decode(pipe.read(size))
+        answer, content = _answer(head["work"], head["options"], pipe.read(length))
+        text = msgspec.json.encode(answer)
+        sys.stdout.buffer.write(_LENGTHS.pack(len(text), len(content)) + text)
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,86 @@
+"""Processes that work on bytes of strangers: their limits, and callers who leave."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import copy_context
+
+import pytest
+
+from app.errors import BadInput, Cancelled, FieldError, TooLarge
+from app.runtime.apart import Apart, _Process
+from app.runtime.cancellation import Cancellation
+
+HERE = __name__
+
+
+def doubled(content: bytes, times: int) -> bytes:
+    return content * times
+
+
+def refused(content: bytes) -> bytes:
+    raise BadInput("no", errors=[FieldError(("nodes", 3), "wrong")])
+
+
+def endless(content: bytes) -> bytes:
+    while True:
+        content = bytes(reversed(content))
+
+
+def gigabytes(content: bytes) -> bytes:
+    return bytes(1 << 31)
+
+
+@pytest.fixture
+def apart() -> Iterator[Apart]:
+    held = Apart()
+    yield held
+    held.stop()
+
+
+def only_process(apart: Apart) -> _Process:
+    (process,) = apart._idle
+    return process
+
+
+def test_long_content_comes_back_and_errors_with_their_places(apart: Apart) -> None:
+    content = bytes(range(256)) * 10_000
+    assert apart.result(f"{HERE}:doubled", {"times": 2}, content) == content * 2
+    with pytest.raises(BadInput) as caught:
+        apart.result(f"{HERE}:refused", {}, b"")
+    assert (caught.value.detail, caught.value.errors) == ("no", (FieldError(("nodes", 3), "wrong"),))
+    with pytest.raises(TooLarge, match="bytes"):
+        apart.result(f"{HERE}:gigabytes", {}, b"")
+
+
+def test_each_work_has_processor_time_of_its_own_and_another_process_follows_one_that_took_too_much(
+    apart: Apart,
+) -> None:
+    assert apart.result(f"{HERE}:doubled", {"times": 1}, b"a") == b"a"
+    pid = only_process(apart).pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
+    assert 20 <= soft <= 30
+    assert hard == resource.RLIM_INFINITY
+    only_process(apart)._process.send_signal(signal.SIGXCPU)  # as the kernel does at the limit
+    assert only_process(apart)._process.wait(5) == -signal.SIGXCPU
+    assert apart.result(f"{HERE}:doubled", {"times": 1}, b"b") == b"b"
+
+
+def test_work_ends_when_its_caller_leaves(apart: Apart) -> None:
+    copy_context().run(leave, apart)
+
+
+def leave(apart: Apart) -> None:
+    assert apart.result(f"{HERE}:doubled", {"times": 1}, b"a") == b"a"
+    process, work = only_process(apart), Cancellation.begin()
+    threading.Timer(0.2, lambda: setattr(work, "cancelled", True)).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        apart.result(f"{HERE}:endless", {}, b"ab")
+    assert time.monotonic() - began < 5
+    assert not process.lives
+    assert apart._idle == []
