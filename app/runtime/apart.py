@@ -30,6 +30,8 @@ from app.runtime.cancellation import check_cancelled
 _MOST_BYTES, _MOST_S = 1 << 30, 20
 # Longest time for one, also where other programs take the processor, and longest wait for those of others.
 _LONGEST_S, _WAIT_S = 60.0, 30.0
+# Memory of a process after its work, of which 200 MiB are modules, from which on no more work follows in it.
+_MOST_LEFT_BYTES = 1 << 29
 # Pieces of work at a time.
 _PROCESSES = 2
 # How often a waiting thread looks whether its caller left.
@@ -58,32 +60,45 @@ class Apart:
             check_cancelled()
             if time.monotonic() > deadline:
                 raise Unavailable("Too many files are decoded at once.")
-        process = None
         try:
-            while process is None or not process.lives:
-                process = self._idle.pop() if self._idle else self._started()
-            head, answer = process.ask({"work": work, "options": options}, content)
-            self._idle.append(process)
-        except (EOFError, OSError):
-            raise TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes or {_MOST_S} s to decode.") from None
+            process, goes_on = self._taken(), False
+            try:
+                head, answer = process.ask({"work": work, "options": options}, content)
+                goes_on = head["goes_on"]
+            except (EOFError, OSError):
+                raise TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes or {_MOST_S} s to decode.") from None
+            finally:
+                if goes_on:
+                    self._idle.append(process)
+                else:
+                    self._drop(process)
         finally:
-            if process is not None and process not in self._idle:
-                process.end()
-                self._every.discard(process)
             self._free.release()
         if "error" in head:
             raise _error(head)
         return answer
 
     def stop(self) -> None:
-        """End the processes."""
+        """End the processes, also those that threads wait for."""
         for process in tuple(self._every):
-            process.end()
+            process.kill()
 
-    def _started(self) -> _Process:
-        process = _Process()
-        self._every.add(process)
-        return process
+    def _taken(self) -> _Process:
+        """Return a process that is free, or a new one."""
+        while True:
+            try:
+                process = self._idle.pop()
+            except IndexError:
+                process = _Process()
+                self._every.add(process)
+                return process
+            if process.lives:
+                return process
+            self._drop(process)
+
+    def _drop(self, process: _Process) -> None:
+        process.end()
+        self._every.discard(process)
 
 
 class _Process:
@@ -127,10 +142,17 @@ class _Process:
         answer: dict[str, Any] = msgspec.json.decode(self._read(size))
         return answer, self._read(length)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End it, whatever it does."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+
+    def end(self) -> None:
+        """End it and close its pipes, which no other thread uses."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _read(self, length: int) -> memoryview:
         whole = memoryview(bytearray(length))
@@ -166,22 +188,27 @@ def _answer(work: str, options: Mapping[str, Any], content: bytes) -> tuple[dict
     try:
         return {}, function(content, **options)
     except MemoryError:
-        return _told(TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes to decode.")), b""
+        return _described(TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes to decode.")), b""
     except tuple(_ERRORS.values()) as error:
-        return _told(error), b""
+        return _described(error), b""
 
 
-def _told(error: GpucastError) -> dict[str, Any]:
+def _described(error: GpucastError) -> dict[str, Any]:
     about = {"error": type(error).__name__, "detail": error.detail, "errors": error.errors}
     return about | {"reason": getattr(error, "reason", "")}
 
 
+def _used() -> tuple[int, int]:
+    """Return the bytes that this process has reserved, and those of them in memory."""
+    with open("/proc/self/statm") as file:
+        reserved, resident = file.read().split()[:2]
+    return int(reserved) * resource.getpagesize(), int(resident) * resource.getpagesize()
+
+
 def _limit() -> None:
     """Limit memory and time for the next piece of work."""
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
     for kind, most in (
-        (resource.RLIMIT_AS, used + _MOST_BYTES),
+        (resource.RLIMIT_AS, _used()[0] + _MOST_BYTES),
         (resource.RLIMIT_CPU, math.ceil(time.process_time()) + _MOST_S),
     ):
         resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
@@ -194,10 +221,11 @@ def _serve() -> None:
         size, length = _LENGTHS.unpack(lengths)
         head = msgspec.json.decode(pipe.read(size))
         answer, content = _answer(head["work"], head["options"], pipe.read(length))
-        text = msgspec.json.encode(answer)
+        text = msgspec.json.encode(answer | {"goes_on": _used()[1] <= _MOST_LEFT_BYTES})
         sys.stdout.buffer.write(_LENGTHS.pack(len(text), len(content)) + text)
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
+        del content
 
 
 if __name__ == "__main__":

@@ -65,16 +65,12 @@ class StoredCache(Generic[T]):
         self._cache: SizedCache[tuple[T, list[float]]] = SizedCache(most)
         self.drop = self._cache.drop
 
-    def put(self, key: Hashable, item: T, size: int) -> None:
-        """Keep an item that has just been read or stored."""
-        self._cache.put(key, (item, [time.monotonic()]), size)
-
     def get(self, key: Hashable, read: Callable[[], tuple[T, int]], check: Callable[[], object]) -> T:
         """Return the item of `key`; `read` returns it with its size, `check` raises NotFound if it is deleted."""
         held = self._cache.get(key)
         if held is None:
             item, size = read()
-            self.put(key, item, size)
+            self._cache.put(key, (item, [time.monotonic()]), size)
             return item
         item, checked = held
         now = time.monotonic()

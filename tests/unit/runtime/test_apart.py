@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 import pytest
@@ -16,6 +17,7 @@ from app.runtime.apart import Apart, _Process
 from app.runtime.cancellation import Cancellation
 
 HERE = __name__
+KEPT: list[bytes] = []  # of the process
 
 
 def doubled(content: bytes, times: int) -> bytes:
@@ -29,6 +31,11 @@ def refused(content: bytes) -> bytes:
 def endless(content: bytes) -> bytes:
     while True:
         content = bytes(reversed(content))
+
+
+def kept(content: bytes) -> bytes:
+    KEPT.append(b"1" * (600 << 20))
+    return content
 
 
 def gigabytes(content: bytes) -> bytes:
@@ -68,6 +75,21 @@ def test_each_work_has_processor_time_of_its_own_and_another_process_follows_one
     only_process(apart)._process.send_signal(signal.SIGXCPU)  # as the kernel does at the limit
     assert only_process(apart)._process.wait(5) == -signal.SIGXCPU
     assert apart.result(f"{HERE}:doubled", {"times": 1}, b"b") == b"b"
+
+
+def test_a_process_that_keeps_much_memory_is_followed_by_another(apart: Apart) -> None:
+    assert apart.result(f"{HERE}:kept", {}, b"a") == b"a"
+    assert not apart._idle
+    assert not apart._every
+
+
+def test_no_thread_ends_the_process_of_another(apart: Apart) -> None:
+    def ask(k: int) -> bool:
+        return apart.result(f"{HERE}:doubled", {"times": 2}, b"%d" % k) == b"%d" % k * 2
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(ask, range(3_000)))
+    assert len(apart._every) <= 2
 
 
 def test_work_ends_when_its_caller_leaves(apart: Apart) -> None:
