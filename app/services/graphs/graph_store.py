@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -234,9 +234,8 @@ def read_row(body: bytes, media: str, dims: Mapping[str, int], apart: Apart) -> 
 
 def packed_row(body: bytes, media: str, dims: Mapping[str, int]) -> bytes:
     """Return the row of an upload: its figures in a line of JSON, then its body."""
-    row = asdict(new_row(read_graph(body, media), dims))
-    text = row.pop("body").encode()
-    return msgspec.json.encode(row) + b"\n" + text
+    row = new_row(read_graph(body, media), dims)
+    return msgspec.json.encode(asdict(replace(row, body=""))) + b"\n" + row.body.encode()
 
 
 def new_row(source: Source, dims: Mapping[str, int]) -> GraphRow:
