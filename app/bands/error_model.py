@@ -15,7 +15,7 @@ freedom of all components together (Welch and Satterthwaite): one that was seen 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from app.bands.band import Band, normal_quantile
+from app.bands.band import Band, Width, normal_quantile
 from app.bands.coverage import COVERAGE
 from app.coefficients import Coefficients
 from app.tables.arrays import Floats, Ints
@@ -36,6 +36,8 @@ _LEVELS_CACHED = 8192
 # Half-widths that a stack adds which is timed as another one.
 _OTHER_STACK = Coefficients("bands").by_name("other_stack")
 _Z = normal_quantile(0.5 + COVERAGE / 2.0)
+# What the quantile of Student's t adds to it, over the degrees of freedom and their square (Cornish and Fisher).
+_TAILS = (_Z**3 + _Z) / 4.0, (5.0 * _Z**5 + 16.0 * _Z**3 + 3.0 * _Z) / 96.0
 
 
 class Levels(NamedTuple):
@@ -109,8 +111,7 @@ class Uncertainty(NamedTuple):
 
     def band(self, own: Band[float]) -> Band[float]:
         """Return the band of an answer whose operators' own band is this one."""
-        wide = widened(Band(np.array([own.below]), np.array([own.above])), [self])
-        return Band(float(wide.below[0]), float(wide.above[0]))
+        return Band(*(_half_width(self.total, self.spread, side, max) for side in (own.below, own.above)))
 
     def parts(self, own: Band[float], *, interpolated: bool) -> list[Part]:
         """Return what the wider side's half-width is made of, widest first; their squares add up to its square."""
@@ -145,19 +146,14 @@ def widened(own: Band[Floats], by: Sequence[Uncertainty]) -> Band[Floats]:
     """Return the band of answers whose operators' own band is `own`, [g c], on g GPUs whose uncertainties are `by`."""
     each = len(own.below) // len(by)
     total, spread = (np.repeat(column, each) for column in zip(*((one.total, one.spread) for one in by), strict=True))
-
-    def half_width(side: Floats) -> Floats:
-        whole = total + np.square(side / _Z)
-        half: Floats = _student(whole**2 / np.maximum(spread, JITTER**2)) * np.sqrt(whole)
-        return half
-
-    return Band(half_width(own.below), half_width(own.above))
+    return Band(*(_half_width(total, spread, side, np.maximum) for side in (own.below, own.above)))
 
 
-def _student(freedom: Floats) -> Floats:
-    """Return the quantile of Student's t of one side at COVERAGE, by Cornish and Fisher's expansion."""
-    z, nu = _Z, np.maximum(freedom, 1.0)
-    quantile: Floats = z + (z**3 + z) / (4.0 * nu) + (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / (96.0 * nu**2)
+def _half_width(total: Width, spread: Width, side: Width, most: Callable[[Width, float], Width]) -> Width:
+    """Return the half-width of answers whose operators' own is `side`; `most` is the larger of numbers or arrays."""
+    whole = total + (side / _Z) ** 2
+    freedom = most(whole**2 / most(spread, JITTER**2), 1.0)
+    quantile: Width = (_Z + _TAILS[0] / freedom + _TAILS[1] / freedom**2) * whole**0.5
     return quantile
 
 
