@@ -76,10 +76,6 @@ class Band(Generic[Width]):
         """Return the band with this part of its half-widths."""
         return Band(part * self.below, part * self.above)
 
-    def narrower(self, other: Band[Width]) -> Band[Width]:
-        """Return what two intervals around one middle have in common."""
-        return Band(np.minimum(self.below, other.below), np.minimum(self.above, other.above))
-
     def wider(self, other: Band[Width]) -> Band[Width]:
         """Return what two intervals around one middle cover together."""
         return Band(np.maximum(self.below, other.below), np.maximum(self.above, other.above))

@@ -53,8 +53,7 @@ def test_deviations_of_independent_figures_add_up_in_squares() -> None:
     assert ends == pytest.approx((15.0, 30.0))
 
 
-def test_two_intervals_share_the_narrower_sides() -> None:
-    assert Band(0.1, 0.5).narrower(Band(0.2, 0.3)) == Band(0.1, 0.3)
+def test_the_inverse_of_a_figure_deviates_the_other_way() -> None:
     assert Band(0.1, 0.5).inverse() == Band(0.5, 0.1)
 
 
