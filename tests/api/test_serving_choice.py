@@ -141,7 +141,7 @@ def test_a_harder_limit_or_a_higher_rate_takes_more(client: TestClient) -> None:
 
 def test_formats_are_chosen_among_and_named(client: TestClient) -> None:
     unset = {name: value for name, value in RATE.items() if name not in ("dtype", "kv_dtype")}
-    body: Body = {"workload": unset, "gpus": ["h100-sxm5-80gb", "a100-sxm-80gb"], "prices": {}, "tpot_ms": 60}
+    body: Body = {"workload": unset, "gpus": ["h100-sxm5-80gb", "a100-sxm-80gb"], "prices": {}, "tpot_ms": 100}
     formats: Body = {"dtypes": ["bf16", "fp8"], "kv_dtypes": ["bf16", "fp8"]}
     choices = {choice["gpu"]: choice for choice in ask(client, "/plan", **body, **formats)["choices"]}
     hopper, ampere = (choices[gpu] for gpu in ("h100-sxm5-80gb", "a100-sxm4-80gb"))
