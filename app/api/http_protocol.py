@@ -18,9 +18,11 @@ from app.api.connections import Connections, address_of
 from app.api.direct import DIRECT, Direct, Known
 from app.api.usual_answer import JoinedWrites, UsualAnswer
 from app.api.work_queues import is_probe
+from app.coefficients import Coefficients
 from app.config import Settings
 from app.errors import GpucastError, HeadersTooLarge, Malformed, TooSlow
 
+_SERVICE = Coefficients("service")
 # Largest head of a request: its line and its headers. No proxy passes on half as much.
 MAX_HEADER_BYTES = 65_536
 # A longer body gets more time. A slower caller keeps a connection and memory on purpose.
@@ -31,9 +33,9 @@ _TICK_S = 0.5
 # Time to read a refusal of a connection before it is closed: closing at once may discard it.
 _REFUSED_S = 0.2
 # Time in which a connection over a limit sends its request, a probe's.
-_RESERVED_S = 1.0
+_RESERVED_S = _SERVICE.number("probe_s")
 # Time in which a connection without a request may still send one, and get its answer, when the process stops.
-_LAST_S = 0.2
+_LAST_S = _SERVICE.number("last_request_s")
 STOPS = "stops"  # of the state that the server hands to its connections: it accepts no more of them
 
 

@@ -18,6 +18,7 @@ from anyio import from_thread
 from starlette.types import Scope
 
 from app.api.access import name_of
+from app.coefficients import Coefficients
 from app.errors import Cancelled, TooMany, Unavailable
 from app.runtime.cancellation import check_cancelled
 
@@ -29,7 +30,7 @@ _SEARCHING = 2
 # Of predictions that read or save something: those that wait hold threads, so there are as many together.
 _SAVING, _SAVING_WAITING, _SAVING_TOGETHER = 4, 5, 8
 # Of each queue's places the most that one caller works in.
-_SHARE = 0.75
+_SHARE = Coefficients("service").number("share_of_caller")
 # Time after which a caller that has too much waiting should try again.
 _RETRY_S = 2
 # Of large bodies: together they take less than a GiB.

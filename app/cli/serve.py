@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.coefficients import Coefficients
 from app.config import Settings
 from app.errors import Unavailable
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("gpucast")
 WATCH_S = 0.5
 RESTART_S = 2.0  # least time between restarts of a failing worker
-_LEFT_S = 1.0  # for threads that are left when all else has ended
 
 
 def serve() -> None:
@@ -70,7 +70,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def _end_soon() -> None:
     """End the process once its main thread has ended, though others still work for callers that nobody answers."""
     threading.main_thread().join()
-    time.sleep(_LEFT_S)
+    time.sleep(Coefficients("service").number("left_threads_s"))
     os._exit(0)
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from app.coefficients import Coefficients
 from app.engine.corrections import Corrected, amended
 from app.engine.engine import Engine
 from app.engine.measured_operators import with_added
@@ -36,7 +37,7 @@ QUIET_S, LATEST_S = 0.3, 5.0
 # After a failure, and without anything to fit before the process that fits is ended.
 RETRY_S, IDLE_S = 2.0, 60.0
 # A stop waits so long for a thread.
-STOP_S = 2.0
+STOP_S = Coefficients("service").number("stop_wait_s")
 
 
 @dataclass(frozen=True, slots=True)

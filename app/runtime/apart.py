@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from app.coefficients import Coefficients
 from app.errors import BadInput, FieldError, GpucastError, Malformed, TooLarge, Unavailable, UnsupportedMedia
 from app.runtime.cancellation import check_cancelled
 
@@ -35,7 +36,7 @@ _MOST_LEFT_BYTES = 1 << 29
 # Pieces of work at a time.
 _PROCESSES = 2
 # How often a waiting thread looks whether its caller left.
-_LOOK_S = 0.05
+_LOOK_S = Coefficients("service").number("caller_look_s")
 # Allocators that reserve no gigabytes ahead.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 _LENGTHS = struct.Struct(">QQ")

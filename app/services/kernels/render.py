@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.bands.groups import NO_EVIDENCE, RELATED
+from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.snapshot import GpuRows, inferred_warnings
 from app.predictors.launches import none_below_limit, resident_blocks
@@ -22,10 +23,11 @@ from app.warning_codes import CodedWarning, warning
 from app.wire.kernel_workload import KernelWorkload
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, OperatorRow, Prediction, PredictRequest, Share
 
+_SERVICE = Coefficients("service")
 # Tolerance for clocks above the data sheet and rounded counts.
-LIMIT_TOLERANCE = 0.05
+LIMIT_TOLERANCE = _SERVICE.number("limit_tolerance")
 # A launch whose threads share one operation or byte among so many has counts in another unit.
-THREADS_PER_COUNT = 1000.0
+THREADS_PER_COUNT = _SERVICE.number("threads_per_count")
 _HARDWARE_LIMIT = warning("hardware_limit", "this is the hardware limit, not an expected time: kernels seldom reach it")
 _NO_EVIDENCE = warning(
     "evidence_unknown", "no measurement of this kernel is known: expect the time anywhere in the wide interval"

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from sqlalchemy import Connection
 
+from app.coefficients import Coefficients
 from app.engine.measurement_tables import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.formats.own import FIGURES, ROW_COLUMNS, to_measurement_error
@@ -36,7 +37,7 @@ from app.wire.operator_forms import Field
 
 _LARGEST_EXTENT = 2**31 - 1
 # Tolerance for clocks above the data sheet and rounded counts; times further below the limit are wrong.
-LIMIT_TOLERANCE = 0.05
+LIMIT_TOLERANCE = Coefficients("service").number("limit_tolerance")
 
 
 def read_measurement_columns(
