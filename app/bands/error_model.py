@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -77,8 +77,6 @@ class Levels(NamedTuple):
 
 # The figure is what all answers of one kind share; a deployment is all levels together.
 COMPONENTS = ("figure", *Levels._fields[:-1], "deployment")
-
-
 _OF_A_GPU = ("generation", "gpu", "deployment")
 # Levels of a measured deployment, the mean of its errors, and the number of its loads.
 Cell: TypeAlias = tuple[Sequence[str], float, int]
@@ -255,14 +253,18 @@ def _adding_up(shares: Floats) -> Floats:
 
 def reliability() -> list[tuple[float, ...]]:
     """Return what the shipped intervals held when they were fitted, percent: coverage, first contacts, known."""
-    content = msgspec.json.decode(FILE.read_bytes())
-    return [tuple(row.values()) for row in content["validation"]["reliability"]]
+    return [tuple(row.values()) for row in _content()["validation"]["reliability"]]
+
+
+@cache
+def _content() -> Mapping[str, Any]:
+    content: Mapping[str, Any] = msgspec.json.decode(FILE.read_bytes())
+    return content
 
 
 @cache
 def error_models() -> Mapping[str, ErrorModel]:
     """Return the shipped model of each figure."""
-    content = msgspec.json.decode(FILE.read_bytes())
     return {
         figure: ErrorModel(
             each["v"],
@@ -271,5 +273,5 @@ def error_models() -> Mapping[str, ErrorModel]:
             each["cells"],
             _OTHER_STACK["first" if figure == "ttft" else "token"] / _Z,
         )
-        for figure, each in content["figures"].items()
+        for figure, each in _content()["figures"].items()
     }

@@ -29,7 +29,7 @@ from app.predictors.physics.clock_model import IDLE_SHARE
 from app.predictors.roofline import peaks
 from app.store import measurements, operator_rows, operators, revision
 from app.store.measurements import MeasurementRow
-from app.tables.architectures import GENERATION_OF
+from app.tables.architectures import generation_of
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPES, OpTable
@@ -132,7 +132,7 @@ class PowerModel:
         source = ESTIMATED if coefficients is None else ELSEWHERE
         share = float(np.clip(busy @ (UNMEASURED if coefficients is None else coefficients), IDLE_SHARE, 1.0))
         watts = share * board.middle
-        levels = Levels(generation=GENERATION_OF.get(spec.architecture_key, spec.architecture_key), gpu=spec.id)
+        levels = Levels(generation=generation_of(spec.architecture_key), gpu=spec.id)
         band = error_models()["power"].uncertainty(levels).band(Band.symmetric(0.0))
         low, high = band.ends(watts, coverage)
         return Power(watts, max(float(low), board.low), min(float(high), board.high), source)

@@ -9,7 +9,7 @@ from app.networks.run import Parallelism, Run
 from app.ops import OP_CODE
 from app.stacks.release import Release
 from app.steps.networks import StepRows
-from app.tables.architectures import GENERATION_OF
+from app.tables.architectures import generation_of
 from app.tables.gpus import GpuTable
 
 _CONVOLUTION = OP_CODE["conv2d"]
@@ -38,12 +38,8 @@ def levels_of(rows: StepRows, run: Run, gpus: GpuTable, targets: Sequence[int], 
         load=load,
         split=_split_of(split),
     )
-    return [shared._replace(gpu=gpus.ids[k], generation=_generation(gpus, k)) for k in targets]
-
-
-def _generation(gpus: GpuTable, row: int) -> str:
-    made = gpus.architectures[row] if gpus.architectures else ""
-    return GENERATION_OF.get(made, made)
+    made = gpus.architectures or ("",) * len(gpus)
+    return [shared._replace(gpu=gpus.ids[k], generation=generation_of(made[k])) for k in targets]
 
 
 def _format_of(run: Run) -> str:

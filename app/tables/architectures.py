@@ -82,6 +82,13 @@ GENERATION_OF = {
     "blackwell/hbm": "blackwell",
     "blackwell": "blackwell-workstation",
 }
+
+
+def generation_of(key: str) -> str:
+    """Return the generation of an architecture key; the key itself where it has none."""
+    return GENERATION_OF.get(key, key)
+
+
 _BY_CAPABILITY = {known.compute_capability: known for known in ARCHITECTURES if known.compute_capability}
 _GEFORCE = re.compile(r"geforce|\brtx\s*[2-5]0[5-9]0", re.IGNORECASE)
 _WITHOUT_TENSOR_CORES = re.compile(r"\b(gtx|mx)\s*\d|\bt(4|5|6|10|12)00\b", re.IGNORECASE)

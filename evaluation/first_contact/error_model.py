@@ -18,6 +18,7 @@ from scipy.optimize import minimize
 from app.bands.band import Band, normal_quantile
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import COMPONENTS, JITTER, MOST_ROWS, Cell, ErrorModel, Levels, widened
+from app.services.serving.served_points import LOADS
 from app.tables.arrays import Bools, Floats, Ints
 from evaluation.first_contact.answers import FIGURES, Row
 from evaluation.first_contact.ledger import ledger
@@ -30,8 +31,6 @@ _PRIOR_DEVIATION, _BEND, _STEPS, _LEAST_CELLS = 0.25, 1.5, 15, 5
 _PRIOR_CELLS, _LEAST_LOADS = 4, 3
 _DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
 _PENALTY = 2.0 / (1.0 - COVERAGE)
-_MANY = 30
-_LOADS = {"concurrency": "closed", "rate_per_s": "open"}
 
 
 class Priors(NamedTuple):
@@ -44,7 +43,9 @@ class Priors(NamedTuple):
 def priors() -> Mapping[str, Priors]:
     """Return the priors of each figure."""
     content = msgspec.json.decode(PRIORS.read_bytes())
-    return {figure: Priors(row | {}, row.pop("e")) for figure, row in content["figures"].items()}
+    return {
+        figure: Priors({name: row[name] for name in COMPONENTS}, row["e"]) for figure, row in content["figures"].items()
+    }
 
 
 class Cells(NamedTuple):
@@ -193,7 +194,7 @@ def _by_name(contact: Row) -> Row:
     devices = "nodes" if contact["nodes"] > 1 else "many" if contact["devices"] > 1 else "one"
     levels = Levels(
         contact["stack"], contact["architecture"], "", contact["gpu"], contact["model"], contact["dtype"], version,
-        devices, _LOADS.get(contact["load"], str(contact["load"])), contact["split"],
+        devices, LOADS.get(contact["load"], ""), contact["split"],
     )  # fmt: skip
     return {
         "levels": levels,

@@ -36,7 +36,7 @@ _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "pref
 # Nearest measured loads, and other deployments on the GPU, that teach.
 NEAREST = 4
 # Kinds of load by the field that a load has.
-_LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
+LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
 # A greater shift needs a second upload that agrees with it.
 _UNCONFIRMED, _AGREEING = _FITTED.number("unconfirmed_shift"), _FITTED.number("agreeing_shift")
 _shifts: SizedCache[tuple[Levels, float]] = SizedCache(100_000)
@@ -75,7 +75,8 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
     form: dict[str, Any] = msgspec.to_builtins(workload)
     if not engine.served_points.by_deployment:
         return Known()
-    points = engine.served_points.by_deployment.get((_deployment(form), spec.id), ())
+    own = _deployment(form)
+    points = engine.served_points.by_deployment.get((own, spec.id), ())
     errors, levels = engine.error_models, served_levels(engine.gpus, target, resolve_deployment(workload))
     alike = [point for point in points if _load(point.workload) == _load(form)]
     if alike:
@@ -88,7 +89,6 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
             )
         return Known(ServedPoint(form, *means), bands)
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
-    own = _deployment(form)
     others = [of[-1] for (one, gpu), of in engine.served_points.by_deployment.items() if gpu == spec.id and one != own]
     uploads = list[tuple[Levels, float]]()
     for group in (nearest, others[-NEAREST:]):
@@ -101,9 +101,9 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
 
 def served_levels(gpus: GpuTable, target: int, deployment: Deployment) -> Levels:
     """Return what the error of a deployment's load on a GPU is shared by."""
-    (levels,) = levels_of(prepare(deployment.network, deployment.run), deployment.run, gpus, [target])
-    load = deployment.workload.load
-    return levels._replace(load=next(kind for name, kind in _LOADS.items() if getattr(load, name) is not None))
+    load = next(kind for name, kind in LOADS.items() if getattr(deployment.workload.load, name) is not None)
+    (levels,) = levels_of(prepare(deployment.network, deployment.run), deployment.run, gpus, [target], load)
+    return levels
 
 
 def confirmed(errors: Sequence[tuple[int | None, Levels, float]]) -> list[tuple[Levels, float]]:
