@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -40,7 +41,7 @@ _LOOK_S = Coefficients("service").number("caller_look_s")
 # Allocators that reserve no gigabytes ahead.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 _LENGTHS = struct.Struct(">QQ")
-_ERRORS = {error.__name__: error for error in (BadInput, Malformed, TooLarge, UnsupportedMedia)}
+_ERRORS = {error.__name__: error for error in (BadInput, Malformed, TooLarge, UnsupportedMedia, GpucastError)}
 
 
 class Apart:
@@ -190,8 +191,11 @@ def _answer(work: str, options: Mapping[str, Any], content: bytes) -> tuple[dict
         return {}, function(content, **options)
     except MemoryError:
         return _described(TooLarge(f"The file takes more than {_MOST_BYTES:,} bytes to decode.")), b""
-    except tuple(_ERRORS.values()) as error:
+    except (BadInput, TooLarge, UnsupportedMedia) as error:
         return _described(error), b""
+    except Exception:  # a mistake of ours is no large file
+        traceback.print_exc()
+        return _described(GpucastError(f"{work} failed; the log has the reason.")), b""
 
 
 def _described(error: GpucastError) -> dict[str, Any]:

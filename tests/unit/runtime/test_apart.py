@@ -12,7 +12,7 @@ from contextvars import copy_context
 
 import pytest
 
-from app.errors import BadInput, Cancelled, FieldError, TooLarge
+from app.errors import BadInput, Cancelled, FieldError, GpucastError, TooLarge
 from app.runtime.apart import Apart, _Process
 from app.runtime.cancellation import Cancellation
 
@@ -42,6 +42,10 @@ def gigabytes(content: bytes) -> bytes:
     return bytes(1 << 31)
 
 
+def broken(content: bytes) -> bytes:
+    raise KeyError(content)
+
+
 @pytest.fixture
 def apart() -> Iterator[Apart]:
     held = Apart()
@@ -52,6 +56,15 @@ def apart() -> Iterator[Apart]:
 def only_process(apart: Apart) -> _Process:
     (process,) = apart._idle
     return process
+
+
+def test_a_mistake_is_no_large_file_and_costs_no_process(apart: Apart) -> None:
+    with pytest.raises(GpucastError, match="failed; the log has the reason") as caught:
+        apart.result(f"{HERE}:broken", {}, b"")
+    assert caught.value.status == 500
+    pid = only_process(apart).pid
+    assert apart.result(f"{HERE}:doubled", {"times": 2}, b"1") == b"11"
+    assert only_process(apart).pid == pid
 
 
 def test_long_content_comes_back_and_errors_with_their_places(apart: Apart) -> None:
