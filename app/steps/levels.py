@@ -16,7 +16,7 @@ _CONVOLUTION = OP_CODE["conv2d"]
 _SPLIT = ("data", "context", "expert")
 
 
-def figure_of(rows: StepRows, run: Run) -> str:
+def figure_of_step(rows: StepRows, run: Run) -> str:
     """Return which figure of the error model a step is."""
     if run.part is not None:
         return "diffusion"

@@ -21,7 +21,7 @@ from app.networks.batched import expanded
 from app.networks.run import Run
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
-from app.steps.levels import figure_of, levels_of
+from app.steps.levels import figure_of_step, levels_of
 from app.steps.networks import StepRows
 from app.steps.predict_rows import OperatorQuery, predict_quickest
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
@@ -205,7 +205,7 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alo
             own = sum_correlated([(done.step_s, own), (waited, correction.band.filled(waited.shape))])
             done = done.after(waited)
     levels = levels_of(rows, run, query.gpus, query.targets)
-    errors = query.engine.error_models[figure_of(rows, run)]
+    errors = query.engine.error_models[figure_of_step(rows, run)]
     assumed = run.release.is_assumed and run.mode != "training"
     uncertainties = [errors.uncertainty(each, assumed=assumed) for each in levels]
     band = widened(own, uncertainties)

@@ -19,15 +19,13 @@ import pyarrow.parquet as pq
 from app.bands.error_model import COMPONENTS, ErrorModel, Levels, error_models
 from app.engine.snapshot import Snapshot
 from app.errors import NotFound
+from evaluation.first_contact.error_model import FIGURES
 from evaluation.first_contact.ledger import Ask, ask_shipped
-from evaluation.first_contact.question import Question, Source
+from evaluation.first_contact.question import Question, Row, Source
 from evaluation.first_contact.reading import READINGS, Figure, NoFigure
 from evaluation.study import Progress
 
-# Figures of the error model by those of questions; others have no answers of whole workloads.
-FIGURES = {"static": "step", "energy": "energy", **{name: name for name in error_models()}}
 _AT_ONCE, _BLOCK = 4, 500
-Row = Mapping[str, Any]
 
 
 def answers(

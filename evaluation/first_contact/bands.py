@@ -13,7 +13,7 @@ from app import __version__
 from app.bands.band import Band, width_at
 from app.bands.error_model import FILE, Cell, ErrorModel
 from app.engine.snapshot import Snapshot
-from evaluation.first_contact.answers import Row, answers
+from evaluation.first_contact.answers import answers
 from evaluation.first_contact.error_model import (
     Cells,
     Held,
@@ -23,7 +23,7 @@ from evaluation.first_contact.error_model import (
     priors,
     with_levels,
 )
-from evaluation.first_contact.question import ASKED, Source
+from evaluation.first_contact.question import ASKED, Row, Source
 from evaluation.render import Report, Table, commit, markdown
 from evaluation.study import Progress, grouped
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,15 +20,20 @@ from app.bands.coverage import COVERAGE
 from app.bands.error_model import COMPONENTS, JITTER, MOST_ROWS, Cell, ErrorModel, Levels, widened
 from app.services.serving.served_points import LOADS
 from app.tables.arrays import Bools, Floats, Ints
-from evaluation.first_contact.answers import FIGURES, Row
 from evaluation.first_contact.ledger import ledger
+from evaluation.first_contact.question import Row
 from evaluation.study import grouped
 
 PRIORS = Path(__file__).with_name("error_priors.json")
-# Standard deviation, in log space, of the priors of sqrt(v) and e; Huber's bend; iterations of the fit.
-_PRIOR_DEVIATION, _BEND, _STEPS, _LEAST_CELLS = 0.25, 1.5, 15, 5
-# Cells that the prior of e is worth, and rows of a cell that show it.
-_PRIOR_CELLS, _LEAST_LOADS = 4, 3
+_FIT: Mapping[str, Any] = msgspec.json.decode(PRIORS.read_bytes())
+# Standard deviation, in log space, of the priors of sqrt(v); cells that the prior of e is worth.
+_PRIOR_DEVIATION, _PRIOR_CELLS = _FIT["deviation"], _FIT["cells"]
+# Figures of the error model by those of questions, an energy's by its power; others are no whole answers.
+FIGURES = {"static": "step", "energy": "energy", **{figure: figure for figure in _FIT["figures"]}}
+# Huber's bend; iterations of the fit, and its least cells; least rows of a cell that show their scatter.
+_BEND, _STEPS, _LEAST_CELLS, _LEAST_LOADS = 1.5, 15, 5, 3
+# Standard deviation of a normal error whose median absolute one is 1.
+_OF_MEDIAN = 1.0 / normal_quantile(0.75)
 _DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
 _PENALTY = 2.0 / (1.0 - COVERAGE)
 
@@ -42,10 +47,8 @@ class Priors(NamedTuple):
 
 def priors() -> Mapping[str, Priors]:
     """Return the priors of each figure."""
-    content = msgspec.json.decode(PRIORS.read_bytes())
-    return {
-        figure: Priors({name: row[name] for name in COMPONENTS}, row["e"]) for figure, row in content["figures"].items()
-    }
+    figures = _FIT["figures"].items()
+    return {figure: Priors({name: row[name] for name in COMPONENTS}, row["e"]) for figure, row in figures}
 
 
 class Cells(NamedTuple):
@@ -211,9 +214,9 @@ def with_levels(rows: Sequence[Row]) -> list[Row]:
 
 def _deviation(errors: Floats) -> float:
     """Return the standard deviation by the median absolute one; of two errors by their distance."""
-    if len(errors) < 3:
+    if len(errors) < _LEAST_LOADS:
         return float(np.std(errors, ddof=1)) if len(errors) > 1 else 0.0
-    return 1.4826 * float(np.median(np.abs(errors - np.median(errors))))
+    return _OF_MEDIAN * float(np.median(np.abs(errors - np.median(errors))))
 
 
 def _huber(errors: Floats) -> float:

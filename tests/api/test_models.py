@@ -318,7 +318,7 @@ def test_a_busy_device_hides_a_slow_host(client: TestClient) -> None:
         launches = sum(row["count"] for row in found["operators"])
         wide = found["interval_ms"]["high"] / found["latency_ms"]
         assert (wide > 2.3) == slow, "a host may be five times as slow, which shows where it launches"
-        assert found["interval_ms"]["high"] > launches * 30e-3 * slow
+        assert not slow or found["interval_ms"]["high"] > launches * 30e-3
         graphed = ask(client, network | {"batch": batch, "software": "vllm-0.24"})
         assert graphed["interval_ms"]["high"] < 3 * graphed["latency_ms"]
     narrow = ask(client, network | {"batch": 1}, coverage=0.2)

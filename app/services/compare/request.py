@@ -25,7 +25,7 @@ from app.services.compare.price_rows import MOST_USD
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.predict_operators import read_operators
-from app.steps.levels import figure_of, levels_of
+from app.steps.levels import figure_of_step, levels_of
 from app.steps.networks import prepare, rows_per_step
 from app.store.gpus import Price
 from app.tables.arrays import Floats
@@ -245,7 +245,7 @@ def errors_in_common(snapshot: Snapshot, workload: ComparableWorkload, graphs: G
     network, run = resolve_network(workload, graphs)
     rows, gpus = prepare(network, run), snapshot.engine.gpus
     (levels,) = levels_of(rows, run, gpus, [0])
-    return snapshot.engine.error_models[figure_of(rows, run)].in_common(levels)
+    return snapshot.engine.error_models[figure_of_step(rows, run)].in_common(levels)
 
 
 def _load(distinct: Distinct, work: Work, times: Floats) -> Load:
