@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from types import FrameType
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -17,19 +16,18 @@ from app.api.http_protocol import STOPS, BoundedHttp
 
 
 class Server(uvicorn.Server):
-    """A server of one process; a signal to stop sets `leaving` too."""
+    """A server of one process; `leaving` is set when it stops, not by the handler of the signal.
+
+    A second signal may interrupt the handler, which would then wait for the event's lock that it holds itself.
+    """
 
     def __init__(self, config: uvicorn.Config, leaving: threading.Event) -> None:
         super().__init__(config)
         self._leaving = leaving
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop."""
-        self._leaving.set()
-        super().handle_exit(sig, frame)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; connections that nobody has accepted yet, which the system would reset, are answered first."""
+        self._leaving.set()
         listeners = [socket.socket(fileno=os.dup(each.fileno())) for server in self.servers for each in server.sockets]
         for server in self.servers:
             server.close()
