@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from app.config import SEED_MEASUREMENTS
-from app.measure.output import POINTS
 from app.stacks.release import is_eager
+from measure.output import POINTS
 
 # Folders of second runs, beside those with the first ones.
 AGAIN, FIRST = ("again", "another-host"), ("", "unfused", "host-bound")

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from app.measure.device import Sensors
+from measure.device import Sensors
 
 SIDE, ELEMENTS = 8192, 1 << 28
 EARLY = 2  # seconds after which rates are also printed

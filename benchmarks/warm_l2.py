@@ -15,12 +15,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from app.measure.device import Device, find
-from app.measure.output import Output
-from app.measure.point import Point, Prepared
-from app.measure.runner import Runner, facts, measure_all, pending
-from app.measure.server import saved
-from app.measure.timing import replayed
+from measure.device import Device, find
+from measure.output import Output
+from measure.point import Point, Prepared
+from measure.runner import Runner, facts, measure_all, pending
+from measure.server import saved
+from measure.timing import replayed
 
 LAUNCHES = 20
 

@@ -37,7 +37,7 @@ COMMANDS = (
     ("import", "app.cli.measurements:import_files", "Import a folder of measurements."),
     ("measurements", "app.cli.measurements:measurements", "Delete stored measurements."),
     ("retrain", "app.cli.predictors:retrain", "Retrain a predictor from the stored measurements."),
-    ("measure", "app.cli.measure:command", "Measure this machine's GPU or CPU, to a file."),
+    ("measure", "measure.commands:command", "Measure this machine's GPU or CPU, to a file."),
     ("train", "app.cli.predictors:train", "Train the predictors that ship with the code."),
     ("trace", "app.cli.trace:command", "Write the JSON graph of a PyTorch model."),
     ("evaluate", "evaluation.commands:command", "Reproduce papers' tables and evaluate our own accuracy."),
@@ -102,10 +102,12 @@ def main() -> None:
             print(f"  set by: {options}", file=sys.stderr)
         sys.exit(1)
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.startswith(("app.", "evaluation.")):
+        if missing.name is None or missing.name.startswith(("app.", "evaluation.", "measure.")):
             raise
-        if missing.name == "evaluation":
-            sys.exit(f"gpucast {called} needs the folder evaluation/ of the repository, which this installation lacks")
+        if missing.name in ("evaluation", "measure"):
+            sys.exit(
+                f"gpucast {called} needs the folder {missing.name}/ of the repository, which this installation lacks"
+            )
         target = "measure" if called == "measure" else "install"
         sys.exit(f"gpucast {called} needs {missing.name}: `make {target}`, or pip install {missing.name}")
 

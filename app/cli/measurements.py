@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from app.cli.database import open_catalog
-from app.cli.measure_serving import ServedModel
-from app.cli.options import with_options
+from app.cli.options import ServedModel, with_options
 from app.config import Settings
 from app.errors import BadInput
 from app.formats import FORMS

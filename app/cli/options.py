@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, is_dataclass
+from dataclasses import MISSING, Field, dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,6 +20,7 @@ from app.errors import BadInput
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from app.formats.serving.files import DeploymentOptions
     from app.wire.field_facts import FieldFacts
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON answer.")]
@@ -237,3 +238,44 @@ def _put(holder: dict[str, Any], path: list[str], value: Any) -> None:
             raise BadInput(f"--set {'.'.join(path)}: {name} is not an object.")
         holder = inner
     holder[path[-1]] = value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """Options of a served model and its engine."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="serving: built-in network, or Hugging Face config.json.")
+    ] = None
+    tensor: Annotated[
+        int | None, typer.Option(min=1, metavar="GPUS", help="serving: GPUs that share the model, tensor-parallel.")
+    ] = None
+    image: Annotated[str | None, typer.Option(metavar="NAME:TAG", help="serving: container image of the engine.")] = (
+        None
+    )
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="serving: further field of the workload: kv_dtype=fp8, parallelism.expert=8, length_spread=0.2.",
+        ),
+    ] = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of the options is."""
+        return any(getattr(self, item.name) for item in fields_of(self))
+
+    def deployment(self, gpu: str | None, software: str | None, dtype: str | None) -> DeploymentOptions:
+        """Return the deployment. Raises BadInput for a --set without =, and a configuration that cannot be read."""
+        from app.formats.serving.files import DeploymentOptions
+
+        nested: dict[str, Any] = {}
+        put_fields(nested, self.fields or ())
+        network: Any = self.model
+        if self.model is not None and (self.model.endswith(".json") or Path(self.model).is_file()):
+            network = read_json(Path(self.model))
+            if not isinstance(network, dict):
+                raise BadInput(f"--model {self.model}: a Hugging Face config.json is an object.")
+        return DeploymentOptions(gpu, software, network, dtype, self.tensor, self.image, nested)

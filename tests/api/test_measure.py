@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli.measure import command, send
 from app.config import Settings
 from app.errors import Forbidden
-from app.measure.output import Output
-from app.measure.server import FigureReport, Server
 from app.store import keys
 from app.store.roles import Role
 from app.store.session import Database
+from measure.commands import command, send
+from measure.output import Output
+from measure.server import FigureReport, Server
 from tests.service import Service
 
 pytestmark = pytest.mark.slow

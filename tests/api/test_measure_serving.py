@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.cli.measure import command
 from app.errors import BadInput, GpucastError
+from measure.commands import command
+from tests.measure.serving_engine import Behaviour, running
 from tests.service import Service
-from tests.unit.measure.serving_engine import Behaviour, running
 
 pytestmark = pytest.mark.slow
 GPU = "h100-sxm5-80gb"

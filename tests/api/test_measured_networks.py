@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from app.config import Settings
-from app.measure.device import find
-from app.measure.models_suite import point
+from measure.device import find
+from measure.models_suite import point
 from tests.service import Service
 
 pytestmark = pytest.mark.slow

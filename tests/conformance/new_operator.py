@@ -17,8 +17,6 @@ from app.engine.engine import Engine, Served, untrained
 from app.engine.shipped import shipped_version
 from app.engine.snapshot import Snapshot
 from app.main import create_app
-from app.measure.device import Device
-from app.measure.operators_suite import Tensors, rows
 from app.networks.fuse_pass import fused as fuse
 from app.networks.importers.json_graph import lower
 from app.networks.run import Run
@@ -33,6 +31,8 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.graph_form import check_graph
 from app.wire.predict_body import read_request
+from measure.device import Device
+from measure.operators_suite import Tensors, rows
 
 GPUS = ["nvidia-l4", "h100-sxm5-80gb"]
 

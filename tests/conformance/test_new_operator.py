@@ -70,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each part of the project makes of the new operator; uncompiled, as nothing is asked of many rows."""
     tree = tmp_path_factory.mktemp("tree")
     shutil.copytree(CHECKOUT / "app", tree / "app", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("seed_data", "models_store", "migrations", "docs"):
+    for name in ("measure", "seed_data", "models_store", "migrations", "docs"):
         (tree / name).symlink_to(CHECKOUT / name)
     add(tree / "app")
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tree)}

@@ -33,13 +33,16 @@ def test_the_data_folder_is_required(study: str, monkeypatch: pytest.MonkeyPatch
     assert again.exit_code == 2 and "is a file" in again.output
 
 
-def test_an_installation_without_the_package_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("called", "package"), [("evaluate", "evaluation"), ("measure", "measure")])
+def test_an_installation_without_the_package_says_so(
+    called: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(name: str) -> ModuleType:
         raise ModuleNotFoundError(name, name=name.partition(".")[0])
 
     monkeypatch.setattr(cli, "import_module", absent)
-    monkeypatch.setattr(sys, "argv", ["gpucast", "evaluate", "--help"])
-    with pytest.raises(SystemExit, match="gpucast evaluate needs the folder evaluation/"):
+    monkeypatch.setattr(sys, "argv", ["gpucast", called, "--help"])
+    with pytest.raises(SystemExit, match=f"gpucast {called} needs the folder {package}/"):
         cli.main()
 
 

@@ -15,9 +15,9 @@ PLAIN = {0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 10.0, 60.0, 100.0, 1e3, 1024.0, 3600
 
 
 def constants() -> dict[str, int]:
-    """How many number constants with a decimal point each file of the application has, but PLAIN ones."""
+    """How many number constants with a decimal point each file of `app` and `measure` has, but PLAIN ones."""
     counts = {}
-    for path in sorted((CHECKOUT / "app").rglob("*.py")):
+    for path in sorted(path for top in ("app", "measure") for path in (CHECKOUT / top).rglob("*.py")):
         nodes = ast.walk(ast.parse(path.read_bytes()))
         values = (node.value for node in nodes if isinstance(node, ast.Constant))
         count = sum(isinstance(value, float) and value not in PLAIN for value in values)

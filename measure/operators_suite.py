@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from scipy.stats import qmc
 
 from app.errors import BadInput
-from app.measure.device import Device, torch_dtypes
-from app.measure.point import Point, Prepared
-from app.measure.timing import replayed
 from app.ops import MIXED_FIELDS, OP_CODE, OPS, kinds_of, work_of
 from app.ops.base import Dim
 from app.ops.suite import SWEEP_DEPTHS, SWEEP_SIDES, Axis, Family, Log, Made, Sizes, Space
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from measure.device import Device, torch_dtypes
+from measure.point import Point, Prepared
+from measure.timing import replayed
 
 Row = dict[str, Any]
 

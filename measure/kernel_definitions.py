@@ -29,7 +29,7 @@ LINE = 256  # lanes of a block over one dimension
 class Case:
     """One launch of one kernel, before any compiler has seen it.
 
-    kernel, source  the function, and the file in app/measure/cuda that holds it
+    kernel, source  the function, and the file in measure/cuda that holds it
     grid, block     blocks and lanes in x and y
     counts          fields of a kernel workload that its definition gives
     draw            its arguments in the order of its parameters: arrays, and numbers of the parameters' types

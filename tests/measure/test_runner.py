@@ -15,12 +15,12 @@ import pytest
 
 from app.errors import BadInput
 from app.formats.own import read_measurements
-from app.measure import output as output_module
-from app.measure.device import Device
-from app.measure.output import POINTS, Output, alone
-from app.measure.point import Point, Prepared
-from app.measure.runner import DeviceLost, Runner, flat, longest, measure_all, name_kernels, pending
-from app.measure.timing import added_by_events_s
+from measure import output as output_module
+from measure.device import Device
+from measure.output import POINTS, Output, alone
+from measure.point import Point, Prepared
+from measure.runner import DeviceLost, Runner, flat, longest, measure_all, name_kernels, pending
+from measure.timing import added_by_events_s
 from tests.busy_machine import least
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
@@ -116,8 +116,8 @@ def test_a_synchronising_call_fails_on_its_own() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    from app.measure.device import find
-    from app.measure.timing import replayed
+    from measure.device import find
+    from measure.timing import replayed
 
     x, runner = torch.ones(8, device="cuda"), Runner(find(), most_spread=9.0)
     waits = Point("operators", {"op": "add"}, lambda: Prepared({"": replayed(lambda: x.sum().item())}), "cudagraph")

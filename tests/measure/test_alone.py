@@ -20,9 +20,9 @@ from app.wire.operator_forms import ROW_FORMS
 
 pytest.importorskip("torch")
 
-from app.measure import operators_suite
-from app.measure.device import Device
-from app.measure.operators_suite import table_of
+from measure import operators_suite
+from measure.device import Device
+from measure.operators_suite import table_of
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def is_installed(package: str) -> bool:
 
 
 def run_with_only(packages: Sequence[str], *words: str) -> subprocess.CompletedProcess[str]:
-    missing = packages_distributions().keys() - modules_of(*packages) - {"app"}
+    missing = packages_distributions().keys() - modules_of(*packages) - {"app", "measure"}
     command = [sys.executable, "-c", ONLY, ",".join(missing), *words]
     return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
 

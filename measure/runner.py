@@ -24,11 +24,11 @@ import torch
 
 from app import __version__
 from app.errors import GpucastError
-from app.measure.device import Device, Sensors
-from app.measure.output import Output
-from app.measure.point import BUSY, FAILED, INTERRUPTED, MEASURED, OUT_OF_MEMORY, Point, Prepared
-from app.measure.timing import Clock, Timing, measure
 from app.stacks.release import is_eager
+from measure.device import Device, Sensors
+from measure.output import Output
+from measure.point import BUSY, FAILED, INTERRUPTED, MEASURED, OUT_OF_MEMORY, Point, Prepared
+from measure.timing import Clock, Timing, measure
 
 # Keep CUPTI between profiles: its teardown crashes on CUDA graphs before CUDA 12.6.
 _KEPT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
@@ -71,7 +71,7 @@ _AT_WORK_S, _MOST_RUNS_ON = 0.03, 1000
 class Runner:
     """Measures points on one device.
 
-    `most_spread` is the largest spread between trials (app.measure.timing) of a reported time: a larger one means that
+    `most_spread` is the largest spread between trials (measure.timing) of a reported time: a larger one means that
     something else was running.
     """
 
@@ -269,10 +269,10 @@ def name_kernels(runner: Runner, output: Output, points: Sequence[Point], *, unt
 
 # Modules with `points(device)`, in running order.
 SUITES = {
-    "device": "app.measure.device_suite",
-    "kernels": "app.measure.kernels_suite",
-    "operators": "app.measure.operators_suite",
-    "models": "app.measure.models_suite",
+    "device": "measure.device_suite",
+    "kernels": "measure.kernels_suite",
+    "operators": "measure.operators_suite",
+    "models": "measure.models_suite",
 }
 # Suites that run completely before the others share the time: short, and enough to calibrate an unknown GPU.
 ALWAYS = ("device",)

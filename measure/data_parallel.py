@@ -1,6 +1,6 @@
 """Data-parallel training by processes of this machine, with PyTorch over gloo.
 
-This process is the first of the group and is timed. The others (app.measure.peer) wait for a line, either a workload to
+This process is the first of the group and is timed. The others (measure.peer) wait for a line, either a workload to
 build or the start of a step, so that a step needs no barrier.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch.distributed
 
-from app.measure.point import Phases
+from measure.point import Phases
 
 STEP = "step"
 # Longer than any step: a longer wait means that a process has ended.
@@ -77,7 +77,7 @@ class Peers:
         arguments = [str(self.devices), str(self._threads), rendezvous]
         self._others = [
             subprocess.Popen(
-                [sys.executable, "-m", "app.measure.peer", *arguments, str(rank)],
+                [sys.executable, "-m", "measure.peer", *arguments, str(rank)],
                 stdin=subprocess.PIPE,
                 text=True,
                 start_new_session=True,  # only this process handles Ctrl-C

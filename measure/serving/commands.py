@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app import __version__
-from app.cli.options import put_fields, read_json
 from app.errors import BadInput
 
 if TYPE_CHECKING:
     from app.formats.base import Row
     from app.formats.serving.files import DeploymentOptions
-    from app.measure.connection import Connection
-    from app.measure.serving.endpoint import Endpoint
-    from app.measure.serving.loads import Measured, Results
+    from measure.connection import Connection
+    from measure.serving.endpoint import Endpoint
+    from measure.serving.loads import Measured, Results
 
 _S_PER_MINUTE = 60.0
 _LINE_EVERY_S = 5.0
@@ -71,7 +70,7 @@ class ServingPlan:
 
 def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server_key: str | None) -> None:
     """Measure the loads that the file lacks, and upload all of it to the server, if there is one."""
-    from app.measure.connection import Connection
+    from measure.connection import Connection
 
     if not out.parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}.")
@@ -83,8 +82,8 @@ def measure_serving(plan: ServingPlan, out: Path, server_url: str | None, server
 
 
 async def _measure(plan: ServingPlan, out: Path, server: Connection | None) -> Results:
-    from app.measure.serving.endpoint import Endpoint, find_prompts
-    from app.measure.serving.loads import Results
+    from measure.serving.endpoint import Endpoint, find_prompts
+    from measure.serving.loads import Results
 
     async with Endpoint(str(plan.loads.serving), plan.loads.serving_key) as endpoint:
         served = await endpoint.look_up()
@@ -119,7 +118,7 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
 async def _each(endpoint: Endpoint, prompts: Any, missing: Sequence[int], plan: ServingPlan, results: Results) -> None:
     """Measure each load in an equal share of the time that is left."""
-    from app.measure.serving.loads import Measured, closed_loop, point_of
+    from measure.serving.loads import Measured, closed_loop, point_of
 
     end = time.monotonic() + plan.minutes * _S_PER_MINUTE
     for k, concurrency in enumerate(missing):
@@ -137,7 +136,7 @@ class _Progress:
         self._last_s = time.monotonic()
 
     def __call__(self, measured: Measured) -> None:
-        from app.measure.serving.loads import PER_PLACE, times_of
+        from measure.serving.loads import PER_PLACE, times_of
 
         if time.monotonic() - self._last_s < _LINE_EVERY_S or not measured.completions:
             return
@@ -203,8 +202,8 @@ def _rows(document: Mapping[str, Any]) -> tuple[list[Row], list[str]]:
 
 def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> None:
     """Have the server check a row of this deployment, before minutes are spent on the others."""
-    from app.measure.connection import decoded
-    from app.measure.serving.loads import POINTS
+    from measure.connection import decoded
+    from measure.serving.loads import POINTS
 
     times = {name: {"mean": seconds} for name, seconds in (("ttft_s", 1.0), ("tpot_s", 0.01), ("e2e_s", 100.0))}
     loads = {
@@ -218,7 +217,7 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
 
 def _send(server: Connection, results: Results) -> None:
-    from app.measure.connection import decoded
+    from measure.connection import decoded
 
     rows, left_out = _rows(results.document)
     if rows:
@@ -226,47 +225,6 @@ def _send(server: Connection, results: Results) -> None:
         print(f"sent: {report['inserted']} new, {report['unchanged']} known before")
     for reason in left_out:
         print(f"  left out: {reason}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedModel:
-    """Options of a served model and its engine."""
-
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="serving: built-in network, or Hugging Face config.json.")
-    ] = None
-    tensor: Annotated[
-        int | None, typer.Option(min=1, metavar="GPUS", help="serving: GPUs that share the model, tensor-parallel.")
-    ] = None
-    image: Annotated[str | None, typer.Option(metavar="NAME:TAG", help="serving: container image of the engine.")] = (
-        None
-    )
-    fields: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="serving: further field of the workload: kv_dtype=fp8, parallelism.expert=8, length_spread=0.2.",
-        ),
-    ] = None
-
-    @property
-    def is_given(self) -> bool:
-        """Whether any of the options is."""
-        return any(getattr(self, item.name) for item in fields_of(self))
-
-    def deployment(self, gpu: str | None, software: str | None, dtype: str | None) -> DeploymentOptions:
-        """Return the deployment. Raises BadInput for a --set without =, and a configuration that cannot be read."""
-        from app.formats.serving.files import DeploymentOptions
-
-        nested: dict[str, Any] = {}
-        put_fields(nested, self.fields or ())
-        network: Any = self.model
-        if self.model is not None and (self.model.endswith(".json") or Path(self.model).is_file()):
-            network = read_json(Path(self.model))
-            if not isinstance(network, dict):
-                raise BadInput(f"--model {self.model}: a Hugging Face config.json is an object.")
-        return DeploymentOptions(gpu, software, network, dtype, self.tensor, self.image, nested)
 
 
 def given(options: DeploymentOptions) -> dict[str, Any]:

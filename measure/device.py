@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 import torch
 
-from app.measure.data_parallel import Peers
+from measure.data_parallel import Peers
 
 # The energy counter moves in steps of some 20 to 100 ms.
 _SHORTEST_S = 0.2
@@ -135,7 +135,7 @@ _PROBE_SIDE, _PROBE_BYTES, _CACHED_BYTES, _PROBES = 384, 1 << 22, 1 << 18, 64
 
 
 def description(kind: str, name: str, sm_count: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The device's description; `facts` are the driver's (app.measure.device)."""
+    """The device's description; `facts` are the driver's (measure.device)."""
     known = _gpu(facts) if kind == "cuda" else _cpu(sm_count)
     figures = [field for field, value in known.items() if isinstance(value, int | float)]
     pipes = [f"peak_flops.{pipe}" for pipe in known.get("peak_flops", ())]

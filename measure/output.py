@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from app.errors import BadInput
 from app.formats import DEVICE
-from app.measure.point import BUSY, INTERRUPTED, Point
+from measure.point import BUSY, INTERRUPTED, Point
 
 FACTS, POINTS = b"gpucast.facts", b"gpucast.points"
 # Figures of a CPU that are the highest seen, as no data sheet tells them.

@@ -17,7 +17,7 @@ from app.errors import BadInput, GpucastError
 
 pytest.importorskip("torch")
 
-from app.cli.measure import command
+from measure.commands import command
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_sigterm_keeps_the_measurements(tmp_path: Path) -> None:
 def test_a_restarted_process_gets_the_options_and_the_remaining_time(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     words = ["gpucast", "measure", "--suite", "operators", "--threads", "1", "--minutes", "60", "--out", str(out)]
-    code = f"import sys; sys.argv = {words}; from app.cli.measure import _again; _again(0.0)"
+    code = f"import sys; sys.argv = {words}; from measure.commands import _again; _again(0.0)"
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, timeout=300, check=True, stderr=subprocess.PIPE)
     assert len(pq.read_table(out)) == 0
 

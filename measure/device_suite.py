@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from app.measure.device import Device
-from app.measure.kernel_definitions import one_store
-from app.measure.kernels_suite import compiled, has_compiler
-from app.measure.kernels_suite import point_of as kernel_point
-from app.measure.operators_suite import point_of
-from app.measure.point import MEASURED, Point, Prepared
-from app.measure.timing import replayed
 from app.stacks.release import is_eager
+from measure.device import Device
+from measure.kernel_definitions import one_store
+from measure.kernels_suite import compiled, has_compiler
+from measure.kernels_suite import point_of as kernel_point
+from measure.operators_suite import point_of
+from measure.point import MEASURED, Point, Prepared
+from measure.timing import replayed
 
 SUITE = "device"
 # FP32 elements per row `h` of an operator, and bytes of one.
@@ -224,7 +224,7 @@ def seen_peaks(measured_figures: Mapping[str, float], device: Mapping[str, Any])
 
 
 def summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a summary, none without rows; `facts` as in app.measure.runner."""
+    """Yield the lines of a summary, none without rows; `facts` as in measure.runner."""
     measured = [row for row in rows if row["outcome"] == MEASURED]
     if not measured:
         return

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from app.errors import BadInput, GpucastError
-from app.measure.serving.endpoint import Completion, Endpoint, Prompts, RequestFailed
+from measure.serving.endpoint import Completion, Endpoint, Prompts, RequestFailed
 
 # Requests that count for each in flight, as benchmarks of serving stacks do; the first burst is among them.
 PER_PLACE = 10

@@ -1,6 +1,6 @@
 """The kernels suite: the cross-GPU kernels paper's 16 CUDA kernels at 79 sizes, timed as the paper does.
 
-Kernels of app/measure/cuda are compiled for the local GPU by NVRTC through CuPy. Launches are consecutive in a CUDA
+Kernels of measure/cuda are compiled for the local GPU by NVRTC through CuPy. Launches are consecutive in a CUDA
 graph, independent of the host, with warm caches. Every kernel is checked against NumPy, at sizes that no block divides,
 before it is timed.
 """
@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.measure.device import Device
-from app.measure.kernel_definitions import CHECKS, Case, cases, one_store
-from app.measure.point import Point, Prepared
-from app.measure.timing import replayed
+from measure.device import Device
+from measure.kernel_definitions import CHECKS, Case, cases, one_store
+from measure.point import Point, Prepared
+from measure.timing import replayed
 
 log = logging.getLogger(__name__)
 

@@ -18,18 +18,18 @@ import pytest
 
 from app.config import CHECKOUT
 from app.engine.catalogue import load_seed_specs
-from app.measure.kernel_definitions import CHECKS, STEPS, Case, cases
 from app.predictors.launches import resident_blocks
 from app.services.kernels.launch import check_launch
 from app.tables.complete import complete
 from app.tables.gpus import GpuTable
 from app.wire.kernel_tables import kernel_table
 from app.wire.kernel_workload import KernelWorkload
+from measure.kernel_definitions import CHECKS, STEPS, Case, cases
 from tests.unit.kernels import kernels
 
 pytestmark = pytest.mark.slow
 
-SOURCES = CHECKOUT / "app" / "measure" / "cuda"
+SOURCES = CHECKOUT / "measure" / "cuda"
 HERE = Path(__file__).parent
 CASES = list(cases())
 # Turing, Hopper and Blackwell, and a product of each.
@@ -186,9 +186,9 @@ def test_kernels_on_a_gpu_are_correct_and_have_the_predicted_occupancy() -> None
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or find_spec("cupy") is None:
         pytest.skip("no GPU, or no CuPy")
-    from app.measure.device import find
-    from app.measure.kernels_suite import points
-    from app.measure.runner import Runner
+    from measure.device import find
+    from measure.kernels_suite import points
+    from measure.runner import Runner
 
     device = find()
     chosen = {point.workload["name"]: point for point in reversed(points(device))}  # each kernel's first size

@@ -11,16 +11,16 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch")
 
-from app.measure.device import Device  # noqa: E402
-from app.measure.models_suite import BLOCKS, CONVNETS, points  # noqa: E402
-from app.measure.point import Point  # noqa: E402
-from app.measure.torch_convnets import convnet  # noqa: E402
-from app.measure.torch_transformers import transformer  # noqa: E402
 from app.networks.builtin import find_config  # noqa: E402
 from app.networks.convmeter_figures import figures  # noqa: E402
 from app.networks.convnets import lower  # noqa: E402
 from app.networks.importers import hf  # noqa: E402
 from app.networks.run import Run  # noqa: E402
+from measure.device import Device  # noqa: E402
+from measure.models_suite import BLOCKS, CONVNETS, points  # noqa: E402
+from measure.point import Point  # noqa: E402
+from measure.torch_convnets import convnet  # noqa: E402
+from measure.torch_transformers import transformer  # noqa: E402
 
 CPU = Device("cpu", "a CPU", ("fp32",), 16e9, 1, "pytorch-2", "pytorch-2")
 # One of each kind of layer and of joining them.

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.measure.device import best_of_rounds, description
-from app.measure.device_suite import seen_peaks
 from app.tables.complete import complete
+from measure.device import best_of_rounds, description
+from measure.device_suite import seen_peaks
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.cli.measure import command
 from app.errors import BadInput
-from app.measure.data_parallel import Peers
-from app.measure.device import Device
-from app.measure.models_suite import CONVNETS, point, points
-from app.measure.output import Output
-from app.measure.point import Point
-from app.measure.runner import Runner
 from evaluation.data import read_own
+from measure.commands import command
+from measure.data_parallel import Peers
+from measure.device import Device
+from measure.models_suite import CONVNETS, point, points
+from measure.output import Output
+from measure.point import Point
+from measure.runner import Runner
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_a_joint_step_is_timed_and_read_as_two_devices(pair: Device, tmp_path: P
 
     prepared = asked.prepare()
     for process in psutil.Process().children():
-        if "app.measure.peer" in process.cmdline():
+        if "measure.peer" in process.cmdline():
             process.kill()
     lost = runner.run(Point("models", STEP, lambda: prepared, CPU.software))
     assert lost["outcome"].startswith("failed: ")

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, Forbidden, Malformed
-from app.measure.connection import Connection, decoded, message_of
-from app.measure.device import Device
-from app.measure.operators_suite import is_measured, point_of
-from app.measure.output import PEAKS
-from app.measure.point import Point
+from measure.connection import Connection, decoded, message_of
+from measure.device import Device
+from measure.operators_suite import is_measured, point_of
+from measure.output import PEAKS
+from measure.point import Point
 
 # Rows per request; a refusal lists at most this many.
 CHUNK = 1000

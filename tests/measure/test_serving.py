@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli.measure import command
 from app.config import CHECKOUT
 from app.errors import BadInput, GpucastError
 from app.formats.serving.files import DeploymentOptions, read_files, to_row
+from measure.commands import command
 from tests.busy_machine import PATIENCE_S, least, until
-from tests.unit.measure.serving_engine import MODEL, Behaviour, running
+from tests.measure.serving_engine import MODEL, Behaviour, running
 
 # Relative error of a mean time: the client receives later than the engine sends.
 LATE = 0.25

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from app.measure.device import Sensors
+from measure.device import Sensors
 
 
 def refuses(*_: object) -> int:
@@ -53,7 +53,7 @@ def test_power_is_energy_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     joules = iter((100.0, 250.0))
     seconds = iter((10.0, 10.5))
     driver(monkeypatch, TotalEnergyConsumption=lambda _: round(next(joules) * 1e3))
-    monkeypatch.setattr("app.measure.device.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("measure.device.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     sensors = Sensors(is_cuda=True)
     sensors.start()
     assert sensors.read() == {"power_w": pytest.approx(300.0)}

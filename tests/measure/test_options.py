@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.measure import command
 from app.errors import BadInput, Malformed
+from measure.commands import command
 
 pytest.importorskip("torch")
 
 import pyarrow.parquet as pq
 
-from app.measure.device import find
-from app.measure.server import saved
+from measure.device import find
+from measure.server import saved
 
 PLAN = {"measurements": [{"workload": {"op": "linear", "m": 8, "n": 16, "k": 32.0, "dtype": "fp32"}}]}
 

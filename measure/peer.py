@@ -1,6 +1,6 @@
-"""Another process of a data-parallel group: `python -m app.measure.peer DEVICES THREADS RENDEZVOUS RANK`.
+"""Another process of a data-parallel group: `python -m measure.peer DEVICES THREADS RENDEZVOUS RANK`.
 
-It executes the commands that app.measure.data_parallel writes to its standard input, and ends with it.
+It executes the commands that measure.data_parallel writes to its standard input, and ends with it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 
 import torch
 
-from app.measure.data_parallel import STEP, join
-from app.measure.models_suite import phases_of
-from app.measure.point import Phases
+from measure.data_parallel import STEP, join
+from measure.models_suite import phases_of
+from measure.point import Phases
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from app.measure.device import Device
-from app.measure.point import Prepared
+from measure.device import Device
+from measure.point import Prepared
 
 _WARM_UPS = 3
 

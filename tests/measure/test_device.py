@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
-from app.measure import device_suite
-from app.measure.device import Device
-from app.measure.device_suite import figures, summary
-from app.measure.operators_suite import table_of
-from app.measure.runner import Runner
 from app.predictors.auto.predictor import Auto
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
+from measure import device_suite
+from measure.device import Device
+from measure.device_suite import figures, summary
+from measure.operators_suite import table_of
+from measure.runner import Runner
 from tests.unit.kernels import TURING, index, kernels
 from tests.unit.operator_runs import runs_of
 

@@ -24,16 +24,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from app.config import SEED_DATA
 from app.errors import BadInput
-from app.measure.device import Device, torch_dtypes
-from app.measure.point import Phases, Point, Prepared
-from app.measure.torch_convnets import convnet
-from app.measure.torch_transformers import transformer
 from app.networks.builtin import find_config
 from app.networks.convmeter_figures import figures
 from app.networks.convnets import is_convnet
 from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import hf
 from app.networks.run import Mode, Run
+from measure.device import Device, torch_dtypes
+from measure.point import Phases, Point, Prepared
+from measure.torch_convnets import convnet
+from measure.torch_transformers import transformer
 
 _OPTIMIZERS: Mapping[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, lr=1e-3),

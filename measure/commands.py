@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.measure_serving import ServedLoads, ServedModel, ServingPlan, given, measure_serving
-from app.cli.options import with_options
+from app.cli.options import ServedModel, with_options
 from app.cli.shell import stopped_by_terminate
 from app.errors import BadInput
+from measure.serving.commands import ServedLoads, ServingPlan, given, measure_serving
 
 if TYPE_CHECKING:
-    from app.measure.device import Device
-    from app.measure.output import Output
-    from app.measure.point import Point
-    from app.measure.runner import Runner
-    from app.measure.server import FigureReport, Server
+    from measure.device import Device
+    from measure.output import Output
+    from measure.point import Point
+    from measure.runner import Runner
+    from measure.server import FigureReport, Server
 
 _S_PER_MINUTE = 60.0
 _REASONS_SHOWN = 10
@@ -150,7 +150,7 @@ def command(
         raise BadInput("--plan and --saved-plan take neither --suite nor --only: a plan has its own rows.")
     _check_choices(machine)
     sink = _server(target.server, target.key, machine)
-    from app.measure.output import alone
+    from measure.output import alone
 
     with alone(target.out):
         device = _together(_device(gpu, software, machine.threads, dtype), machine.devices)
@@ -159,7 +159,7 @@ def command(
         device = replace(device, in_graphs=machine.in_graphs)
 
         def requested() -> list[tuple[str, Sequence[Point]]]:
-            from app.measure.server import planned, saved
+            from measure.server import planned, saved
 
             if machine.saved_plan is not None:
                 return [_planned(*saved(machine.saved_plan, device))]
@@ -179,9 +179,9 @@ def _measure(
     most_spread: float,
 ) -> None:
     """Measure points on this machine's device, and send the file; `time_s` is when this began, and for how long."""
-    from app.measure.device_suite import figures, seen_peaks, summary
-    from app.measure.output import Output
-    from app.measure.runner import DeviceLost, Runner, facts
+    from measure.device_suite import figures, seen_peaks, summary
+    from measure.output import Output
+    from measure.runner import DeviceLost, Runner, facts
 
     began, seconds = time_s
     output = Output(out, device.description, facts(device))
@@ -216,7 +216,7 @@ def _measure(
 
 def _check_choices(machine: ThisMachine) -> None:
     """Raise BadInput for an unknown suite, and for several devices with anything but the suite models."""
-    from app.measure.runner import SUITES
+    from measure.runner import SUITES
 
     unknown = [name for name in machine.suite or () if name not in SUITES]
     if unknown:
@@ -227,7 +227,7 @@ def _check_choices(machine: ThisMachine) -> None:
 
 def _server(address: str | None, key: str | None, machine: ThisMachine) -> Server | None:
     """Return the server, which answers, or None without an address. Raises BadInput for options that need others."""
-    from app.measure.server import Server
+    from measure.server import Server
 
     if machine.plan and address is None:
         raise BadInput("--plan needs a server: pass --server URL.")
@@ -249,7 +249,7 @@ def _only_one(dtypes: Sequence[str] | None) -> str | None:
 
 def _device(gpu: str | None, software: str | None, threads: int | None, dtypes: Sequence[str] | None) -> Device:
     """Return the device with the requested names and number formats."""
-    from app.measure.device import find
+    from measure.device import find
 
     device = find(threads)
     unknown = [dtype for dtype in dtypes or () if dtype not in device.dtypes]
@@ -268,7 +268,7 @@ def _together(device: Device, devices: int) -> Device:
     """Return the device as one of a group, if there are enough cores for all processes."""
     import psutil
 
-    from app.measure.data_parallel import Peers
+    from measure.data_parallel import Peers
 
     if devices == 1:
         return device
@@ -282,7 +282,7 @@ def _requested(
     suites: Sequence[str] | None, only: Sequence[str] | None, device: Device
 ) -> list[tuple[str, Sequence[Point]]]:
     """Return the requested points of each suite, in the suites' order."""
-    from app.measure.runner import SUITES, points_of
+    from measure.runner import SUITES, points_of
 
     by_suite = [(name, points_of(name, device)) for name in SUITES if name in (suites or SUITES)]
     known = dict.fromkeys(_target(point) for _, points in by_suite for point in points)
@@ -311,7 +311,7 @@ def _run(runner: Runner, output: Output, requested: Sequence[tuple[str, Sequence
 
     Suites of ALWAYS run completely.
     """
-    from app.measure.runner import ALWAYS, name_kernels, pending
+    from measure.runner import ALWAYS, name_kernels, pending
 
     named = [points for name, points in requested if name in _NAMED and runner.device.kind == "cuda"]
     timed = end - _NAMED_SHARE * (end - time.monotonic()) * len(named) / len(requested)
@@ -325,7 +325,7 @@ def _run(runner: Runner, output: Output, requested: Sequence[tuple[str, Sequence
 
 def _measured(runner: Runner, output: Output, label: str, points: Sequence[Point], until: float) -> None:
     """Measure points with a progress bar, or without a terminal with progress lines."""
-    from app.measure.runner import measure_all
+    from measure.runner import measure_all
 
     bar: Any
     last_line_s = time.monotonic()

@@ -13,8 +13,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from app.errors import BadInput
-from app.measure.device import Device
-from app.measure.operators_suite import SPACES, Tensors, backward, point_of, rows
 from app.ops import OPS, kinds_of, work_of
 from app.ops.attention import absorbed
 from app.ops.experts import loads
@@ -23,6 +21,8 @@ from app.ops.moe import layer
 from app.services.operators.predict_operators import read_operators
 from app.tables.gpus import GpuSpec
 from app.wire.operator_forms import ROW_FORMS
+from measure.device import Device
+from measure.operators_suite import SPACES, Tensors, backward, point_of, rows
 
 DESCRIPTION = {
     "name": "a GPU",
@@ -209,8 +209,8 @@ def test_backward_computes_all_gradients() -> None:
 
 
 def test_the_catalogue_accepts_the_description() -> None:
-    from app.measure.device import description
     from app.tables.complete import complete
+    from measure.device import description
 
     spec = complete(description("cpu", "some processor, 1 thread", 1, {}))
     assert isinstance(spec, GpuSpec)
