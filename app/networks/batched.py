@@ -180,8 +180,3 @@ def as_batched(ops: OpTable, c: int) -> OpTable:
         return ops
     figures, place = np.unique(ops.dims, return_inverse=True)
     return replace(ops, dims=np.repeat(figures[:, None], c, axis=1), place=place.reshape(ops.dims.shape))
-
-
-def by_row(column: Floats) -> Floats:
-    """Return row figures [n] or [c, n] as [n, 1] or [n, c], to broadcast with times [n, g] or [n, c]."""
-    return np.atleast_2d(column).T

@@ -18,6 +18,8 @@ PipelineSchedule = Literal["gpipe", "1f1b"]
 InputCopy = Literal["none", "pageable", "pinned"]
 MemoryFormat = Literal["channels_first", "channels_last"]
 DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
+# The field of a configuration of Diffusers that selects its importer.
+CLASS_NAME = "_class_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Formats:
     experts: str = ""
     head: str = ""
     kv_cache: str = ""
+
+
+def is_diffusion(config: object) -> bool:
+    """Return whether a configuration is one of Diffusers."""
+    return isinstance(config, Mapping) and CLASS_NAME in config
 
 
 def has_formats(config: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ from app.ops.gradient import ITSELF, Step
 from app.ops.suite import Space
 from app.stacks.libraries import Choice
 from app.tables.arrays import Bools, Floats
-from app.tables.ops import ACTIVATION_DTYPES, DTYPE_BYTES, OpTable
+from app.tables.ops import ACTIVATION_DTYPES, OpTable
 
 # Largest length or count, and most bytes; a larger value is in a wrong unit.
 MOST = 2.0**40
@@ -104,12 +104,6 @@ COMMON = (
 )
 
 
-def handed_rows(table: OpTable) -> Floats:
-    """Bytes of `b` rows of `h` elements, float64 [n]."""
-    handed: Floats = table.column("b") * table.column("h") * DTYPE_BYTES[table.dtype]
-    return handed
-
-
 def columns(dims: Iterable[Dim]) -> Mapping[str, int]:
     """Column names of dims, in order, each with its row in `OpTable.dims`."""
     names = dict.fromkeys(name for dim in dims for name in dim.columns)
@@ -136,7 +130,8 @@ class Op:
     padded    where libraries copy such operands to rows of whole loads first, bool [n]
     retile    changes tiles, in place, to those of its kernels, given which rows are aligned, bool [n]; needs row_sizes
     rereads   what its blocks read more than once, where they do
-    handed    bytes of the operand that in a network the row before has just written, if one has
+    handed    bytes of the operand that in a network the row before has just written, if one has; "rows": of `b` rows
+              of `h` elements
     relaid    bytes read and written to change layouts around kernels of tensor units that take another one
     queries   what its kernels deal to tiles of queries (app.ops.attention_kernels.fill_tiles), if they do
     loops     how its kernels' blocks loop over keys, if they do
@@ -191,7 +186,7 @@ class Op:
     retile: Callable[[OpTable, Bools, Grid], None] | None = None
     launches: Callable[[OpTable], Floats] | None = None
     rereads: Callable[[OpTable], Rereads] | None = None
-    handed: Callable[[OpTable], Floats] | None = None
+    handed: Callable[[OpTable], Floats] | Literal["rows"] | None = None
     relaid: Callable[[OpTable], Floats] | None = None
     queries: Callable[[OpTable], Queries] | None = None
     loops: Callable[[OpTable], Loops] | None = None

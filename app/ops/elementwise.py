@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Prior, Ratio, Rereads, Work
 from app.ops.gradient import OF_FACTORS, OF_TWO, SAME, TWICE, Step, rowwise, step
 from app.ops.suite import PLAIN, ROWS, WIDTH, Axis, Family, Log, Made, Maker, Pick, Row, Sizes, Space, unary
@@ -173,7 +173,7 @@ def _op(name: str, form: _Form) -> Op:
         (*_ROWS, *COMMON),
         _work(form.forward, form.backward),
         prior=Prior.of("elementwise"),
-        handed=handed_rows,
+        handed="rows",
         traffic="streams",
         ratios=(Ratio(("b", "h")),),
         backward=form.steps,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.ops.base import COMMON, Dim, Op, choice, forward_only, handed_rows
+from app.ops.base import COMMON, Dim, Op, choice, forward_only
 from app.ops.figures import Broken, Prior, Ratio, Work
 from app.tables.ops import DTYPE_BYTES, OpTable
 
@@ -54,7 +54,7 @@ def _op(name: str, form: _Form) -> Op:
         partial(_work, form.operations, form.passes),
         check=check,
         prior=Prior.of(name),
-        handed=handed_rows,
+        handed="rows",
         traffic="moves",
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
         interval_apart=True,  # a stack's kernels, of which its group has none

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.ops.base import COMMON, MOST_BYTES, Dim, Op, handed_rows
+from app.ops.base import COMMON, MOST_BYTES, Dim, Op
 from app.ops.figures import Prior, Work
 from app.ops.gradient import SAME
 from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Space
@@ -57,7 +57,7 @@ COPY = Op(
     (Dim("b", "rows"), Dim("h", "elements of a row"), *COMMON),
     copy_work,
     default_dtype="fp32",
-    handed=handed_rows,
+    handed="rows",
     traffic="moves",
     backward=(SAME,),
     fusible=True,

@@ -22,7 +22,7 @@ from math import isqrt
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Prior, Ratio, Rereads, Work
 from app.ops.gradient import BOTH_READ, ITSELF, UNFUSED, step
 from app.ops.images import CHANNELS_LAST
@@ -206,7 +206,7 @@ _NORM = Op(
     _work((8.0, 14.0), 2.0),
     prior=Prior.of("layer_norm"),
     rereads=_norm_rereads(_CLOCKS_PER_THREAD),
-    handed=handed_rows,
+    handed="rows",
     traffic="moves",
     ratios=(Ratio(("b",)), Ratio(("b", "h"))),
     backward=_BACKWARD,

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.stacks.registry import stacks, trained_stacks
 from app.tables.architectures import GENERATIONS
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_CODE, DTYPES
 
 # From those for weights of few bits, over those that any GPU runs, to those written for one: trees split them by
@@ -72,17 +72,3 @@ def libraries_of(family: str, layers: Sequence[str]) -> Floats:
 def kernel_fact(fact: str) -> list[Any]:
     """Return a fact of the kernels of each trained stack, by code; None where its file has no such fact."""
     return [stacks()[name].values(None, "decode").get(fact) for name in trained_stacks()]
-
-
-def fill_libraries(choice: Choice, stack: Floats, dtype: Ints, codes: Floats) -> None:
-    """Fill `codes` [GENERATIONS, n] with positions in LIBRARIES; a row without a `stack` [n] is of the first one.
-
-    To be compiled.
-    """
-    for q in range(len(dtype)):
-        kind, form = 0, dtype[q] if np.isnan(choice.format[q]) else int(choice.format[q])
-        for layer in range(1, len(choice.layers)):
-            if choice.layer[q] == choice.layers[layer]:
-                kind = layer
-        for generation in range(len(codes)):
-            codes[generation, q] = choice.library[generation, int(stack[q]), form, kind]

@@ -152,9 +152,10 @@ def match_name(software: str) -> tuple[str, Stack, bool] | None:
     return next((item for item in _beginnings() if name.startswith(item[0])), None)
 
 
-def serving_stacks() -> list[Stack]:
+@cache
+def serving_stacks() -> tuple[Stack, ...]:
     """Return the serving stacks."""
-    return [stack for stack in stacks().values() if stack.kind == "serving"]
+    return tuple(stack for stack in stacks().values() if stack.kind == "serving")
 
 
 @cache
@@ -175,6 +176,7 @@ def code_of(name: str) -> float:
     return float(trained_stacks().index(name))
 
 
+@cache
 def default_stack(kind: Kind) -> Stack:
     """Return the stack of a kind that stands for software that is not named or not known."""
     return next(stack for stack in stacks().values() if stack.default and stack.kind == kind)
@@ -198,5 +200,5 @@ def engine_in(text: str) -> str | None:
 
 def clear() -> None:
     """Forget what was read, after files changed."""
-    for cached in (stacks, _beginnings, trained_stacks):
+    for cached in (stacks, _beginnings, serving_stacks, trained_stacks, default_stack):
         cached.cache_clear()

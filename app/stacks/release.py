@@ -174,7 +174,7 @@ def is_eager(software: str) -> bool:
 
 def software_warnings(names: Iterable[str | None]) -> list[CodedWarning]:
     """Return a warning for each name, None left out, that is no known stack: a typo, perhaps."""
-    unknown = dict.fromkeys(name for name in names if name and match_name(name) is None)
+    unknown = dict.fromkeys(name for name in names if name and not release_of(name).known)
     text = "software {!r} is not known here: read as one that replays CUDA graphs"
     return [warning("software_unknown", text.format(name)) for name in unknown]
 

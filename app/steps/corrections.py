@@ -15,7 +15,6 @@ import numpy as np
 
 from app.bands.band import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY, Band
 from app.coefficients import Coefficients
-from app.networks.batched import by_row
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
 from app.ops.network import NETWORK
@@ -23,6 +22,7 @@ from app.ops.tiles import ACCESSES_PER_CLOCK
 from app.predictors.priors import IS_COLLECTIVE, SENDS
 from app.predictors.roofline import PIPES_OF_DTYPE
 from app.stacks.facts import NO_WAIT
+from app.steps.schedule import by_row
 from app.steps.stages import memory
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.complete import PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from app.errors import BadInput, FieldError
-from app.networks.batched import by_row, per_configuration, unique_rows
+from app.networks.batched import per_configuration, unique_rows
 from app.networks.convolutions import in_memory_format, with_bias_kernels
 from app.networks.exchanges import with_gradient_exchange, with_key_exchange
 from app.networks.fuse_pass import fused
@@ -19,6 +19,7 @@ from app.ops import OP_CODE, OPS, kinds_of, work_of
 from app.ops.figures import Work
 from app.predictors.operator_digests import Distinct, deduplicate
 from app.runtime.sized_cache import SizedCache
+from app.steps.schedule import by_row
 from app.steps.stages import Memory, memories
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable

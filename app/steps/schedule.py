@@ -38,7 +38,6 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.networks.batched import by_row
 from app.networks.run import Run
 from app.ops import OP_CODE
 from app.predictors.priors import SENDS
@@ -219,6 +218,11 @@ class _Stage(NamedTuple):
     spent: Floats
     waited: Floats
     exchange: Floats
+
+
+def by_row(column: Floats) -> Floats:
+    """Return row figures [n] or [c, n] as [n, 1] or [n, c], to broadcast with times [n, g] or [n, c]."""
+    return np.atleast_2d(column).T
 
 
 def schedule(

@@ -21,7 +21,7 @@ FILE = '''"""`limit_rows`: `b` rows of `h` clipped at `edges` values each; a gro
 
 from __future__ import annotations
 
-from app.ops.base import COMMON, Dim, Op, handed_rows
+from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Ratio, Work
 from app.ops.gradient import rowwise
 from app.ops.figures import Prior
@@ -42,7 +42,7 @@ LIMIT_ROWS = Op(
     (Dim("b", "rows"), Dim("h", "elements of a row"), Dim("edges", "values that clip a row", default=2.0), *COMMON),
     work,
     prior=Prior(1.0, 0.9, 25e-6, 2e-6, 0.6),
-    handed=handed_rows,
+    handed="rows",
     traffic="streams",
     ratios=(Ratio(("b", "h")),),
     backward=rowwise("mul"),

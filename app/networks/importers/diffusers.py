@@ -32,12 +32,11 @@ from app.networks.diffusion.architecture import (
 )
 from app.networks.diffusion.lowering import write, write_decoder, write_encoders
 from app.networks.importers.families.config_fields import CONFIG, Fields, shown
-from app.networks.run import Run, refuse
+from app.networks.run import CLASS_NAME, Run, refuse
 from app.tables.workload import Workload
 
 _TABLES: Mapping[str, Any] = json.loads((SEED_DATA / "diffusion_pipelines.json").read_text("utf-8"))
 
-CLASS_NAME = "_class_name"
 # Pixels per side that an autoencoder compresses to one latent pixel, and frames after the first.
 _SIDE, _SANA_SIDE, _FRAMES = 8, 32, 4
 # Features of a time step's sinusoids.
@@ -45,11 +44,6 @@ _TIME = 256
 # Largest patch, latent pixels or frames.
 _MOST_PATCH = 1024
 _HEAD_NORMS: Mapping[str, HeadNorm] = {"rms_norm": "rms_norm", "rms_norm_across_heads": "whole_rms_norm"}
-
-
-def is_diffusion(config: object) -> bool:
-    """Return whether a configuration is one of Diffusers."""
-    return isinstance(config, Mapping) and CLASS_NAME in config
 
 
 def lower(config: Mapping[str, Any], run: Run) -> Workload:

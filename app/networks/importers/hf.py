@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from app.networks.importers.diffusers import CLASS_NAME, is_diffusion
 from app.networks.importers.families import decoder_families, encoder_decoders, encoders, hybrids, sparse
 from app.networks.importers.families.config_fields import CONFIG, Fields, shown, table
 from app.networks.importers.families.decoders import TYPES, decoder
 from app.networks.importers.families.multimodal import WRAPPERS, multimodal
 from app.networks.importers.families.quantization import read_formats
-from app.networks.run import Formats, Run, refuse
+from app.networks.run import CLASS_NAME, Formats, Run, is_diffusion, refuse
 from app.networks.transformers.architecture import Architecture
 from app.networks.transformers.lowering import check, write
 from app.tables.workload import Workload

@@ -9,20 +9,19 @@ import numpy as np
 
 from app.ops import OPS, Kind, demands_of
 from app.ops.attention_kernels import fill_tiles
-from app.ops.base import handed_rows
 from app.ops.figures import Grid, LibraryCosts, Loops, Passing, Products, Queries, Rereads
 from app.ops.tiles import CANDIDATES, TRANSFORMED, Alignment, alignment_of, as_batches, fill_grid, misaligned_clocks
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
-from app.stacks.libraries import NO_LIBRARY, fill_libraries
+from app.stacks.libraries import NO_LIBRARY, Choice
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
-from app.tables.ops import WEIGHT_BYTES, OpTable
+from app.tables.ops import DTYPE_BYTES, WEIGHT_BYTES, OpTable
 
 # Bytes that other layers move per weight of a `linear`, by dtype; 0 for dtypes that PyTorch runs back to back.
 _IN_TURN_BYTES = np.where(IS_EAGER, 0.0, (IN_TURN - 1.0) * WEIGHT_BYTES)
 # Families whose operand is their rows, which is a figure of all of them at once.
-_HANDED_ROWS = np.array([op.handed is handed_rows for op in OPS])
+_HANDED_ROWS = np.array([op.handed == "rows" for op in OPS])
 # Of each family; None for those without.
 Loads = list[Alignment | None]
 # Number of product spaces. They replace the first candidate tiles; rows with them have no other tile.
@@ -43,7 +42,6 @@ _SPACE_SPEED = (speed_of(TRANSFORMED) / speed_of(CANDIDATES)[:SPACES])[:, None]
 
 _fill_grid = compiled(fill_grid)
 _fill_tiles = compiled(fill_tiles)
-_fill_libraries = compiled(fill_libraries)
 _FILL_COSTS = {op.name: compiled(op.library_costs.fill) for op in OPS if op.library_costs is not None}
 
 
@@ -179,11 +177,12 @@ def _launches(kind: Kind) -> Floats:
 
 def _handed(ops: OpTable, kinds: list[Kind]) -> Floats:
     rows = _HANDED_ROWS[ops.kind]
-    column = np.where(rows, handed_rows(ops), 0.0) if rows.any() else np.zeros(ops.kind.size)
+    column = np.zeros(ops.kind.size)
+    if rows.any():
+        column = np.where(rows, ops.column("b") * ops.column("h") * DTYPE_BYTES[ops.dtype], 0.0)
     for kind in kinds:
-        handed = kind.op.handed
-        if handed is not None and handed is not handed_rows:
-            column[kind.rows] = handed(kind.table)
+        if callable(kind.op.handed):
+            column[kind.rows] = kind.op.handed(kind.table)
     return column
 
 
@@ -283,6 +282,18 @@ def _parts(n: int, kinds: list[Kind]) -> Floats:
         for whole, part in zip(features, parts, strict=False):
             whole[rows] = part
     return features
+
+
+@compiled
+def _fill_libraries(choice: Choice, stack: Floats, dtype: Ints, codes: Floats) -> None:
+    """Fill `codes` [GENERATIONS, n] with positions in LIBRARIES; a row without a `stack` [n] is of the first one."""
+    for q in range(len(dtype)):
+        kind, form = 0, dtype[q] if np.isnan(choice.format[q]) else int(choice.format[q])
+        for layer in range(1, len(choice.layers)):
+            if choice.layer[q] == choice.layers[layer]:
+                kind = layer
+        for generation in range(len(codes)):
+            codes[generation, q] = choice.library[generation, int(stack[q]), form, kind]
 
 
 def _libraries(stack: Floats, dtype: Ints, kinds: list[Kind]) -> Floats:

@@ -10,8 +10,7 @@ from app.networks import builtin
 from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import MODES as CONVNET_MODES
 from app.networks.importers import hf
-from app.networks.importers.diffusers import is_diffusion
-from app.networks.run import MODES
+from app.networks.run import MODES, is_diffusion
 
 
 @dataclass(frozen=True, slots=True)

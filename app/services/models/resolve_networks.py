@@ -15,7 +15,7 @@ from app.networks import builtin as builtin_models
 from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import diffusers, hf
-from app.networks.run import Formats, Parallelism, Run, has_formats
+from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusion
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.steps.networks import Network
@@ -45,12 +45,12 @@ def resolve_network(workload: NetworkWorkload, graphs: Graphs | None) -> tuple[N
     if workload.config is not None:
         return _transformer(workload, workload.config)
     name = workload.name or ""
+    config = builtin_models.find_config(name)
+    if config is not None:
+        return _transformer(workload, config)
     if is_convnet(name):
         return Network(("convnet", name), partial(lower_convnet, name)), convnet_run(workload, name)
-    config = builtin_models.find_config(name)
-    if config is None:
-        raise _refused("name", _unknown(name))
-    return _transformer(workload, config)
+    raise _refused("name", _unknown(name))
 
 
 def is_network_name(name: str) -> bool:
@@ -76,7 +76,7 @@ def _refused(field: str, message: str) -> BadInput:
 
 
 def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:
-    if diffusers.is_diffusion(config):
+    if is_diffusion(config):
         return _denoiser(workload, config)
     run = transformer_run(workload, of_images="patch_size" in config)
     key = msgspec.json.encode(config, order="sorted")

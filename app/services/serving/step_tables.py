@@ -10,12 +10,13 @@ from weakref import ref
 import numpy as np
 
 from app.engine.engine import Engine
-from app.networks.batched import by_row, lower_groups, per_configuration
+from app.networks.batched import lower_groups, per_configuration
 from app.networks.run import Mode
 from app.ops import OPS
 from app.runtime.sized_cache import SizedCache
 from app.services.serving.deployment import Deployment
 from app.steps.networks import step_rows
+from app.steps.schedule import by_row
 from app.steps.timing import StepQuery, time_rows
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.workload import Workload

@@ -11,8 +11,8 @@ import pytest
 from app.errors import BadInput
 from app.networks.builtin import find_config, names
 from app.networks.diffusion.lowering import tokens_of
-from app.networks.importers.diffusers import is_diffusion, lower, read
-from app.networks.run import Run
+from app.networks.importers.diffusers import lower, read
+from app.networks.run import Run, is_diffusion
 from app.networks.training_pass import training
 from app.ops import kinds_of, work_of
 from app.stacks.release import release_of

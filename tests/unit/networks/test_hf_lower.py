@@ -9,10 +9,9 @@ import pytest
 
 from app.config import SEED_DATA
 from app.networks.builtin import find_config, names
-from app.networks.importers.diffusers import is_diffusion
 from app.networks.importers.hf import lower, read
 from app.networks.roles import operands
-from app.networks.run import Parallelism, Run
+from app.networks.run import Parallelism, Run, is_diffusion
 from app.ops import OP_CODE, kinds_of
 from app.ops.experts import BY_GROUPS, GELU, PLAIN, SILU
 from app.stacks.release import release_of
