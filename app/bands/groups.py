@@ -1,4 +1,4 @@
-"""Residual groups of prediction intervals, their widths, and the band of a step from those of its rows.
+"""Residual groups of prediction intervals, and their widths.
 
 A group is the evidence behind an answer, by name and by code. Artefacts hold the names ("linear/bf16/seen"). Codes
 index the arrays of one process; they follow from the present lists of operators and dtypes and are never stored.
@@ -10,17 +10,15 @@ app.bands.error_model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import Band, width_at
+from app.bands.band import width_at
 from app.coefficients import Coefficients
 from app.ops import OPS
-from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import DTYPES
-from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED, Predictions
+from app.tables.predictions import EXTRAPOLATED, INTERPOLATED, MEASURED
 
 # Best evidence of a kernel launch, from strongest to weakest.
 GROUPS = (
@@ -117,61 +115,3 @@ def prior_offsets(coverage: float) -> Floats:
     """Return the prior offsets in log space at `coverage`, low and high, float64 [2, groups]."""
     scale = width_at(coverage)
     return np.stack([-scale * PRIOR_HALF_WIDTH, scale * PRIOR_HALF_WIDTH])
-
-
-class _Rows(NamedTuple):
-    """Rows of a step on g GPUs, and the u predictions they refer to.
-
-    rows_s    float64 [n, g], seconds of each row in the step
-    of        int [n, g], prediction of each row on each GPU
-    group     int [n], interval group of each row
-    relative  float64 [u, 3], per prediction and relative to its time: lower deviation (negative), upper deviation,
-              hardware limit
-    """
-
-    rows_s: Floats
-    of: Ints
-    group: Ints
-    relative: Floats
-
-
-def band_of_rows(rows_s: Floats, answer: Predictions, of: Ints, group: Ints) -> Band[Floats]:
-    """Return the band of a step on g GPUs, [g].
-
-    rows_s  float64 [n, g], seconds of each row in the step
-    answer  predictions of u distinct rows, with intervals at COVERAGE
-    of      int [n, g], the prediction of each row of the step on each GPU
-    group   int [n], interval group of each row
-
-    Errors within a group are fully correlated (a GPU that is slow at one product is slow at the next), so deviations
-    add up linearly there; groups are independent, so theirs add up in squares. The step deviates by its rows' relative
-    deviation: waits (for the host, or another stage) are known no better. The lower end is at least the hardware limit.
-    """
-    known = answer.latency_s > 0
-    least = np.where(known, answer.latency_s, 1.0)
-    below, above = answer.low_s - answer.latency_s, answer.high_s - answer.latency_s
-    relative = np.stack([below / least, above / least, np.where(known, answer.limit_s / least, 1.0)], axis=1)
-    by_group = np.zeros((2, int(group.max(initial=0)) + 1, of.shape[1]))
-    total = np.zeros((2, of.shape[1]))
-    _add_up(_Rows(np.ascontiguousarray(rows_s), np.ascontiguousarray(of), group, relative), by_group, total)
-    # A cumulative sum has a fixed order: np.sum's depends on the number of GPUs.
-    below, above = np.sqrt(np.cumsum(by_group**2, axis=1)[:, -1])
-    whole, limit = np.maximum(total[0], np.finfo(np.float64).tiny), total[1]
-    lowest = np.maximum(1.0 - np.minimum(below / whole, 1.0), np.minimum(limit / whole, 1.0))
-    return Band.of(np.ones_like(whole), lowest, 1.0 + above / whole)
-
-
-@compiled
-def _add_up(rows: _Rows, by_group: Floats, total: Floats) -> None:
-    """Add the rows' deviations to `by_group` [2, groups, g]; their seconds and limits to `total` [2, g].
-
-    Rows are added in order, so that a GPU's sums do not depend on the other GPUs.
-    """
-    for k in range(rows.rows_s.shape[0]):
-        group = rows.group[k]
-        for q in range(rows.rows_s.shape[1]):
-            seconds, row = rows.rows_s[k, q], rows.of[k, q]
-            by_group[0, group, q] += seconds * rows.relative[row, 0]
-            by_group[1, group, q] += seconds * rows.relative[row, 1]
-            total[0, q] += seconds
-            total[1, q] += seconds * rows.relative[row, 2]

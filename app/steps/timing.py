@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import EAGER_HOST, EAGER_HOST_OF_VERSION, Band, sum_correlated
+from app.bands.band import EAGER_HOST, EAGER_HOST_OF_VERSION, Band, band_of_rows, sum_correlated
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import Uncertainty, widened
-from app.bands.groups import band_of_rows
 from app.engine.engine import Engine
 from app.networks.batched import expanded
 from app.networks.run import Run

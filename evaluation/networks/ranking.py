@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from app.bands.band import Band
+from app.bands.band import Band, probability_of_order
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import Levels, error_models
-from app.bands.log_normal import probability_of_order
 from app.tables.measurements import OperatorRuns
 from app.wire.prediction_form import Interval
 from evaluation.data import TRAIN

@@ -16,8 +16,7 @@ from typing import Self
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import Band
-from app.bands.log_normal import are_tied
+from app.bands.band import Band, are_tied
 from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot

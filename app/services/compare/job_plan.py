@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import UNSET, convert, structs
 
-from app.bands.band import Band
-from app.bands.log_normal import probability_less, probability_within, quantile
+from app.bands.band import Band, probability_less, probability_within, quantile
 from app.engine.engine import untrained
 from app.engine.power import power_notes
 from app.engine.prices import today_utc

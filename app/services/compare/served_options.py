@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import LIMIT_MARGINS
+from app.bands.band import LIMIT_MARGINS, limit_of_estimate
 from app.bands.coverage import COVERAGE
-from app.bands.log_normal import limit_of_estimate
 from app.engine.power import Power, board_power, stated_power
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge

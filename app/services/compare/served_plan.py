@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from app.bands.log_normal import probability_within
+from app.bands.band import probability_within
 from app.engine.power import power_notes
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from app.bands.band import Band
+from app.bands.band import Band, mean_error
 from app.bands.coverage import COVERAGE
-from app.bands.log_normal import mean_error
 from app.engine.measurement_tables import stored_operators
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, TooLarge

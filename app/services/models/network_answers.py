@@ -12,10 +12,9 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from app.bands.band import Band
+from app.bands.band import Band, probability_within
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import Uncertainty
-from app.bands.log_normal import probability_within
 from app.engine.snapshot import GpuRows
 from app.networks.run import Run
 from app.ops import OPS

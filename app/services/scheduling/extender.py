@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from msgspec import Struct
 
-from app.bands.log_normal import probability_within, quantile
+from app.bands.band import probability_within, quantile
 from app.engine.gpu_types import GPU_LABELS
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound

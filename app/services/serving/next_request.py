@@ -9,8 +9,7 @@ from weakref import ref
 
 from msgspec import structs
 
-from app.bands.band import Band
-from app.bands.log_normal import standard_deviation
+from app.bands.band import Band, standard_deviation
 from app.engine.engine import Engine as Predictors
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput

@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from app.bands.band import Band, ends_of_sum, sum_correlated, width_at
-from app.bands.log_normal import are_tied, probability_less, probability_of_order, probability_within, quantile
+from app.bands.band import (
+    Band,
+    are_tied,
+    ends_of_sum,
+    probability_less,
+    probability_of_order,
+    probability_within,
+    quantile,
+    sum_correlated,
+    width_at,
+)
 from app.config import CHECKOUT
 
 COVERAGES = (0.1, 0.3, 0.5, 0.8, 0.9, 0.95)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.bands.groups import band_of_rows
+from app.bands.band import band_of_rows
 from app.networks.build import Builder, with_column
 from app.networks.exchanges import with_gradient_exchange
 from app.networks.run import Parallelism, Run
