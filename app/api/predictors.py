@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.deps import CHECKED_BODY, BodyDep, DatabaseDep, HolderDep, Id, SettingsDep
 from app.engine.engine import Refusal
-from app.engine.serving_hosts import SHIPPED
 from app.engine.shipped import Shipped
 from app.errors import BadInput
 from app.services.learning.manage_versions import (
@@ -22,6 +21,7 @@ from app.services.learning.manage_versions import (
     request_retraining,
     roll_back_version,
 )
+from app.stacks.release import SHIPPED_HOSTS
 from app.store import jobs
 from app.store.jobs import Job
 from app.store.versions import POOLED, Version
@@ -134,7 +134,13 @@ def post_rollback(
 
 
 _SHIPPED_HOSTS = VersionOut(
-    version=SHIPPED, gpu=None, state="shipped", trained_on={}, validation=[], training_set_sha256="", created_at=None
+    version=SHIPPED_HOSTS,
+    gpu=None,
+    state="shipped",
+    trained_on={},
+    validation=[],
+    training_set_sha256="",
+    created_at=None,
 )
 
 

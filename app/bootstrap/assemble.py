@@ -17,12 +17,13 @@ from app.engine.measured_operators import measured_operators
 from app.engine.measurement_tables import stored_kernels
 from app.engine.power import PowerModel, measured_power
 from app.engine.prices import PriceBook
-from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts, served_version, stored_hosts
+from app.engine.serving_hosts import SERVING_HOSTS, served_version, stored_hosts
 from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Ready, Stores, ready_versions
 from app.predictors.auto.predictor import Auto
 from app.services.models.predict_networks import measured_models
 from app.services.serving.served_points import served_points
+from app.stacks.release import ServingHosts
 from app.store import gpus, measurements, revision
 from app.store.artifacts import ArtifactAbsent, ArtifactRefused
 from app.store.revision import Part

@@ -16,7 +16,6 @@ from app.bands.groups import NO_EVIDENCE
 from app.engine.exact_hits import NO_OPERATORS, MeasuredModels, OperatorIndex, ServedPoints
 from app.engine.power import PowerModel
 from app.engine.prices import PriceBook
-from app.engine.serving_hosts import ServingHosts
 from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
@@ -24,6 +23,7 @@ from app.predictors.base import Predictor
 from app.predictors.links import by_link
 from app.predictors.roofline import Limit, hardware_limit
 from app.runtime.compiled import compiled
+from app.stacks.release import ServingHosts
 from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -189,6 +191,45 @@ def host_times() -> dict[str, HostTimes]:
             if fact in values:
                 times[f"{stack.name}{suffix}"] = values[fact]
     return times
+
+
+# The version of the times that ship.
+SHIPPED_HOSTS = f"shipped-{hashlib.sha256(json.dumps(host_times()).encode()).hexdigest()[:10]}"
+
+
+def host_name(stack: str, *, latent: bool) -> str:
+    """Return the name among `host_times` of a stack's host, for a model with or without latent attention."""
+    own = f"{stack}-latent"
+    return own if latent and own in host_times() else stack
+
+
+class ServingHosts(NamedTuple):
+    """Times of hosts by `host_name`; `fitted` has those of `version`, and the others ship with the code."""
+
+    version: str = SHIPPED_HOSTS
+    fitted: Mapping[str, HostTimes] = {}
+
+    def times(self) -> dict[str, HostTimes]:
+        """Return the times of every stack's host."""
+        return {**host_times(), **self.fitted}
+
+    def of(self, release: Release, *, latent: bool) -> HostTimes:
+        """Return the times of a release's host, see `host_times_of`."""
+        name = host_name(release.host, latent=latent)
+        return host_times_of(self.fitted.get(name, host_times()[name]), release, latent=latent)
+
+    def version_of(self, name: str) -> str:
+        """Return the version that the times of a `host_name` are of."""
+        return self.version if name in self.fitted else SHIPPED_HOSTS
+
+
+def host_times_of(host: HostTimes, release: Release, *, latent: bool) -> HostTimes:
+    """Return the times of a stack's host for a release, with what steps of an old one wait for it, and a model."""
+    return host._replace(
+        step_s=host.step_s + release.host_wait.step_s,
+        sequence_s=host.sequence_s + release.host_wait.sequence_s,
+        request_s=host.request_s + (host.latent_s if latent else 0.0),
+    )
 
 
 def _assumption(software: str, own: Stack | None, version: Version | None) -> Assumption | None:

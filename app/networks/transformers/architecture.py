@@ -362,19 +362,8 @@ class Architecture:
     towers: int = 0
 
     @property
-    def latent(self) -> bool:
-        """Whether any layer has multi-head latent attention."""
-        return any(_is_latent(layer.attention) for stack in self.stacks for layer, _ in stack.layers)
-
-    @property
     def hybrid(self) -> str | None:
         """Kind of its linear attention, the first where there are several; None without."""
         layers = (layer for stack in self.stacks for layer, _ in stack.layers)
         parts = (part for layer in layers for part in (layer.attention, layer.beside) if isinstance(part, Recurrence))
         return next((part.kind for part in parts), None)
-
-
-def _is_latent(attention: Attention | AttentionModule | Recurrence | None) -> bool:
-    if isinstance(attention, AttentionModule):
-        return attention.kind in ("mla", "dsa")
-    return isinstance(attention, Attention) and attention.latent is not None

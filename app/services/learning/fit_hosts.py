@@ -11,7 +11,7 @@ import numpy as np
 
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
-from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name, payload_of
+from app.engine.serving_hosts import payload_of
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import NotTrained
 from app.predictors.auto.predictor import Auto
@@ -19,7 +19,7 @@ from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on
 from app.services.serving.host_fit import MeasuredLoad, search_host
 from app.stacks.facts import HostTimes
-from app.stacks.release import Release, host_times, release_of
+from app.stacks.release import SHIPPED_HOSTS, Release, ServingHosts, host_name, host_times, release_of
 from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.training.fit import Trained
@@ -107,7 +107,7 @@ def _host_of(workload: Mapping[str, Any]) -> str:
     stack = _release(workload).host
     if host_name(stack, latent=True) == stack:
         return stack
-    return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).architecture.latent)
+    return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).latent)
 
 
 def _release(workload: Mapping[str, Any]) -> Release:
@@ -168,6 +168,6 @@ def _validation(fits: Mapping[str, _Fit]) -> Iterator[dict[str, Any]]:
                 "n": int(known.sum()),
                 "mape": float(own[known].mean()),
                 "median_ape": float(np.median(own[known])),
-                "note": f"{np.nanmean(shipped):.1f} % with {SHIPPED}"
+                "note": f"{np.nanmean(shipped):.1f} % with {SHIPPED_HOSTS}"
                 + ("" if fit.better else "; not better, so that the stack keeps the times that ship"),
             }

@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from app.engine.engine import Engine, Refusal, import_hint
-from app.engine.serving_hosts import SERVING_HOSTS, ServingHosts
+from app.engine.serving_hosts import SERVING_HOSTS
 from app.engine.shipped import Shipped, shipped_versions
 from app.errors import BadInput, Conflict, FieldError
 from app.ops import OP_CODE, OPS
@@ -19,6 +19,7 @@ from app.predictors import BY_NAME
 from app.services.learning.fit_hosts import HINT, fittable_stacks
 from app.services.learning.retrain import enqueue, measured_gpus, queue_retrain
 from app.services.serving.served_points import served_points
+from app.stacks.release import ServingHosts
 from app.store import measurements, versions
 from app.store.artifacts import ArtifactRefused
 from app.store.session import Database

@@ -11,17 +11,20 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
+from app.bands.error_model import Levels
 from app.errors import BadInput, FieldError
 from app.networks.builtin import find_config
 from app.networks.importers import hf
 from app.networks.run import Mode, Run, has_formats
-from app.networks.transformers.architecture import Architecture
+from app.networks.transformers.architecture import Architecture, Attention, AttentionModule
 from app.services.models.resolve_networks import resolve_network
 from app.serving.engine import Lengths
 from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
 from app.stacks.release import release_of
-from app.steps.networks import Network
+from app.steps.levels import levels_of
+from app.steps.networks import Network, prepare
+from app.tables.gpus import GpuTable
 from app.wire.network_form import ModelWorkload, ParallelismIn
 from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
 
@@ -31,6 +34,8 @@ _LOC = ("workload",)
 _MOST_DEVICES = 2**16
 _BLOCKS = "fp8_block"
 _MOST_ARCHITECTURES = 256
+# Kinds of load by the field that a load has.
+LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
 
 
 class Deployment(NamedTuple):
@@ -64,10 +69,21 @@ class Deployment(NamedTuple):
         return self.run.release.scheduler
 
     @property
+    def latent(self) -> bool:
+        """Whether any layer has multi-head latent attention."""
+        return any(_is_latent(layer.attention) for stack in self.architecture.stacks for layer, _ in stack.layers)
+
+    @property
     def devices(self) -> int:
         """Devices of all engines, those of the pool included."""
         own = self.engines * self.run.parallelism.devices
         return own if self.pool is None else own + self.pool.devices
+
+
+def _is_latent(attention: object) -> bool:
+    if isinstance(attention, AttentionModule):
+        return attention.kind in ("mla", "dsa")
+    return isinstance(attention, Attention) and attention.latent is not None
 
 
 def refused(field: str, message: str) -> BadInput:
@@ -105,6 +121,13 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         lengths=lengths,
         pool=_pool(workload),
     )
+
+
+def served_levels(gpus: GpuTable, target: int, deployment: Deployment) -> Levels:
+    """Return what the error of a deployment's load on a GPU is shared by."""
+    load = next(kind for name, kind in LOADS.items() if getattr(deployment.workload.load, name) is not None)
+    (levels,) = levels_of(prepare(deployment.network, deployment.run), deployment.run, gpus, [target], load)
+    return levels
 
 
 def _check_software(software: str) -> None:

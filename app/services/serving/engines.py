@@ -81,7 +81,7 @@ def engines_on(
     settings = [settings_of(deployment, spec) for spec in specs]
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
-    host = query.engine.hosts.of(deployment.run.release, latent=deployment.architecture.latent)
+    host = query.engine.hosts.of(deployment.run.release, latent=deployment.latent)
     memories = _memories(deployment, specs, settings)
     engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
     if deployment.pool is None:

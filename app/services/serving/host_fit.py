@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.engine.serving_hosts import times_of
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, with_host
 from app.services.serving.load_figures import LoadFigures, load_figures
 from app.stacks.facts import HostTimes
+from app.stacks.release import host_times_of
 from app.tables.arrays import Floats
 
 _FITTED = Coefficients("serving")
@@ -41,7 +41,7 @@ class MeasuredLoad(NamedTuple):
     def figures(self, host: HostTimes) -> LoadFigures:
         """Return the figures of the load with these times of the host."""
         deployment = self.deployment
-        own = times_of(host, deployment.run.release, latent=deployment.architecture.latent)
+        own = host_times_of(host, deployment.run.release, latent=deployment.latent)
         return load_figures(self.deployment, with_host(self.engine, own))
 
     def log_errors(self, host: HostTimes) -> tuple[float, float] | None:
@@ -91,7 +91,7 @@ def search_host(
 ) -> HostSearch:
     """Return the errors of drawn times, and of `known` ones, on the loads of one stack."""
     # Where all models have latent attention, or none, request_s has what it takes.
-    apart = len({load.deployment.architecture.latent for load in loads}) > 1
+    apart = len({load.deployment.latent for load in loads}) > 1
     draws = [host if apart else host._replace(latent_s=0.0) for host in _draws()]
     if len(loads) > _TRIED:
         tried = loads[:: -(-len(loads) // _TRIED)]

@@ -64,7 +64,7 @@ class NextRequests:
         deployment, spec = resolve_deployment(workload), rows.spec(target)
         query = StepQuery(snapshot.engine, rows.table(), [target], request.predictor)
         (engine,) = engines_on(query, deployment, [spec])
-        if not rows.is_uncatalogued(target):
+        if snapshot.engine.served_points.by_deployment and not rows.is_uncatalogued(target):
             engine = with_factor(engine, known_of(snapshot.engine, workload, spec, target, request.predictor).factor)
         served = answer.serving
         bands = _band(served.ttft_ms), _band(served.tpot_ms)

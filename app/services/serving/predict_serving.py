@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType, structs
 
 from app.bands.band import Band, Served, sum_correlated
 from app.bands.error_model import Uncertainty
-from app.engine.serving_hosts import host_name
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode
@@ -25,7 +24,7 @@ from app.services.operators.predict_operators import (
     supported_targets,
     unsupported_dtypes,
 )
-from app.services.serving.deployment import Deployment, resolve_deployment
+from app.services.serving.deployment import Deployment, resolve_deployment, served_levels
 from app.services.serving.engines import Engine, engines_on, expected_steps, shape_of, with_factor
 from app.services.serving.load_figures import (
     LoadFigures,
@@ -35,9 +34,9 @@ from app.services.serving.load_figures import (
     measured_figures,
     sequence_limit,
 )
-from app.services.serving.served_points import Known, known_of, served_levels
+from app.services.serving.served_points import Known, known_of
 from app.serving.steady_state import Shape
-from app.stacks.release import release_of
+from app.stacks.release import host_name, release_of
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Ints
@@ -155,7 +154,7 @@ def predict_serving(
     for target, spec, served in zip(targets, specs, engines, strict=True):
         check_cancelled()
         known = Known()
-        if not rows.is_uncatalogued(target):
+        if engine.served_points.by_deployment and not rows.is_uncatalogued(target):
             known = known_of(engine, request.workload, spec, target, request.predictor)
         figures = load_figures(deployment, with_factor(served, known.factor))
         simulated += figures.steps
@@ -341,8 +340,6 @@ class _Answer(NamedTuple):
                 *engine.settings,
                 deployment.scheduler.mixes,
                 deployment.scheduler.splits,
-                self.snapshot.engine.hosts.version_of(
-                    host_name(deployment.run.release.host, latent=deployment.architecture.latent)
-                ),
+                self.snapshot.engine.hosts.version_of(host_name(deployment.run.release.host, latent=deployment.latent)),
             ),
         )

@@ -18,15 +18,13 @@ from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
 from app.networks.builtin import canonical_name
 from app.runtime.sized_cache import SizedCache
-from app.services.serving.deployment import Deployment, resolve_deployment, served_dtype
+from app.services.serving.deployment import resolve_deployment, served_dtype, served_levels
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.stacks.release import release_of
-from app.steps.levels import levels_of
-from app.steps.networks import prepare
 from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
-from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.gpus import GpuSpec
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 _FITTED = Coefficients("serving")
@@ -35,8 +33,6 @@ _FITTED = Coefficients("serving")
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads, and other deployments on the GPU, that teach.
 NEAREST = 4
-# Kinds of load by the field that a load has.
-LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
 # A greater shift needs a second upload that agrees with it.
 _UNCONFIRMED, _AGREEING = _FITTED.number("unconfirmed_shift"), _FITTED.number("agreeing_shift")
 _shifts: SizedCache[tuple[Levels, float]] = SizedCache(100_000)
@@ -73,8 +69,6 @@ def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> 
 def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:
     """Return what is measured of a deployment on a GPU of the catalogue."""
     form: dict[str, Any] = msgspec.to_builtins(workload)
-    if not engine.served_points.by_deployment:
-        return Known()
     own = _deployment(form)
     points = engine.served_points.by_deployment.get((own, spec.id), ())
     errors, levels = engine.error_models, served_levels(engine.gpus, target, resolve_deployment(workload))
@@ -97,13 +91,6 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
     return Known(
         uploads=uploads, factor=float(np.exp(errors["tpot"].learned(levels, Band.symmetric(0.0), uploads).shift))
     )
-
-
-def served_levels(gpus: GpuTable, target: int, deployment: Deployment) -> Levels:
-    """Return what the error of a deployment's load on a GPU is shared by."""
-    load = next(kind for name, kind in LOADS.items() if getattr(deployment.workload.load, name) is not None)
-    (levels,) = levels_of(prepare(deployment.network, deployment.run), deployment.run, gpus, [target], load)
-    return levels
 
 
 def confirmed(errors: Sequence[tuple[int | None, Levels, float]]) -> list[tuple[Levels, float]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from app.engine.serving_hosts import SHIPPED, ServingHosts, host_name
 from app.stacks.facts import HostTimes
-from app.stacks.release import host_times, release_of
+from app.stacks.release import SHIPPED_HOSTS, ServingHosts, host_name, host_times, release_of
 
 SGLANG = release_of("sglang", "decode")
 
@@ -21,7 +20,7 @@ def test_a_fit_to_models_without_latent_attention_leaves_the_others_as_they_ship
     assert hosts.of(SGLANG, latent=False) == slow
     assert hosts.of(SGLANG, latent=True) == host_times()["sglang-latent"]
     assert hosts.version_of("sglang") == "3"
-    assert hosts.version_of(host_name("sglang", latent=True)) == SHIPPED
+    assert hosts.version_of(host_name("sglang", latent=True)) == SHIPPED_HOSTS
 
 
 def test_other_stacks_have_one_host_for_all_models() -> None:
