@@ -2,7 +2,7 @@
 
     python -m benchmarks.alignment
 
-A line is an operator, a GPU, and the elements that can be loaded at once (app.ops.tiles): rows of `gpucast measure`
+A line is an operator, a GPU, and the elements that can be loaded at once (app.ops.gemm): rows of `gpucast measure`
 in FP16 and BF16, forward, and the first, the middle and the ninth decile of predicted over measured time. No such row
 of less than whole 16 bytes teaches `auto`; the constants of their time were read from the H200's.
 """

@@ -26,7 +26,7 @@ from app.ops.gradient import OF_CONVOLUTION
 from app.ops.grouped import THREADS, depthwise_clocks, fit_tiles_to_groups, grouped_clocks, is_depthwise
 from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS, PADDING, WINDOW_DIMS, Plane, plane, slid
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
-from app.ops.tiles import LOAD_BYTES
+from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 
@@ -103,7 +103,7 @@ def saving(table: OpTable) -> Floats:
 
 
 def transformed(table: OpTable) -> Transformed:
-    """The products in the order of app.ops.tiles.TRANSFORMED: F(4 x 4) and F(2 x 2), of each two, and plain."""
+    """The products in the order of app.ops.gemm.TRANSFORMED: F(4 x 4) and F(2 x 2), of each two, and plain."""
     possible = (table.dtype == DTYPE_CODE["fp32"]) & (table.column("groups") == 1.0)
     for name, size in (("kernel_size", 3.0), ("stride", 1.0)):
         possible &= (plane(table, name).height == size) & (plane(table, name).width == size)

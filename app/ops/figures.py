@@ -35,7 +35,7 @@ class Products(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Products tiled by every candidate (app.ops.tiles), float64 [candidates, n].
+    """Products tiled by every candidate (app.ops.gemm), float64 [candidates, n].
 
     blocks  tiles of all products of a row
     fill    part of the tiles' multiply-adds that outputs need

@@ -20,7 +20,7 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops.figures import Grid
 from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_CODE, OpTable
 

@@ -11,7 +11,7 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops import OPS
 from app.ops.figures import Prior
-from app.ops.tiles import BATCHED_CANDIDATES, CANDIDATES
+from app.ops.gemm import BATCHED_CANDIDATES, CANDIDATES
 from app.tables.ops import DTYPES
 
 _FITTED = Coefficients("physics")

@@ -44,7 +44,7 @@ from app.networks.transformers.feed_forward import feed_forward
 from app.networks.transformers.latent import attention_module, latent_attention
 from app.networks.transformers.recurrence import recurrence
 from app.networks.transformers.row_writer import Flow, RowWriter
-from app.ops.tiles import LOAD_BYTES
+from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Floats
 from app.tables.ops import WEIGHT_DTYPES
 from app.tables.workload import Workload

@@ -7,7 +7,7 @@ from math import isnan
 from typing import Any
 
 from app.ops import OP_CODE, OPS
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.auto.kernels.bottlenecks import BOTTLENECKS
 from app.predictors.auto.operators.models.features import (
     EAGER,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.ops.figures import LibraryCosts
-from app.ops.tiles import CANDIDATES, wave_efficiency
+from app.ops.gemm import CANDIDATES, wave_efficiency
 from app.predictors.physics.clock_model import (
     BUSY,
     COOL,

@@ -10,7 +10,7 @@ import numpy as np
 from app.ops import OPS, Kind, demands_of
 from app.ops.attention_kernels import fill_tiles
 from app.ops.figures import Grid, LibraryCosts, Loops, Passing, Products, Queries, Rereads
-from app.ops.tiles import CANDIDATES, TRANSFORMED, Alignment, alignment_of, as_batches, fill_grid, misaligned_clocks
+from app.ops.gemm import CANDIDATES, TRANSFORMED, Alignment, alignment_of, as_batches, fill_grid, misaligned_clocks
 from app.predictors.priors import IN_TURN, IS_EAGER, TILE_EDGE
 from app.runtime.compiled import compiled
 from app.stacks.libraries import NO_LIBRARY, Choice
@@ -56,7 +56,7 @@ class OperatorFeatures(NamedTuple):
     clocks              SM clocks to synchronise a row reduction, draw random numbers, start a tile or load what is not
                         aligned; mostly 0
     longest             SM clocks of the longest block; mostly 0
-    misaligned          1 where it is not (app.ops.tiles), else 0
+    misaligned          1 where it is not (app.ops.gemm), else 0
     handed              input bytes that the previous operator of a network has just written
     relaid              bytes moved to change layouts around kernels of tensor units that take another; else 0
     between             bytes of other layers' weights read before a serving stack repeats a `linear`; else 0

@@ -8,7 +8,7 @@ import pytest
 from app.bands.groups import S_UNTRAINED, situations_of
 from app.engine.catalogue import load_seed_specs
 from app.ops import OP_CODE, OPS, kinds_of, work_of
-from app.ops.tiles import alignment_of, misaligned_clocks
+from app.ops.gemm import alignment_of, misaligned_clocks
 from app.predictors.auto.operators.model import Learned
 from app.predictors.auto.operators.models.training_samples import usual_rows
 from app.tables.gpus import GpuTable

@@ -15,7 +15,7 @@ from app.ops import OP_CODE
 from app.ops.attention_module import DSA, MLA, MSA
 from app.ops.collective import CUSTOM
 from app.ops.experts import OTHER
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, agreed, growth_of
 from app.predictors.auto.operators.learning.learn import corrected, corrections, expected_errors
 from app.predictors.auto.operators.models import training_samples

@@ -10,7 +10,7 @@ import pytest
 from app.bands.conformal import Intervals
 from app.engine.engine import finished
 from app.ops import kinds_of
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.models.features import FEATURES, FULL, LINK_OR_TURNS, SPLITS, Rows, shape_features
 from app.predictors.auto.operators.models.training_samples import fill_all, samples

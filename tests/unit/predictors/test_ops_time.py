@@ -9,7 +9,7 @@ from app.bands.groups import PRIOR_HALF_WIDTH
 from app.engine.catalogue import load_seed_specs
 from app.ops import OPS, kinds_of
 from app.ops.figures import Grid, Products
-from app.ops.tiles import CANDIDATES, fill_grid, wave_efficiency
+from app.ops.gemm import CANDIDATES, fill_grid, wave_efficiency
 from app.predictors.auto.operators.model import Learned
 from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of

@@ -9,7 +9,7 @@ import pytest
 
 from app.engine.catalogue import load_seed_specs
 from app.networks.run import Run
-from app.ops.tiles import ACCESSES_PER_CLOCK
+from app.ops.gemm import ACCESSES_PER_CLOCK
 from app.stacks.release import release_of
 from app.steps.corrections import CORRECTIONS, STEADY
 from app.steps.timing import corrected_rows

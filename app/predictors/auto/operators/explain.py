@@ -14,7 +14,7 @@ import numpy as np
 
 from app.bands.groups import S_MEASURED, SITUATIONS, situations_of
 from app.ops import kinds_of, work_of
-from app.ops.tiles import CANDIDATES, TRANSFORMED, wave_efficiency
+from app.ops.gemm import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
 from app.predictors.auto.operators.queries import MEMBERS, Trace
 from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, run_state
@@ -49,7 +49,7 @@ class Roof(NamedTuple):
 class Tile(NamedTuple):
     """The candidate tile with the highest rate: its size, blocks, waves over the SMs, and the share of busy SMs.
 
-    Waves are of whole tiles; split-K keeps more SMs busy (app.ops.tiles).
+    Waves are of whole tiles; split-K keeps more SMs busy (app.ops.gemm).
     """
 
     rows: int

@@ -23,7 +23,7 @@ from app.bands.groups import S_SEEN, S_UNTRAINED
 from app.errors import NotTrained
 from app.ops import OP_CODE, OPS
 from app.ops.base import Op
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.papers.base import LAYOUT, Cell, CellPredictor, KnownGpus, cell_key
 from app.predictors.papers.neusight.equations import (
     ELEMENTWISE,

@@ -16,7 +16,7 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops import OPS, Kind
 from app.ops.figures import Products
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.physics.analytic_model import (
     COMPUTE_S,
     DRAM_S,

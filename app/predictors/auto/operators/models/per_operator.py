@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from app.bands.groups import S_CALIBRATED, S_SEEN, S_SIBLING, S_UNSEEN
-from app.ops.tiles import CANDIDATES
+from app.ops.gemm import CANDIDATES
 from app.predictors.auto.operators.models.corrections import NO_TREND, Smooth, Trend, add_smooth
 from app.predictors.auto.operators.models.features import FEATURES, SHAPE_FEATURES
 from app.predictors.physics.analytic_model import ANY_TILE
