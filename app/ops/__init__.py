@@ -16,10 +16,9 @@ from app.ops.conv import CONV_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
 from app.ops.figures import Work
 from app.ops.gemm import GEMM_OPS
-from app.ops.glue import GLUE_OPS, QUANTIZE_OPS
 from app.ops.hyper_connections import HYPER_CONNECTION_OPS
 from app.ops.linear_attention import LINEAR_ATTENTION_OPS
-from app.ops.memory import EMBEDDING_OPS, MEMORY_OPS
+from app.ops.memory import EMBEDDING_OPS, GLUE_OPS, MEMORY_OPS, QUANTIZE_OPS
 from app.ops.moe import MOE_OPS, MOE_WIDE_OPS
 from app.ops.network import NETWORK_OPS
 from app.ops.norm import NORM_OPS

@@ -22,11 +22,11 @@ import numpy as np
 from app.coefficients import Coefficients
 from app.ops.base import COMMON, Dim, Op
 from app.ops.figures import Broken, Grid, Prior, Products, Ratio, Rereads, Transformed, Work
+from app.ops.gemm import LOAD_BYTES
 from app.ops.gradient import OF_CONVOLUTION
 from app.ops.grouped import THREADS, depthwise_clocks, fit_tiles_to_groups, grouped_clocks, is_depthwise
 from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS, PADDING, WINDOW_DIMS, Plane, plane, slid
 from app.ops.suite import PRODUCTS, Log, Made, Maker, Pick, Row, Sizes, Space, pair
-from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable
 

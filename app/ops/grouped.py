@@ -19,8 +19,8 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.ops.figures import Grid
-from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS
 from app.ops.gemm import CANDIDATES
+from app.ops.images import CHANNELS_LAST, ON_TENSOR_UNITS
 from app.tables.arrays import Bools, Floats
 from app.tables.ops import DTYPE_CODE, OpTable
 

@@ -17,8 +17,8 @@ from app.bands.band import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY, Band
 from app.coefficients import Coefficients
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
-from app.ops.network import NETWORK
 from app.ops.gemm import ACCESSES_PER_CLOCK
+from app.ops.network import NETWORK
 from app.predictors.priors import IS_COLLECTIVE, SENDS
 from app.predictors.roofline import PIPES_OF_DTYPE
 from app.stacks.facts import NO_WAIT

@@ -11,7 +11,7 @@ from app.ops import MIXED_FIELDS, OP_CODE, OPS, kinds_of, work_of
 from app.ops.base import Op
 from app.ops.collective import COLLECTIVE_OPS
 from app.ops.elementwise import ELEMENTWISE_OPS
-from app.ops.glue import GLUE_OPS
+from app.ops.memory import GLUE_OPS
 from app.ops.norm import NORM_OPS
 from app.ops.pool import POOL_OPS
 from app.predictors.auto.operators.models.features import PARTS, STACK

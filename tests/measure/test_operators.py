@@ -16,7 +16,7 @@ from app.errors import BadInput
 from app.ops import OPS, kinds_of, work_of
 from app.ops.attention import absorbed
 from app.ops.experts import loads
-from app.ops.glue import GLUE_OPS
+from app.ops.memory import GLUE_OPS
 from app.ops.moe import layer
 from app.services.operators.predict_operators import read_operators
 from app.tables.gpus import GpuSpec

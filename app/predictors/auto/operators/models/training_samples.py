@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from app.ops import OP_CODE, OPS, kinds_of
-from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.ops.gemm import alignment_of
+from app.ops.moe import GROUPED, OTHER_GATE, router_class
 from app.predictors.auto.operators.models.features import FEATURES, ROUTER_CLASS, Rows, fill_features, shape_features
 from app.predictors.physics.analytic_model import ANY_TILE, TERMS, devices_of, fill_terms
 from app.predictors.physics.operator_features import operator_features, products_of
