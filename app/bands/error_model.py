@@ -78,6 +78,12 @@ class Levels(NamedTuple):
 # The figure is what all answers of one kind share; a deployment is all levels together.
 COMPONENTS = ("figure", *Levels._fields[:-1], "deployment")
 _OF_A_GPU = ("generation", "gpu", "deployment")
+# Uploads that would narrow an answer, by the levels that they do not share with it.
+_TO_MEASURE: Mapping[str, Sequence[str]] = {
+    "this model on this GPU, at another size or load": (),
+    "another model of this architecture on this GPU": ("model",),
+    "this model on a GPU of another architecture": ("generation", "gpu"),
+}
 # Levels of a measured deployment, the mean of its errors, and the number of its loads.
 Cell: TypeAlias = tuple[Sequence[str], float, int]
 
@@ -133,17 +139,29 @@ class Uncertainty(NamedTuple):
         return self._replace(squares=squares, total=float(squares.sum()), spread=left**2 * self.spread)
 
 
+class Narrowed(NamedTuple):
+    """What an upload would leave of the wider side's half-width in log space at COVERAGE."""
+
+    measure: str
+    half_width: float
+
+
 class Learned(NamedTuple):
-    """What uploads teach of an answer: its shift in log space, and the part of its variance that they leave."""
+    """What uploads teach of n answers: their shifts in log space, and the part of their variance that they leave."""
 
-    shift: float
-    left: float
+    shift: Floats
+    left: Floats
 
 
-def widened(own: Band[Floats], by: Sequence[Uncertainty]) -> Band[Floats]:
-    """Return the band of answers whose operators' own band is `own`, [g c], on g GPUs whose uncertainties are `by`."""
+def widened(own: Band[Floats], by: Sequence[Uncertainty], left: Floats | float = 1.0) -> Band[Floats]:
+    """Return the band of answers whose operators' own band is `own`, [g c], on g GPUs whose uncertainties are `by`.
+
+    left  [g c], part of their variance that uploads leave
+    """
     each = len(own.below) // len(by)
-    total, spread = (np.repeat(column, each) for column in zip(*((one.total, one.spread) for one in by), strict=True))
+    columns = zip(*((one.total, one.spread, one.squares[-1]) for one in by), strict=True)
+    total, spread, of_load = (np.repeat(column, each) for column in columns)
+    total, spread = left * (total - of_load) + of_load, left**2 * spread
     return Band(*(_half_width(total, spread, side, np.maximum) for side in (own.below, own.above)))
 
 
@@ -213,25 +231,35 @@ class ErrorModel:
         squares = self.uncertainty(levels._replace(generation="", gpu="")).squares
         return float(sum(squares[k] for k, name in enumerate(COMPONENTS) if name not in _OF_A_GPU))
 
-    def learned(self, levels: Levels, own: Band[float], uploads: Sequence[tuple[Levels, float]]) -> Learned:
-        """Return what uploads, ln(measured / predicted) of a load each, teach of an answer with these levels.
+    def learned(self, levels: Levels, own: Band[Floats], uploads: Sequence[tuple[Levels, float]]) -> Learned:
+        """Return what uploads, ln(measured / predicted) of a load each, teach of n answers with these levels.
 
-        Loads of one deployment share the errors of its operators, whose band is `own`, as well.
+        Loads of one deployment share the errors of its operators, whose band is `own`, [n], as well.
         """
         if not uploads:
-            return Learned(0.0, 1.0)
+            return Learned(np.zeros(len(own.below)), np.ones(len(own.below)))
         names = [each.of_components() for each in (levels, *(of for of, _ in uploads))]
         same = np.array([[[a == b for a, b in zip(one, other, strict=True)] for other in names] for one in names])
         k = self._shared(np.array([self._codes_of(each) for each in names], dtype=np.intp)) @ self.v
         mean = k @ self._weights
         # Nothing was moved by the released cells, so what is left of their mean is part of the covariance.
         known = same @ self.v - k @ self._inverse @ k.T + MEAN_PART * np.outer(mean, mean)
-        known += same[:, :, -1] * (0.5 * (own.below + own.above) / _Z) ** 2
-        weights = np.linalg.solve(
-            known[1:, 1:] + np.diag([self._of_loads(of.of_loads) for of, _ in uploads]), known[0, 1:]
-        )
-        shift = float(weights @ np.array([error for _, error in uploads]))
-        return Learned(shift, max(1.0 - float(weights @ known[0, 1:]) / float(known[0, 0]), 0.0))
+        known = known + same[:, :, -1] * ((0.5 * (own.below + own.above) / _Z) ** 2)[:, None, None]
+        of_loads = np.diag([self._of_loads(of.of_loads) for of, _ in uploads])
+        weights = np.linalg.solve(known[:, 1:, 1:] + of_loads, known[:, 1:, :1])[:, :, 0]
+        explained = (weights * known[:, 0, 1:]).sum(axis=1)
+        shift: Floats = (weights * [error for _, error in uploads]).sum(axis=1)
+        return Learned(shift, np.maximum(1.0 - explained / known[:, 0, 0], 0.0))
+
+    def narrowed_by(self, uncertainty: Uncertainty, own: Band[float]) -> list[Narrowed]:
+        """Return what an upload of each kind would leave of an answer's half-width, the most useful first."""
+        kinds = []
+        for measure, other in _TO_MEASURE.items():
+            upload = uncertainty.levels._replace(**dict.fromkeys(other, ""))
+            left = float(self.learned(uncertainty.levels, own.filled((1,)), [(upload, 0.0)]).left[0])
+            band = uncertainty.narrowed(left).band(own.times(left**0.5))
+            kinds.append(Narrowed(measure, max(band.below, band.above)))
+        return sorted(kinds, key=lambda kind: kind.half_width)
 
     def _uncertainty(self, row: tuple[int, ...], of_loads: float) -> tuple[Floats, tuple[bool, ...], float, float]:
         """Return the fields of Uncertainty from codes of levels, -1 for one that no cell has."""

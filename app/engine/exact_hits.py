@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from app.networks.run import Run
 from app.predictors.operator_digests import Digests, digests, mixed
 from app.runtime.compiled import compiled
 from app.tables.arrays import Bools, Floats, Ints
@@ -168,13 +169,30 @@ def _place(digest: Digests, gpu: Ints, placed: Digests) -> None:
 NO_OPERATORS = OperatorIndex.build((), 0)
 
 
+class UploadedStep(NamedTuple):
+    """A measured step of a network.
+
+    network   of app.steps
+    launched  whether the host launched each operator
+    seconds   its time, and the `upload` that brought it
+    """
+
+    network: Any
+    run: Run
+    launched: bool
+    seconds: float
+    upload: int
+
+
 class MeasuredModels(NamedTuple):
     """Measured seconds by network key and GPU id, the median of equal rows.
 
-    `fingerprint` identifies the stored rows that they come from.
+    `uploads`: steps by GPU id, the last ones first; what is imported teaches of nothing else. `fingerprint` identifies
+    the stored rows that they come from.
     """
 
     times: Mapping[Hashable, Mapping[str, float]] = {}
+    uploads: Mapping[str, Sequence[UploadedStep]] = {}
     fingerprint: str = ""
 
     def on(self, gpu: str) -> list[Hashable]:

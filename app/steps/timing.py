@@ -7,6 +7,7 @@ width for all coverages, so its rows are predicted with intervals at COVERAGE.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,14 +15,19 @@ import numpy as np
 
 from app.bands.band import EAGER_HOST, EAGER_HOST_OF_VERSION, Band, band_of_rows, sum_correlated
 from app.bands.coverage import COVERAGE
-from app.bands.error_model import Uncertainty, widened
+from app.bands.error_model import Levels, Uncertainty, widened
+from app.bands.uploads import Upload, confirmed, nearest
 from app.engine.engine import Engine
+from app.engine.exact_hits import UploadedStep
+from app.errors import BadInput
 from app.networks.batched import expanded
 from app.networks.run import Run
+from app.predictors import capabilities
+from app.runtime.sized_cache import SizedCache
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
 from app.steps.levels import figure_of_step, levels_of
-from app.steps.networks import StepRows
+from app.steps.networks import StepRows, prepare
 from app.steps.predict_rows import OperatorQuery, predict_quickest
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
 from app.steps.stages import stage_transfer
@@ -59,8 +65,7 @@ class Step(NamedTuple):
     def with_measured(self, seconds: Floats, band: Band[float]) -> Step:
         """Return the step with measured times [g] where not NaN, of this band, its parts scaled in proportion."""
         hit = np.isfinite(seconds)
-        share = np.where(hit, seconds / self.done.step_s, 1.0)
-        done = Schedule(*(part * share for part in self.done))._replace(launches=self.done.launches)
+        done = self.done.times(np.where(hit, seconds / self.done.step_s, 1.0))
         return self._replace(done=done, band=self.band.replaced(hit, band), measured=hit)
 
 
@@ -185,6 +190,12 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alo
     run, alone  as in `time_rows`, `alone` at COVERAGE
     launched  whether the host launches each operator
     """
+    step = _predicted(query, rows, run, launched=launched, alone=alone)
+    return with_uploads(step, query, figure_of_step(rows, run)) if query.engine.models.uploads else step
+
+
+def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alone: Predictions | None) -> Step:
+    """Return the step without what uploads teach."""
     times = time_rows(query._replace(coverage=COVERAGE), rows, run, alone)
     w, size = times.workload, (len(query.targets), rows.configurations)
     transfer_s: Floats | float = 0.0
@@ -209,3 +220,65 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alo
     uncertainties = [errors.uncertainty(each, assumed=assumed) for each in levels]
     band = widened(own, uncertainties)
     return Step(times.answer, done, own, band, uncertainties, np.zeros(len(done.step_s), dtype=np.bool_), times.longer)
+
+
+# Levels and figures of uploaded steps, and their errors.
+_levels: SizedCache[tuple[str, Levels] | None] = SizedCache(100_000)
+_errors: SizedCache[float] = SizedCache(100_000)
+
+
+def with_uploads(step: Step, query: StepQuery, figure: str) -> Step:
+    """Return a step moved and narrowed by what was uploaded of others on each GPU (ErrorModel.learned)."""
+    engine, g = query.engine, len(query.targets)
+    if not capabilities(query.predictor).takes_measured:
+        return step
+    shift, left = np.zeros((g, len(step.done.step_s) // g)), np.ones((g, len(step.done.step_s) // g))
+    below, above = (side.reshape(left.shape) for side in (step.own.below, step.own.above))
+    uncertainties = list(step.uncertainties)
+    for k, target in enumerate(query.targets):
+        levels = uncertainties[k].levels
+        uploads = engine.models.uploads.get(query.gpus.ids[target], ()) if target < len(engine.gpus) else ()
+        if teaching := _teaching(query, target, figure, levels, uploads):
+            shift[k], left[k] = engine.error_models[figure].learned(levels, Band(below[k], above[k]), teaching)
+            uncertainties[k] = uncertainties[k].narrowed(float(left[k, 0]))
+    if (left == 1.0).all():
+        return step
+    own = step.own.times(left.ravel() ** 0.5)
+    band = widened(own, step.uncertainties, left.ravel())
+    return step._replace(done=step.done.times(np.exp(shift.ravel())), own=own, band=band, uncertainties=uncertainties)
+
+
+def _teaching(
+    query: StepQuery, target: int, figure: str, levels: Levels, uploads: Sequence[UploadedStep]
+) -> list[tuple[Levels, float]]:
+    """Return the nearest uploaded steps of a figure on a GPU that count, with their errors."""
+    alike = [(one, of[1]) for one in uploads if (of := _levels_of_upload(query, target, one)) and of[0] == figure]
+    if not alike:
+        return []
+    order = nearest(query.engine.error_models[figure], levels, [of for _, of in alike])
+    chosen = [alike[k] for k in order]
+    return confirmed([Upload(one.upload, of, _error(query, target, one)) for one, of in chosen])
+
+
+def _levels_of_upload(query: StepQuery, target: int, upload: UploadedStep) -> tuple[str, Levels] | None:
+    """Return the figure and the levels of an uploaded step; None if its network cannot run."""
+    key = query.gpus.ids[target], upload.network.key, upload.run
+    if (known := _levels.get(key)) is None:
+        with suppress(BadInput):
+            ready = prepare(upload.network, upload.run)
+            (levels,) = levels_of(ready, upload.run, query.gpus, [target])
+            known = figure_of_step(ready, upload.run), levels
+            _levels.put(key, known, 1)
+    return known
+
+
+def _error(query: StepQuery, target: int, upload: UploadedStep) -> float:
+    """Return ln(measured / predicted) of an uploaded step."""
+    engine, gpu = query.engine, query.gpus.ids[target]
+    key = (engine.revision, engine.version_of(query.predictor, gpu), query.predictor, gpu, upload)
+    if (known := _errors.get(key)) is None:
+        ready, alone = prepare(upload.network, upload.run), query._replace(targets=[target], coverage=COVERAGE)
+        step = _predicted(alone, ready, upload.run, launched=upload.launched, alone=None)
+        known = float(np.log(upload.seconds / step.done.step_s[0]))
+        _errors.put(key, known, 1)
+    return known

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 from numpy.typing import NDArray
 
 from app.runtime.release import release
@@ -18,7 +18,7 @@ from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Milliseconds, Name
 from app.wire.network_form import MODEL_EXAMPLE, ModelWorkload
 from app.wire.operator_columns import Column, slice_cells
-from app.wire.prediction_form import Answerer, Coverage, GpuId, Notes
+from app.wire.prediction_form import Answerer, Coverage, GpuId, Narrowing, Notes
 
 Spread: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Runs: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -155,6 +155,7 @@ class MeasurementPlan(Struct, frozen=True):
     interval_after: Annotated[WorkloadInterval, about("Expected interval once all rows are measured")]
     measurements: Annotated[list[PlannedMeasurement], about("Rows to measure, best first")]
     notes: Notes
+    narrowed_by: Narrowing = UNSET
 
 
 MEASUREMENT_PLAN_EXAMPLE: dict[str, Any] = {"workload": MODEL_EXAMPLE["workload"], "count": 32}

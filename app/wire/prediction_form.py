@@ -112,6 +112,18 @@ Width: TypeAlias = Annotated[
 ]
 
 
+class NarrowedBy(Struct, frozen=True, gc=False):
+    """What an interval would be once this is measured and uploaded."""
+
+    measure: Annotated[str, about("What to measure, with the same software and formats")]
+    half_width: Annotated[float, about("Half-width of the wider side then, in natural logarithms at a coverage of 0.8")]
+
+
+Narrowing: TypeAlias = Annotated[
+    list[NarrowedBy] | UnsetType, about("What to measure to narrow the interval, the most useful first, with `detail`")
+]
+
+
 class AnsweredBy(Struct, frozen=True, gc=False):
     """The predictor that answered, and its version."""
 
@@ -332,6 +344,7 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
     warning_codes: WarningCodes
     operators: Annotated[list[OperatorRow] | None, about("A row per operator, with `detail`")] = None
     width: Width = UNSET
+    narrowed_by: Narrowing = UNSET
     devices: Annotated[int | UnsetType, about("Devices that take part")] = UNSET
     phases_ms: Annotated[Phases | UnsetType, about("The step by its phases, milliseconds")] = UNSET
     throughput_per_s: Annotated[

@@ -23,6 +23,7 @@ from app.wire.prediction_form import (
     GpuId,
     Interval,
     Memory,
+    Narrowing,
     SavedId,
     Share,
     SkippedGpus,
@@ -183,6 +184,7 @@ class ServedTime(Struct, frozen=True, omit_defaults=True):
     p99: Annotated[float | None, about("99th percentile over requests, milliseconds; null: not simulated")]
     interval: Annotated[Interval, about("Interval of the mean, milliseconds")]
     width: Width = UNSET
+    narrowed_by: Narrowing = UNSET
 
 
 class ServedSequences(Struct, frozen=True):

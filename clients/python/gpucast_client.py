@@ -1412,6 +1412,7 @@ class ServedTime(TypedDict):
     p99: float | None
     interval: Interval
     width: NotRequired[list[WidthPart]]
+    narrowed_by: NotRequired[list[NarrowedBy]]
 
 
 class WidthPart(TypedDict):
@@ -1426,6 +1427,13 @@ class WidthPart(TypedDict):
     level: str
     half_width: float
     known: bool
+
+
+class NarrowedBy(TypedDict):
+    """What an interval would be once this is measured and uploaded."""
+
+    measure: str
+    half_width: float
 
 
 class ServedSequences(TypedDict):
@@ -1634,6 +1642,7 @@ class MeasurementPlan(TypedDict):
     interval_after: WorkloadInterval
     measurements: list[PlannedMeasurement]
     notes: list[str]
+    narrowed_by: NotRequired[list[NarrowedBy]]
 
 
 class WorkloadInterval(TypedDict):
@@ -3350,6 +3359,7 @@ class Prediction(TypedDict):
     warning_codes: list[CodedWarning]
     operators: NotRequired[list[OperatorRow] | None]
     width: NotRequired[list[WidthPart]]
+    narrowed_by: NotRequired[list[NarrowedBy]]
     devices: NotRequired[int]
     phases_ms: NotRequired[Phases]
     throughput_per_s: NotRequired[float]

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import to_builtins
 
-from app.bands.band import Band
 from app.bands.error_model import Levels, error_models
-from app.services.serving.served_points import NEAREST, distance
+from app.services.serving.served_points import NEAREST, UNKNOWN_OPERATORS, distance
 from app.tables.arrays import Floats
 from evaluation.render import Report, Table, markdown
 from evaluation.serving.loads import ARRIVALS, INFERENCEX, ML_ENERGY, OTHERS, REQUESTS, TGI, Load
@@ -74,7 +73,7 @@ def shifted(outcomes: Sequence[Outcome]) -> tuple[float, float]:
             others = sorted((j for j in range(len(group)) if j != k), key=lambda j: distance(forms[j], form))
             plain.append(abs(np.expm1(logs[k])))
             uploads = [(_ALIKE, float(logs[j])) for j in others[:NEAREST]]
-            shift = error_models()["tpot"].learned(_ALIKE, Band.symmetric(0.0), uploads).shift
+            shift = error_models()["tpot"].learned(_ALIKE, UNKNOWN_OPERATORS, uploads).shift[0]
             moved.append(abs(np.expm1(logs[k] - shift)))
     return float(100.0 * np.mean(plain)), float(100.0 * np.mean(moved))
 

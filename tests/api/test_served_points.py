@@ -56,6 +56,14 @@ def test_a_measured_load_answers_itself_and_shifts_others(client: TestClient) ->
     ratio = after["serving"]["tpot_ms"]["mean"] / before["serving"]["tpot_ms"]["mean"]
     shift = other_after["serving"]["tpot_ms"]["mean"] / other_before["serving"]["tpot_ms"]["mean"]
     assert 1.0 < shift < ratio
+    first = ROW["serving"]["ttft_ms"] / before["serving"]["ttft_ms"]["mean"]
+    other_first = other_after["serving"]["ttft_ms"]["mean"] / other_before["serving"]["ttft_ms"]["mean"]
+    assert 0.5 * np.log(first) < np.log(other_first) < np.log(first)
+    later = [
+        (one["latency_ms"] - one["serving"]["ttft_ms"]["mean"]) / one["serving"]["tpot_ms"]["mean"]
+        for one in (other_before, other_after)
+    ]
+    assert later[0] == pytest.approx(later[1], rel=0.02), "whole requests follow both times"
     nearby = predicted(client, dtype="fp8")["serving"]["tpot_ms"]["mean"] / elsewhere["serving"]["tpot_ms"]["mean"]
     assert 1.0 < nearby < shift, "another deployment on the GPU learns by what it shares"
     alias = {"name": "meta-llama/Meta-Llama-3-8B", "dtype": None, "parallelism": {"tensor": 1, "expert": 1}}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from app.bands.band import Band, mean_error
 from app.bands.coverage import COVERAGE
@@ -27,6 +28,7 @@ from app.predictors.auto.operators.models.gaussian_process import expected_noise
 from app.predictors.base import calibrated
 from app.services.graphs.graph_store import Graphs
 from app.services.measurements.stored import operator_form
+from app.services.models.predict_networks import predict_network
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.operator_tables import unsupported_rows
 from app.services.operators.predict_operators import read_operators, unsupported_message
@@ -51,7 +53,7 @@ from app.wire.measurement_form import (
 from app.wire.names import own_dtype
 from app.wire.network_form import ModelRequest
 from app.wire.operator_forms import FORMS, ROW_FORMS, OperatorsRequest, unknown_op
-from app.wire.predict_body import read_request
+from app.wire.predict_body import Request, read_request
 from app.wire.prediction_form import AnsweredBy
 
 # Rows considered per operator and dtype: of the workload by their time, and measured ones.
@@ -105,8 +107,14 @@ def plan_measurements(
     """Return the plan for a workload. Raises NotFound, BadInput or TooLarge with what to send instead."""
     rows = GpuRows(snapshot)
     target = rows.row(name, ("name",))
-    mix = workload_mix(snapshot, rows, target, request, max_rows=max_rows, graphs=graphs)
-    return _plan(snapshot, database, rows, target, mix, int(request.count))
+    whole = read_request(msgspec.json.encode({"workload": request.workload, "gpu": rows.id(target)}))
+    mix = workload_mix(snapshot, rows, target, whole, max_rows=max_rows, graphs=graphs)
+    plan = _plan(snapshot, database, rows, target, mix, int(request.count))
+    if not isinstance(whole, ModelRequest | GraphRequest):
+        return plan
+    detailed = structs.replace(whole, detail=True)
+    (answer,) = predict_network(snapshot, detailed, max_rows=max_rows, graphs=graphs, advise=False).predictions
+    return structs.replace(plan, narrowed_by=answer.narrowed_by)
 
 
 def plan_operators(
@@ -306,13 +314,12 @@ def workload_mix(
     snapshot: Snapshot,
     rows: GpuRows,
     target: int,
-    request: MeasurementPlanRequest,
+    predict_request: Request,
     *,
     max_rows: int,
     graphs: Graphs | None,
 ) -> Mix:
     """Return the operators of a workload. Raises BadInput, NotFound (a graph) or TooLarge with what to send instead."""
-    predict_request = read_request(msgspec.json.encode({"workload": request.workload, "gpu": rows.id(target)}))
     if isinstance(predict_request, OperatorsRequest):
         distinct = read_operators(predict_request.workload.operators)
         mix = Mix(distinct.table, _counted(distinct.row, distinct.repeats, len(distinct.table)))

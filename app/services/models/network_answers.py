@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from app.bands.band import Band, probability_within
 from app.bands.coverage import COVERAGE
-from app.bands.error_model import Uncertainty
+from app.bands.error_model import ErrorModel, Uncertainty
 from app.engine.snapshot import GpuRows
 from app.networks.run import Run
 from app.ops import OPS
@@ -23,6 +23,7 @@ from app.runtime.cancellation import check_cancelled
 from app.services.models.memory_fit import MemoryFit
 from app.services.operators.explanations import explanations
 from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, uses_slot
+from app.steps.levels import figure_of_step
 from app.steps.networks import Prepared, rows_per_step
 from app.steps.stages import stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows
@@ -39,6 +40,7 @@ from app.wire.prediction_form import (
     Interval,
     MemoryParts,
     MemoryUse,
+    NarrowedBy,
     OperatorRow,
     Phases,
     Prediction,
@@ -65,6 +67,23 @@ class StepFacts(NamedTuple):
     predictor: AnsweredBy
     breakdown: list[Share]
     warnings: list[CodedWarning]
+
+
+class WidthFacts(NamedTuple):
+    """Why an interval is as wide as it is, and what would narrow it."""
+
+    width: list[WidthPart] | UnsetType
+    narrowed_by: list[NarrowedBy] | UnsetType
+
+
+UNEXPLAINED = WidthFacts(UNSET, UNSET)
+
+
+def width_facts(errors: ErrorModel, uncertainty: Uncertainty, own: Band[float], support: str) -> WidthFacts:
+    """Return the facts of an interval whose operators have this band and support."""
+    parts = uncertainty.parts(own, interpolated=support != SUPPORTS[EXTRAPOLATED])
+    kinds = errors.narrowed_by(uncertainty, own)
+    return WidthFacts([WidthPart(*part) for part in parts], [NarrowedBy(*kind) for kind in kinds])
 
 
 class TimedNetwork(NamedTuple):
@@ -146,10 +165,13 @@ class NetworkAnswer:
             probability_within(required, band, capacity),
         )
 
-    def _width(self, k: int, support: str) -> list[WidthPart]:
-        step = self.timed.step
+    def _width(self, k: int, support: str) -> WidthFacts:
+        timed, step = self.timed, self.timed.step
+        if not self.request.detail or step.measured[k]:
+            return UNEXPLAINED
+        errors = timed.query.engine.error_models[figure_of_step(timed.rows, timed.run)]
         own = Band(float(step.own.below[k]), float(step.own.above[k]))
-        return width_parts(step.uncertainties[k], own, interpolated=support != SUPPORTS[EXTRAPOLATED])
+        return width_facts(errors, step.uncertainties[k], own, support)
 
     def _prediction(self, k: int) -> Prediction:
         check_cancelled()
@@ -177,7 +199,7 @@ class NetworkAnswer:
             [message.text for message in messages],
             messages,
             _details(self, k) if request.detail else None,
-            self._width(k, facts.support) if request.detail and not step.measured[k] else UNSET,
+            *self._width(k, facts.support),
             devices=run.parallelism.devices,
             phases_ms=Phases(*(step.done.phases_s[:, k] * 1e3).tolist()),
             throughput_per_s=run.batch / step_s,
@@ -186,11 +208,6 @@ class NetworkAnswer:
             suggestions=suggestions if advised else UNSET,
             serving=UNSET if self.serving is None else self.serving[k],
         )
-
-
-def width_parts(uncertainty: Uncertainty, own: Band[float], *, interpolated: bool) -> list[WidthPart]:
-    """Return what an interval is made of."""
-    return [WidthPart(*part) for part in uncertainty.parts(own, interpolated=interpolated)]
 
 
 def _dtypes(gpus: GpuTable, target: int) -> set[str]:

@@ -16,7 +16,7 @@ from msgspec import structs
 from app.bands.band import Band
 from app.bands.coverage import COVERAGE
 from app.bands.groups import EXACT
-from app.engine.exact_hits import MeasuredModels
+from app.engine.exact_hits import MeasuredModels, UploadedStep
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode, Run, has_formats
@@ -50,6 +50,8 @@ from app.wire.network_form import ModelWorkload
 from app.wire.prediction_form import PredictResponse, ServingFigures
 
 _UNKNOWN_SHOWN = 5
+# Uploaded steps of a GPU among which the nearest are looked for.
+_MOST_UPLOADS = 256
 _HOST_BOUND = warning(
     "host_bound_products",
     "products in fp8_block were measured with what the host does for each: in CUDA graphs a network of short ones is"
@@ -190,11 +192,18 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
     if last is not None and last.fingerprint == fingerprint:
         return last
     seconds: dict[Hashable, dict[str, list[float]]] = {}
+    uploads: dict[str, list[UploadedStep]] = {}
     for row in rows:
-        for key in _keys(msgspec.convert(row.workload, MeasuredModel), row.software):
+        launched = is_eager(row.software)
+        named = _networks(msgspec.convert(row.workload, MeasuredModel), row.software)
+        for key in {network_key(*each, launched=launched) for each in named}:
             seconds.setdefault(key, {}).setdefault(row.gpu_id, []).append(row.latency_s)
+        if named and row.upload_id is not None:
+            of_gpu = uploads.setdefault(row.gpu_id, [])
+            of_gpu.append(UploadedStep(*named[-1], launched, row.latency_s, row.upload_id))
     times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in seconds.items()}
-    return MeasuredModels(times, fingerprint)
+    last_ones = {gpu: sorted(of, key=lambda one: -one.upload)[:_MOST_UPLOADS] for gpu, of in uploads.items()}
+    return MeasuredModels(times, last_ones, fingerprint)
 
 
 def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
@@ -205,16 +214,15 @@ def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
     return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})
 
 
-def _keys(measured: MeasuredModel, software: str) -> set[Hashable]:
-    """Return the keys of requests that it answers, with its software and without; none where no request can be."""
-    workload, keys = to_workload(measured), set[Hashable]()
+def _networks(measured: MeasuredModel, software: str) -> list[tuple[Network, Run]]:
+    """Return the requests that it answers, without its software and with it; none where no request can be."""
+    workload, networks = to_workload(measured), list[tuple[Network, Run]]()
     if workload is None:
-        return keys
+        return networks
     for named in (workload, structs.replace(workload, software=workload.software or software)):
         with suppress(BadInput):
-            network, run = resolve_network(named, None)
-            keys.add(network_key(network, run, launched=is_eager(software)))
-    return keys
+            networks.append(resolve_network(named, None))
+    return networks
 
 
 def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | None:

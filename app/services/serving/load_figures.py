@@ -97,6 +97,22 @@ def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad
     )
 
 
+def with_first_token(figures: LoadFigures, predicted: Times | None, factor: float, load: ServingLoad) -> LoadFigures:
+    """Return the figures with `factor` times the predicted times to the first token, and whole requests that follow.
+
+    Those of saturated loads stay.
+    """
+    if predicted is None or figures.ttft is None or figures.e2e is None:
+        return figures
+    first_s, before_s = factor * predicted.mean, figures.e2e.mean
+    e2e_s = before_s + first_s - figures.ttft.mean
+    return figures._replace(
+        ttft=_scaled(predicted, first_s),
+        e2e=_scaled(figures.e2e, e2e_s),
+        requests_per_s=load.rate_per_s or figures.requests_per_s * before_s / e2e_s,
+    )
+
+
 def _scaled(times: Times, mean: float) -> Times:
     return Times(*(one * mean / times.mean for one in times))
 

@@ -8,15 +8,15 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import UNSET, UnsetType, structs
+from msgspec import structs
 
 from app.bands.band import Band, Served, sum_correlated
-from app.bands.error_model import Uncertainty
+from app.bands.error_model import ErrorModel, Levels, Uncertainty
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
-from app.services.models.network_answers import StepFacts, TimedNetwork, width_parts
+from app.services.models.network_answers import UNEXPLAINED, StepFacts, TimedNetwork, WidthFacts, width_facts
 from app.services.models.predict_networks import known_step, notes_of, rows_for
 from app.services.operators.predict_operators import (
     check_rows,
@@ -33,6 +33,7 @@ from app.services.serving.load_figures import (
     load_figures,
     measured_figures,
     sequence_limit,
+    with_first_token,
 )
 from app.services.serving.served_points import Known, known_of
 from app.serving.steady_state import Shape
@@ -43,7 +44,7 @@ from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Skipped, WidthPart
+from app.wire.prediction_form import Interval, MemoryParts, MemoryUse, Skipped
 from app.wire.serving_form import (
     KvCacheUse,
     ServedFigures,
@@ -64,14 +65,14 @@ def milliseconds(seconds: float) -> float | None:
 
 
 def served_time(
-    times: Times | None, band: Band[float], coverage: float, width: list[WidthPart] | UnsetType = UNSET
+    times: Times | None, band: Band[float], coverage: float, facts: WidthFacts = UNEXPLAINED
 ) -> ServedTime | None:
-    """Return times, seconds, with the interval of their mean, and of what it is made; None for none."""
+    """Return times, seconds, with the interval of their mean and its facts; None for none."""
     if times is None:
         return None
     p50, p90, p99 = (None if np.isnan(percentile) else 1e3 * percentile for percentile in times[1:4])
     mean = 1e3 * times.mean
-    return ServedTime(mean, p50, p90, p99, Interval.of(mean, band, coverage), width)
+    return ServedTime(mean, p50, p90, p99, Interval.of(mean, band, coverage), *facts)
 
 
 def whole_time(
@@ -100,13 +101,14 @@ class _Figure(NamedTuple):
         """Its band."""
         return self.uncertainty.band(self.own)
 
-    def narrowed(self, left: float) -> _Figure:
-        """Return it where uploads leave this part of the variance."""
+    def learned(self, errors: ErrorModel, uploads: Sequence[tuple[Levels, float]]) -> _Figure:
+        """Return it as uploads leave it."""
+        left = float(errors.learned(self.uncertainty.levels, self.own.filled((1,)), uploads).left[0])
         return _Figure(self.uncertainty.narrowed(left), self.own.times(left**0.5))
 
-    def width(self, support: str) -> list[WidthPart]:
-        """What its band is made of, with operators of this support."""
-        return width_parts(self.uncertainty, self.own, interpolated=support != "extrapolated")
+    def facts(self, errors: ErrorModel, support: str) -> WidthFacts:
+        """Return why its band is as wide, with operators of this support."""
+        return width_facts(errors, self.uncertainty, self.own, support)
 
 
 class ServedStep(NamedTuple):
@@ -157,6 +159,9 @@ def predict_serving(
         if engine.served_points.by_deployment and not rows.is_uncatalogued(target):
             known = known_of(engine, request.workload, spec, target, request.predictor)
         figures = load_figures(deployment, with_factor(served, known.factor))
+        if known.first_factor != 1.0:
+            first = load_figures(deployment, served).ttft
+            figures = with_first_token(figures, first, known.first_factor, request.workload.load)
         simulated += figures.steps
         check_predicted(len(targets), simulated)
         predictions.append(answer.on(target, served, figures, known))
@@ -221,8 +226,9 @@ class _Answer(NamedTuple):
         deployment, spec = self.deployment, self.rows.spec(target)
         shape = shape_of(deployment)
         facts, token, first = self._steps(target, figures.decoding, shape)
-        learned = self.snapshot.engine.error_models["tpot"].learned(token.uncertainty.levels, token.own, known.uploads)
-        token = token.narrowed(learned.left)
+        errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
+        token = token.learned(errors[0], known.uploads.get("tpot", ()))
+        first = first.learned(errors[1], known.uploads.get("ttft", ()))
         bands = Served(token.band, first.band)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
@@ -230,8 +236,11 @@ class _Answer(NamedTuple):
         coverage = self.request.coverage
         shown = self.request.detail and known.exact is None
         tpot, ttft = (
-            served_time(times, band, coverage, of.width(facts.support) if shown else UNSET)
-            for times, band, of in ((figures.tpot, bands.token, token), (figures.ttft, bands.first, first))
+            served_time(times, band, coverage, of.facts(error, facts.support) if shown else UNEXPLAINED)
+            for times, band, of, error in (
+                (figures.tpot, bands.token, token, errors[0]),
+                (figures.ttft, bands.first, first, errors[1]),
+            )
         )
         e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
         warnings = self._warnings(facts, engine, figures)

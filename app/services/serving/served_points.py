@@ -13,7 +13,7 @@ import numpy as np
 
 from app.bands.band import MEASURED_LOAD, Band, Served
 from app.bands.error_model import Levels
-from app.coefficients import Coefficients
+from app.bands.uploads import Upload, confirmed
 from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
 from app.networks.builtin import canonical_name
@@ -27,15 +27,13 @@ from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
-_FITTED = Coefficients("serving")
-
 # Fields of a workload that describe a load, not the deployment.
 _LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
 # Nearest measured loads, and other deployments on the GPU, that teach.
 NEAREST = 4
-# A greater shift needs a second upload that agrees with it.
-_UNCONFIRMED, _AGREEING = _FITTED.number("unconfirmed_shift"), _FITTED.number("agreeing_shift")
-_shifts: SizedCache[tuple[Levels, float]] = SizedCache(100_000)
+# The operators' band of a load whose steps are not predicted yet.
+UNKNOWN_OPERATORS = Band(np.zeros(1), np.zeros(1))
+_uploads: SizedCache[Mapping[str, Upload]] = SizedCache(100_000)
 
 
 class Known(NamedTuple):
@@ -43,14 +41,16 @@ class Known(NamedTuple):
 
     exact    the means of the requested load, if it was measured
     bands    those of `exact`
-    uploads  ln(measured / predicted) of the time per output token of other loads, with their levels
+    uploads  of `tpot` and `ttft`, what other loads teach: their levels, and ln(measured / predicted)
     factor   by which times per output token deviate for that; 1 without
+    first_factor  and times to the first token
     """
 
     exact: ServedPoint | None = None
     bands: Served = MEASURED_LOAD
-    uploads: Sequence[tuple[Levels, float]] = ()
+    uploads: Mapping[str, Sequence[tuple[Levels, float]]] = {}
     factor: float = 1.0
+    first_factor: float = 1.0
 
 
 def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
@@ -84,38 +84,32 @@ def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: i
         return Known(ServedPoint(form, *means), bands)
     nearest = sorted(points, key=lambda point: distance(point.workload, form))[:NEAREST]
     others = [of[-1] for (one, gpu), of in engine.served_points.by_deployment.items() if gpu == spec.id and one != own]
-    uploads = list[tuple[Levels, float]]()
-    for group in (nearest, others[-NEAREST:]):
-        shifts = [(point.upload, _shift(engine, point, spec, target, predictor)) for point in group]
-        uploads += confirmed([(upload, levels, error) for upload, (levels, error) in shifts])
-    return Known(
-        uploads=uploads, factor=float(np.exp(errors["tpot"].learned(levels, Band.symmetric(0.0), uploads).shift))
-    )
-
-
-def confirmed(errors: Sequence[tuple[int | None, Levels, float]]) -> list[tuple[Levels, float]]:
-    """Return the errors that count, each with its upload: those of imports, small ones, and those that two agree on."""
-    return [
-        (levels, error)
-        for upload, levels, error in errors
-        if upload is None
-        or abs(error) <= _UNCONFIRMED
-        or any(other != upload and abs(error - agreeing) <= _AGREEING for other, _, agreeing in errors)
+    groups = [
+        [_uploaded(engine, point, spec, target, predictor) for point in group] for group in (nearest, others[-NEAREST:])
     ]
+    uploads = {
+        name: [one for group in groups for one in confirmed([of[name] for of in group if name in of])]
+        for name in ("tpot", "ttft")
+    }
+    shifts = [errors[name].learned(levels, UNKNOWN_OPERATORS, each).shift[0] for name, each in uploads.items()]
+    return Known(None, MEASURED_LOAD, uploads, *np.exp(shifts).tolist())
 
 
-def _shift(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> tuple[Levels, float]:
-    """Return a measured load's levels, and ln(measured / predicted) of its time per output token; 0 if it saturates."""
+def _uploaded(engine: Engine, point: ServedPoint, spec: GpuSpec, target: int, predictor: str) -> Mapping[str, Upload]:
+    """Return what a measured load says of `tpot` and `ttft`; nothing of one that is predicted to saturate."""
     key = (engine.revision, engine.version_of(predictor, spec.id), predictor, spec.id, msgspec.json.encode(point))
-    known = _shifts.get(key)
+    known = _uploads.get(key)
     if known is None:
-        workload = msgspec.convert(point.workload, ServingWorkload)
-        deployment = resolve_deployment(workload)
+        deployment = resolve_deployment(msgspec.convert(point.workload, ServingWorkload))
         (served,) = engines_on(StepQuery(engine, engine.gpus, [target], predictor), deployment, [spec])
-        figures = load_figures(deployment, served)
-        error = 0.0 if figures.tpot is None or not point.tpot_s else float(np.log(point.tpot_s / figures.tpot.mean))
-        known = served_levels(engine.gpus, target, deployment), error
-        _shifts.put(key, known, len(key[-1]))
+        figures, levels = load_figures(deployment, served), served_levels(engine.gpus, target, deployment)
+        times = {"tpot": (point.tpot_s, figures.tpot), "ttft": (point.ttft_s, figures.ttft)}
+        known = {
+            name: Upload(point.upload, levels, float(np.log(measured_s / predicted.mean)))
+            for name, (measured_s, predicted) in times.items()
+            if measured_s and predicted is not None
+        }
+        _uploads.put(key, known, len(key[-1]))
     return known
 
 

@@ -12,7 +12,7 @@ from app.bands.coverage import COVERAGE
 from app.bands.error_model import COMPONENTS, ErrorModel, Levels, error_models, widened
 from app.config import CHECKOUT
 
-OWN = Band.symmetric(0.1)
+OWN, OWNS = Band.symmetric(0.1), Band.symmetric(np.array([0.1]))
 HERE = Levels("vllm", "dense", "hopper", "h100", "32 layers of 4096", "bf16", "vllm 0.11", "one", "closed")
 ELSEWHERE = HERE._replace(generation="cdna3", gpu="mi300x")
 V = dict.fromkeys(COMPONENTS, 0.1)
@@ -55,20 +55,31 @@ def test_parts_add_up_to_the_wider_side_and_say_what_was_measured() -> None:
 
 
 def test_an_upload_shifts_its_deployment_nearly_whole_and_others_by_what_they_share() -> None:
-    learned = [
-        model().learned(levels, OWN, [(HERE, 0.5)]) for levels in (HERE, HERE._replace(model="other"), ELSEWHERE)
-    ]
-    shifts, left = zip(*learned, strict=True)
+    others = (HERE, HERE._replace(model="other"), ELSEWHERE)
+    shifts, left = np.array([model().learned(levels, OWNS, [(HERE, 0.5)]) for levels in others]).T[0]
     assert 0.45 < shifts[0] < 0.5
     assert list(shifts) == sorted(shifts, reverse=True)
     assert shifts[-1] > 0.0
     assert left[0] < 0.1 < left[1] < left[2] < 1.0
-    assert model().learned(HERE, OWN, []) == (0.0, 1.0)
+    assert [part.tolist() for part in model().learned(HERE, OWNS, [])] == [[0.0], [1.0]]
+
+
+def test_answers_whose_operators_are_known_worse_keep_more_of_their_width() -> None:
+    left = model().learned(HERE, Band.symmetric(np.array([0.0, 0.1, 1.0])), [(ELSEWHERE, 0.5)]).left
+    assert list(left) == sorted(left)
+
+
+def test_what_would_narrow_an_answer_is_what_its_upload_leaves() -> None:
+    of = model().uncertainty(HERE)
+    same, *others = model().narrowed_by(of, OWN)
+    left = float(model().learned(HERE, OWNS, [(HERE, 0.0)]).left[0])
+    assert same.half_width == of.narrowed(left).band(OWN.times(left**0.5)).above
+    assert all(same.half_width < other.half_width < of.band(OWN).above for other in others)
 
 
 def test_uploads_that_disagree_shift_by_their_mean() -> None:
-    shift = model().learned(HERE, OWN, [(HERE, 0.5), (HERE, -0.5)]).shift
-    assert shift == pytest.approx(0.0, abs=1e-9)
+    shift = model().learned(HERE, OWNS, [(HERE, 0.5), (HERE, -0.5)]).shift
+    assert shift == pytest.approx([0.0], abs=1e-9)
 
 
 def test_gpus_have_all_errors_in_common_but_their_own() -> None:
