@@ -284,6 +284,12 @@ def reliability() -> list[tuple[float, ...]]:
     return [tuple(row.values()) for row in _content()["validation"]["reliability"]]
 
 
+def sources() -> list[Mapping[str, Any]]:
+    """Return what first contacts and known answers of each source were when the intervals were fitted, by column."""
+    rows: list[Mapping[str, Any]] = _content()["validation"]["sources"]
+    return rows
+
+
 @cache
 def _content() -> Mapping[str, Any]:
     content: Mapping[str, Any] = msgspec.json.decode(FILE.read_bytes())

@@ -27,6 +27,23 @@ from evaluation.first_contact.question import ASKED, Row, Source
 from evaluation.render import Report, Table, commit, markdown
 from evaluation.study import Progress, grouped
 
+# Of each source: errors and what intervals held that were asked first, what the error model holds with the source left
+# out, and what this version's answers and intervals, which know the source, are.
+_OF_SOURCES = {
+    "figure": "",
+    "source": "",
+    "error at first, %": ".0f",
+    "held then, %": ".0f",
+    "held, %": ".0f",
+    "half-width": ".2f",
+    "score": ".2f",
+    "error now, %": ".0f",
+    "held known, %": ".0f",
+    "half-width known": ".2f",
+    "rows": "d",
+    "cells": "d",
+}
+_NOT_ASKED = (np.nan, np.nan, np.nan)
 MARKER, RELIABILITY = "bands: error-model --write", "reliability: error-model --write"
 _MANY, _COVERAGES = 30, (0.5, 0.8, 0.95)
 _COLUMNS = {"held, %": ".0f", "half-width": ".2f", "score": ".2f"}
@@ -125,7 +142,7 @@ def _artefact(fits: Mapping[str, _Fit], validation: Mapping[str, Any]) -> bytes:
         "command": "gpucast evaluate error-model --data DIR --write",
         "version": __version__,
         "commit": commit(),
-        "validation": {"all": validation["all"], "reliability": validation["reliability"]},
+        "validation": {name: validation[name] for name in ("all", "sources", "reliability")},
         "figures": {
             figure: {
                 "v": _rounded(fit.fitted[0]),
@@ -148,10 +165,12 @@ def _report(variants: Sequence[Variant], tested: Sequence[Row], known: Sequence[
     """Return the tables: variants, a source weighing as the root of its cells; sources and GPUs by the chosen."""
     means = [(name, *_mean([one.held for one in of])) for name, of in grouped(variants, lambda one: one.name).items()]
     shipped = {(one.figure, one.source): one.held for one in variants if one.name == SHIPPED}
+    now = {place: (_error(of), *_held(of)[:2]) for place, of in grouped(known, _place).items()}
+    first = {place: _error(of) for place, of in grouped(tested, _place).items()}
     rows = [
-        (one.figure, one.source, shipped[one.figure, one.source].held, *one.held)
+        (*place, first[place], shipped[place].held, *one.held[:3], *now.get(place, _NOT_ASKED), *one.held[3:])
         for one in variants
-        if one.name == CHOSEN
+        if one.name == CHOSEN and (place := (one.figure, one.source))
     ]
     gpus = grouped(tested, lambda row: row["levels"].gpu)
     of_gpus = [(gpu, *_held(of)[:3], len(of)) for gpu, of in gpus.items() if len(of) >= _MANY]
@@ -159,7 +178,7 @@ def _report(variants: Sequence[Variant], tested: Sequence[Row], known: Sequence[
     asked = [(100.0 * coverage, _held(tested, coverage)[0], _held(known, coverage)[0]) for coverage in _COVERAGES]
     tables = (
         Table("", {"all, weighed by the root of their cells": "", **_COLUMNS}, means),
-        Table("", {"figure": "", "source": "", "then, %": ".0f", **_COLUMNS, "rows": "d", "cells": "d"}, rows),
+        Table("", _OF_SOURCES, rows),
         Table("", {"GPU": "", **_COLUMNS, "rows": "d"}, of_gpus),
         Table("", {"known deployments": "", **_COLUMNS, "rows": "d"}, of_known),
         Table("", {"coverage, %": ".0f", "first contacts, %": ".0f", "known, %": ".0f"}, asked),
@@ -175,6 +194,15 @@ def _report(variants: Sequence[Variant], tested: Sequence[Row], known: Sequence[
         body={"study": "error-model", **cells},
         pages={MARKER: markdown(tables[1]), RELIABILITY: markdown(tables[4])},
     )
+
+
+def _place(row: Row) -> tuple[str, str]:
+    return row["figure"], row["source"]
+
+
+def _error(rows: Sequence[Row]) -> float:
+    """Return the median error of the predictions, percent of what was measured."""
+    return 100.0 * float(np.median(np.abs(np.expm1(-np.array([row["error"] for row in rows])))))
 
 
 def _held(rows: Sequence[Row], coverage: float = 0.8) -> Held:

@@ -14,7 +14,7 @@ from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.api.gpus import GpuName
 from app.api.measurements import MeasurementQuery, list_measurements
 from app.api.predictors import VersionOut, get_predictors, list_jobs
-from app.bands.error_model import reliability
+from app.bands.error_model import reliability, sources
 from app.config import CHECKOUT
 from app.dashboard.charts.answers import accuracy_chart
 from app.dashboard.choices import MOST_FOUND, search_gpus
@@ -158,6 +158,7 @@ def show_accuracy(
         split_labels=SPLITS,
         rows=sorted(shown, key=lambda row: row["mape"]),
         reliability=reliability(),
+        contacts=sources(),
         whole=whole_workloads(),
         shown_whole=SHOWN_WHOLE,
     )
