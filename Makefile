@@ -4,6 +4,7 @@
 #   make coverage which lines of compiled functions the tests execute; part of `make test`
 #   make measure install what `gpucast measure` needs on the machine with the device, and say how to run it
 #   make train   the artefacts of models_store/ from the data sets in DATA (or GPUCAST_SHARED_DATA)
+#   make contacts  every night and before a release: first contacts of new data sets in DATA, then the error model
 #   make docs    build the documentation, strictly, and open it where there is a browser
 #   make client  clients/python/gpucast_client.py from the OpenAPI document again
 #   make lock    resolve pyproject.toml into requirements/*.txt again
@@ -30,13 +31,17 @@ NOT_INSTALLED = { echo "gpucast: packages could not be installed (above). Behind
 unexport PYTHONDONTWRITEBYTECODE
 
 CHECKS := types site style layers locks
-.PHONY: client serve train measure test check $(CHECKS) compile coverage browser docs lock install clean
+.PHONY: client serve train contacts measure test check $(CHECKS) compile coverage browser docs lock install clean
 
 serve: $(INSTALLED)
 	@$(BIN)/gpucast serve
 
 train: $(INSTALLED)
 	@$(BIN)/gpucast train $(if $(DATA),--data "$(DATA)")
+
+contacts: $(INSTALLED)
+	@$(BIN)/gpucast evaluate first-contact $(if $(DATA),--data "$(DATA)") --results
+	@$(BIN)/gpucast evaluate error-model $(if $(DATA),--data "$(DATA)") --write
 
 measure: .venv/.measure
 	@echo "run: $(BIN)/gpucast measure --minutes 10 --out measured.parquet   (docs/how-to/measure-a-gpu.md)"
