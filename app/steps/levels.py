@@ -13,6 +13,7 @@ from app.tables.architectures import generation_of
 from app.tables.gpus import GpuTable
 
 _CONVOLUTION = OP_CODE["conv2d"]
+_TPU = "tpu"
 _SPLIT = ("data", "context", "expert")
 
 
@@ -40,6 +41,11 @@ def levels_of(rows: StepRows, run: Run, gpus: GpuTable, targets: Sequence[int], 
     )
     made = gpus.architectures or ("",) * len(gpus)
     return [shared._replace(gpu=gpus.ids[k], generation=generation_of(made[k])) for k in targets]
+
+
+def is_assumed(run: Run, levels: Levels) -> bool:
+    """Return whether kernels of another stack stand for those of a step, or those of GPUs for a TPU's."""
+    return run.release.is_assumed or levels.generation.startswith(_TPU)
 
 
 def _format_of(run: Run) -> str:

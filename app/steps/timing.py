@@ -26,7 +26,7 @@ from app.predictors import capabilities
 from app.runtime.sized_cache import SizedCache
 from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
-from app.steps.levels import figure_of_step, levels_of
+from app.steps.levels import figure_of_step, is_assumed, levels_of
 from app.steps.networks import StepRows, prepare
 from app.steps.predict_rows import OperatorQuery, predict_quickest
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
@@ -216,8 +216,8 @@ def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, al
             done = done.after(waited)
     levels = levels_of(rows, run, query.gpus, query.targets)
     errors = query.engine.error_models[figure_of_step(rows, run)]
-    assumed = run.release.is_assumed and run.mode != "training"
-    uncertainties = [errors.uncertainty(each, assumed=assumed) for each in levels]
+    trains = run.mode == "training"
+    uncertainties = [errors.uncertainty(each, assumed=not trains and is_assumed(run, each)) for each in levels]
     band = widened(own, uncertainties)
     return Step(times.answer, done, own, band, uncertainties, np.zeros(len(done.step_s), dtype=np.bool_), times.longer)
 

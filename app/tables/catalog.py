@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from app.errors import FieldError, NotFound
 from app.tables.gpus import GpuSpec
@@ -33,7 +33,7 @@ class Catalog:
     """GPUs by id, name or alias; comparison ignores case, spaces, hyphens, underscores and the vendor.
 
     `tail` looks up names that are not in the catalogue (None: unknown there too), and `tail_names` indexes its names;
-    both are called only for unknown names.
+    both are called only for unknown names. `families` are names of several products, with the id of the most rented.
     """
 
     def __init__(
@@ -41,21 +41,33 @@ class Catalog:
         specs: Sequence[GpuSpec],
         tail: Callable[[str], GpuSpec | None] = _no_tail,
         tail_names: Callable[[], NameIndex] = _no_names,
+        families: Mapping[str, str] | None = None,
     ) -> None:
         self.specs = tuple(specs)
         self._tail = tail
         self._tail_names = tail_names
+        self._families = {normalise(name): gpu for name, gpu in (families or {}).items()}
         self._owners: dict[str, GpuSpec] = {}
         for name, spec in _by_rank(self.specs):
             self._owners.setdefault(normalise(name), spec)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Every name of the catalogue's GPUs, normalised."""
+        return self._owners.keys()
 
     def find(self, name: str) -> GpuSpec | None:
         """Return the GPU of an id, name or alias, or None."""
         return self._owners.get(normalise(name)) or self._tail(name)
 
-    def resolve(self, name: str) -> GpuSpec:
-        """Return the GPU of an id, name or alias; raises NotFound with the closest names."""
-        spec = self.find(name)
+    def most_rented(self, name: str) -> GpuSpec | None:
+        """Return the most rented product of a family of GPUs ("H100"), or None."""
+        gpu = self._families.get(normalise(name))
+        return None if gpu is None else self.find(gpu)
+
+    def resolve(self, name: str, *, families: bool = False) -> GpuSpec:
+        """Return the GPU of an id, name or alias, or of a family's name; raises NotFound with the closest names."""
+        spec = self.find(name) or (self.most_rented(name) if families else None)
         if spec is None:
             shown = name if len(name) <= 100 else f"{name[:100]}..."
             route = "; GET /gpus lists them"

@@ -8,15 +8,19 @@ from collections.abc import Iterable
 
 _MARKS = re.compile(r"\((r|tm|c)\)")
 _SEPARATORS = re.compile(r"[\s\-_]+")
-_MAKER = re.compile(r"^(nvidia|amd|intel)(corporation)?(geforce)?|^geforce")
+# What drivers call a laptop's GPU, databases call mobile.
+_LAPTOP = re.compile(r"laptop(gpu)?$|mobile(gpu)?$")
+# A whole accelerator passed through to a virtual machine, and its form.
+_INSTINCT = re.compile(r"^(radeon)?(instinct)?(mi\d+[a-z]??)(vf|oam)?$")
+_MAKER = re.compile(r"^(nvidia|amd|intel|google)(corporation)?(geforce)?|^geforce")
 # Longer than any known name; bounds the cost of hostile names.
 _LONGEST = 200
 
 
 def normalise(name: str) -> str:
-    """Return a name for comparison, without case, spaces, hyphens, underscores and the vendor."""
+    """Return a name for comparison, without case, spaces, hyphens, underscores and the vendor; laptops are mobile."""
     bare = _SEPARATORS.sub("", _MARKS.sub("", name[:_LONGEST].casefold()))
-    return _MAKER.sub("", bare) or bare
+    return _INSTINCT.sub(r"\3", _LAPTOP.sub("mobile", _MAKER.sub("", bare) or bare))
 
 
 def slug(name: str) -> str:

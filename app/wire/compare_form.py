@@ -27,6 +27,7 @@ from app.wire.prediction_form import (
     Save,
     SavedId,
     SkippedGpus,
+    StrictNames,
     Support,
     WarningCodes,
     Warnings,
@@ -87,6 +88,7 @@ class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     predictor: RequestedPredictor = "auto"
     coverage: RequestedCoverage = COVERAGE
     save: Save = False
+    strict_names: StrictNames = False
 
 
 class CompareRequest(ManyGpusRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):

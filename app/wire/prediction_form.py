@@ -45,6 +45,11 @@ SavedId: TypeAlias = Annotated[
 DeviceCount: TypeAlias = Annotated[int, about("Devices that take part")]
 
 
+StrictNames: TypeAlias = Annotated[
+    bool, about("Refuse the name of a family (h100), which is otherwise taken as its most rented product")
+]
+
+
 class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
@@ -57,6 +62,7 @@ class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     coverage: RequestedCoverage = COVERAGE
     detail: Annotated[bool, about("Add one row per operator")] = False
     save: Save = False
+    strict_names: StrictNames = False
 
 
 class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -76,7 +76,7 @@ def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest | Servi
     if request.currency != "USD":
         message = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
         raise BadInput.at(("currency",), message, end=".")
-    inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage")}
+    inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage", "strict_names")}
     predict_request = read_request(msgspec.json.encode(inner))
     if isinstance(predict_request, OperatorTableRequest):
         known = "kernel, operators, model, graph or serving"
@@ -137,7 +137,7 @@ def _by_gpu(
         if not (isfinite(figure) and 0 <= figure <= most):
             raise BadInput.at((field, name), f"must be between 0 and {most:,.0f}, got {figure:g}", end=".")
         try:
-            gpu = names.get(normalise(name)) or snapshot.engine.catalog.resolve(name).id
+            gpu = names.get(normalise(name)) or snapshot.engine.catalog.resolve(name, families=True).id
         except NotFound as error:
             error.errors = (FieldError((field, name), error.detail),)
             raise

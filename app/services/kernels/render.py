@@ -11,7 +11,7 @@ import numpy as np
 from app.bands.groups import NO_EVIDENCE, RELATED
 from app.coefficients import Coefficients
 from app.engine.engine import Engine
-from app.engine.snapshot import GpuRows, inferred_warnings
+from app.engine.snapshot import GpuRows
 from app.predictors.launches import none_below_limit, resident_blocks
 from app.predictors.roofline import hardware_limit
 from app.tables.arrays import Ints
@@ -37,9 +37,9 @@ _EXTRAPOLATED = warning("extrapolated", "the launch lies outside the measured ra
 
 
 def answer_warnings(
-    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, uncatalogued: bool
+    request: PredictRequest, spec: GpuSpec, group: int, support: int, answered: bool, *, notes: list[CodedWarning]
 ) -> list[CodedWarning]:
-    """Return the warnings of one query; `uncatalogued` means the GPU is not in the catalogue."""
+    """Return the warnings of one query; `notes` are those of its GPU."""
     warnings: list[CodedWarning] = []
     if not answered:
         text = f"{request.predictor} cannot answer for this launch: this is the hardware limit"
@@ -56,7 +56,7 @@ def answer_warnings(
     if request.workload.working_set_bytes > spec.memory_bytes:
         text = f"the working set does not fit in the memory of {spec.id}"
         warnings.append(warning("memory_exceeded", text))
-    return [*warnings, *inferred_warnings(spec)] if uncatalogued else warnings
+    return [*warnings, *notes]
 
 
 def unit_warnings(workload: KernelWorkload) -> list[CodedWarning]:
@@ -159,9 +159,7 @@ def render_predictions(
             predictor = predictors.get((target, answered))
             if predictor is None:
                 predictor = predictors[target, answered] = _answered_by(result, request, spec, answered)
-            own = answer_warnings(
-                request, spec, group, support, answered, uncatalogued=result.rows.is_uncatalogued(target)
-            )
+            own = answer_warnings(request, spec, group, support, answered, notes=result.rows.notes(target))
             warnings = [*shared_warnings, *own]
             predictions.append(
                 Prediction(

@@ -104,7 +104,7 @@ class TimedNetwork(NamedTuple):
         """Return the facts of the step on target k."""
         query, run, rows, step = self.query, self.run, self.rows, self.step
         target, measured, seconds = query.targets[k], bool(step.measured[k]), step.done.rows_s[:, k]
-        spec, uncatalogued = self.gpus.spec(target), self.gpus.is_uncatalogued(target)
+        spec = self.gpus.spec(target)
         part = self.part(k, step.answer)
         unanswered = int((~part.answered).sum())
         name = ROOFLINE if unanswered == len(part.answered) else query.predictor
@@ -117,7 +117,7 @@ class TimedNetwork(NamedTuple):
             unanswered=unanswered,
             unmeasured=0 if measured else int((part.support == EXTRAPOLATED).sum()),
             slotted=slotted,
-            uncatalogued=uncatalogued,
+            notes=self.gpus.notes(target),
         )
         shares = _shares(self, k, seconds)
         return StepFacts(

@@ -237,7 +237,7 @@ def _notes(
             unanswered=unanswered[k],
             unmeasured=unmeasured[k],
             slotted=_slot(rows.spec(target)) is not None and bool(over_slot[max(k - 1, 0) : k + 1].any()),
-            uncatalogued=rows.is_uncatalogued(target),
+            notes=rows.notes(target),
         )
         notes += [CodedWarning(each.code, f"{rows.id(target)}: {each.text}") for each in messages]
         if not best.fits[k]:

@@ -162,9 +162,8 @@ def _predict(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOp
             unanswered=int(unanswered),
             unmeasured=int(unmeasured),
             slotted=bool(slotted),
-            uncatalogued=rows.is_uncatalogued(gpu),
+            notes=[*rows.notes(gpu), *notes],
         )
-        messages[spec.id] += notes
     return BatchAnswer(times_ms, bound, predictors, messages)
 
 

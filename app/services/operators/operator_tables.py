@@ -160,7 +160,7 @@ def _render(
     spec = rows.spec(target)
     n = len(times.bound)
     name = ROOFLINE if times.unanswered == n else request.predictor
-    uncatalogued, software = rows.is_uncatalogued(target), structs.asdict(request.workload)["software"]
+    software = structs.asdict(request.workload)["software"]
     middle, low, high = times.times_ms.tolist()
     warnings = gpu_warnings(
         spec,
@@ -168,7 +168,7 @@ def _render(
         unanswered=times.unanswered,
         unmeasured=times.unmeasured,
         slotted=times.slotted,
-        uncatalogued=uncatalogued,
+        notes=rows.notes(target),
     )
     warnings += software_warnings(software if isinstance(software, list) else [software])
     return TablePrediction(

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from app.bands.band import ends_of_sum
 from app.engine.engine import Engine
-from app.engine.snapshot import GpuRows, Snapshot, inferred_warnings
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError, TooLarge
 from app.ops import MIXED_FIELDS, OPS, kinds_of, work_of
 from app.ops.figures import Work
@@ -132,12 +132,18 @@ def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
 
 
 def gpu_warnings(
-    spec: GpuSpec, predictor: str, *, unanswered: int, unmeasured: int, slotted: bool, uncatalogued: bool
+    spec: GpuSpec,
+    predictor: str,
+    *,
+    unanswered: int,
+    unmeasured: int,
+    slotted: bool,
+    notes: Sequence[CodedWarning],
 ) -> list[CodedWarning]:
     """Return what to know before using the numbers of one GPU.
 
     `unanswered` rows have the hardware limit for lack of support; `unmeasured` ones have no related measurement;
-    `slotted`: some involve more devices than its link joins.
+    `slotted`: some involve more devices than its link joins; `notes`: those of its row (GpuRows).
     """
     messages = []
     if predictor == ROOFLINE:
@@ -154,7 +160,7 @@ def gpu_warnings(
         more = f"larger exchanges go over its slot, {slot:g} GB/s"
         text = f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}"
         messages.append(warning("link_exceeded", text))
-    return [*messages, *inferred_warnings(spec)] if uncatalogued else messages
+    return [*messages, *notes]
 
 
 def read_operators(operators: Sequence[Any]) -> Distinct:
@@ -296,7 +302,7 @@ def _prediction(
 ) -> Prediction:
     """Return the prediction of the list on one GPU."""
     check_cancelled()
-    spec, uncatalogued = rows.spec(target), rows.is_uncatalogued(target)
+    spec = rows.spec(target)
     sums = [_sum(chain, column * 1e3) for column in (answer.latency_s, answer.low_s, answer.high_s)]
     middle = sums[0].sum()
     low, high = ends_of_sum(*sums)
@@ -311,7 +317,7 @@ def _prediction(
         unanswered=unanswered,
         unmeasured=unmeasured,
         slotted=uses_slot(query.requested, query.gpus, target),
-        uncatalogued=uncatalogued,
+        notes=rows.notes(target),
     )
     messages += chain.notes
     if required > spec.memory_bytes:

@@ -38,6 +38,7 @@ from app.services.serving.load_figures import (
 from app.services.serving.served_points import Known, known_of
 from app.serving.steady_state import Shape
 from app.stacks.release import host_name, release_of
+from app.steps.levels import is_assumed
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Ints
@@ -274,7 +275,7 @@ class _Answer(NamedTuple):
         facts = known[decode].facts
         assert facts is not None
         levels, errors = served_levels(self.rows.table(), target, deployment), self.snapshot.engine.error_models
-        assumed = deployment.run.release.is_assumed
+        assumed = is_assumed(deployment.run, levels)
         token, first = (errors[name].uncertainty(levels, assumed=assumed) for name in ("tpot", "ttft"))
         return facts, _Figure(token, known[decode].own), _Figure(first, known[prefill].own)
 
