@@ -99,10 +99,10 @@ class GpuRows:
         catalog = self._snapshot.engine.catalog
         spec = catalog.find(name)
         if spec is None and not self._strict and (spec := catalog.most_rented(name)) is not None:
-            known = self._snapshot.row_of.get(spec.id)
-            row = self._uncatalogued(spec) if known is None else known
-            self._families[row] = name
-            return row
+            own = self._snapshot.row_of.get(spec.id)
+            taken = self._uncatalogued(spec) if own is None else own
+            self._families[taken] = name
+            return taken
         try:
             spec = spec or catalog.resolve(name)
         except NotFound as error:

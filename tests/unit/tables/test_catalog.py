@@ -108,7 +108,8 @@ def test_link_domains_of_bridges_and_racks() -> None:
     """Any other link joins as many as a machine has. A bridge leaves the slot, which is slower."""
     joined = {spec.id: spec.link_domain_gpus for spec in SPECS if spec.link_domain_gpus}
     bridges = {"h100-nvl-94gb": 2, "h200-nvl-141gb": 4, "amd-instinct-mi100": 4, "amd-instinct-mi210": 4}
-    assert joined == {**bridges, "intel-max-1100": 4, "gb200": 72, "gb300": 72}
+    pods = {"tpu-v4": 4096, "tpu-v5e": 256, "tpu-v5p": 8960, "tpu-v6e": 256, "tpu-v7": 9216}
+    assert joined == {**bridges, "intel-max-1100": 4, "gb200": 72, "gb300": 72, **pods}
     for spec in SPECS:
         bridged = "bridge" in (spec.link_type or "")
         assert (
