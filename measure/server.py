@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.errors import BadInput, Forbidden, Malformed
-from measure.connection import Connection, decoded, message_of
+from measure.connection import Connection, decoded, from_json, message_of, of_gpucast, printable
 from measure.device import Device
 from measure.operators_suite import is_measured, point_of
 from measure.output import PEAKS
@@ -64,17 +64,21 @@ class Server(Connection):
         """
         path = _path(device["name"])
         answer = self.ask("GET", path)
-        if device.get("kind") != "cpu" or not answer.is_success or answer.json()["source"] != device["source"]:
+        if device.get("kind") != "cpu" or not answer.is_success:
             return FigureReport()
-        known = answer.json()
-        return self._change(path, {name: device[name] for name in PEAKS if device[name] > known[name]})
+        known = decoded(answer)
+        with of_gpucast():
+            higher = {name: device[name] for name in PEAKS if device[name] > known[name]}
+            return self._change(path, higher if known["source"] == device["source"] else {})
 
     def send_figures(self, gpu: str, figures: Mapping[str, float]) -> FigureReport:
         """Set the measured figures of a GPU that the server lacks."""
         if not figures:
             return FigureReport()
         known = decoded(self.ask("GET", _path(gpu)))
-        return self._change(_path(gpu), {name: value for name, value in figures.items() if known.get(name) is None})
+        with of_gpucast():
+            missing = {name: value for name, value in figures.items() if known.get(name) is None}
+        return self._change(_path(gpu), missing)
 
     def _change(self, path: str, figures: Mapping[str, float]) -> FigureReport:
         """Change a GPU if the key allows it; measurements need fewer rights."""
@@ -89,7 +93,9 @@ class Server(Connection):
     def _send(self, chunk: pa.Table, sent: Sent) -> None:
         answer = self._post(chunk)
         if answer.status_code == _REFUSED:
-            reasons = {error["loc"][0]: error["msg"] for error in reversed(answer.json().get("errors", []))}
+            with of_gpucast():
+                errors = from_json(answer.content).get("errors", [])
+                reasons = {error["loc"][0]: printable(error["msg"]) for error in reversed(errors)}
             wrong = {row: reason for row, reason in reasons.items() if isinstance(row, int)}
             sent.left_out.update(wrong.values())
             chunk = chunk.take([row for row in range(len(chunk)) if row not in wrong])
@@ -99,11 +105,12 @@ class Server(Connection):
                 return
             answer = self._post(chunk)
         report = decoded(answer)
-        sent.inserted += report["inserted"]
-        sent.unchanged += report["unchanged"]
-        sent.doubtful += [doubt["msg"] for doubt in report.get("doubts", ())]
-        sent.left_out.update(report["skipped"])
-        sent.added_gpus += report["added_gpus"]
+        with of_gpucast():
+            sent.inserted += int(report["inserted"])
+            sent.unchanged += int(report["unchanged"])
+            sent.doubtful += [printable(doubt["msg"]) for doubt in report.get("doubts", ())]
+            sent.left_out.update({printable(reason): int(count) for reason, count in report["skipped"].items()})
+            sent.added_gpus += map(printable, report["added_gpus"])
 
     def _post(self, chunk: pa.Table) -> httpx.Response:
         body = io.BytesIO()
@@ -126,7 +133,8 @@ def planned(server: Server, device: Device, workload: Path | None) -> tuple[list
         plan = decoded(server.ask("GET", path))
     else:
         plan = decoded(server.ask("POST", path, json={"workload": _read(workload)}))
-    return _points(plan, device)
+    with of_gpucast():
+        return _points(plan, device)
 
 
 def saved(path: Path, device: Device) -> tuple[list[Point], list[str]]:

@@ -19,7 +19,7 @@ import psutil
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import __version__
 from app.config import Settings
@@ -211,6 +211,8 @@ def _lives(name: str) -> bool:
 
 # Asked every few seconds by probes, and of no interest in a trace.
 _UNTRACED = "livez,healthz,readyz,metrics,static"
+# Of the scope: the query while a span is made, which would show the token of a saved answer.
+_QUERY = "gpucast_query"
 
 
 def traced(app: ASGIApp, collector: str) -> ASGIApp:
@@ -228,14 +230,25 @@ def traced(app: ASGIApp, collector: str) -> ASGIApp:
         raise BadInput("GPUCAST_TRACES needs OpenTelemetry: install gpucast with its extra `tracing`.") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "gpucast", "service.version": __version__}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=collector)))
-    return OpenTelemetryMiddleware(
-        app,
+
+    async def with_query(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["query_string"] = scope.pop(_QUERY)
+        await app(scope, receive, send)
+
+    spans = OpenTelemetryMiddleware(
+        with_query,
         tracer_provider=provider,
         excluded_urls=_UNTRACED,
         exclude_spans=["receive", "send"],
         default_span_details=lambda scope: (f"{scope['method']} {scope['path']}", {}),
         server_request_hook=_with_id,
     )
+
+    async def without_query(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_QUERY], scope["query_string"] = scope["query_string"], b""
+        await spans(scope, receive, send)
+
+    return without_query
 
 
 def _with_id(span: Any, scope: Scope) -> None:

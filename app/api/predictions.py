@@ -120,6 +120,8 @@ def _derived(
 
 
 DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
+# The address may hold the token, and the answer does: no cache keeps them, and no page passes them on.
+_PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
 
 @router.get(
@@ -129,13 +131,14 @@ DerivedDep = Annotated[tuple[Saved, Derived], Depends(_derived)]
 )
 def get_prediction_pdf(derived: DerivedDep) -> Response:
     """A saved prediction, reproduced, as one page of PDF."""
-    name = f'inline; filename="gpucast-{derived[0].id}.pdf"'
-    return Response(as_pdf(*derived), media_type="application/pdf", headers={"Content-Disposition": name})
+    headers = _PRIVATE | {"Content-Disposition": f'inline; filename="gpucast-{derived[0].id}.pdf"'}
+    return Response(as_pdf(*derived), media_type="application/pdf", headers=headers)
 
 
 @router.get("/predictions/{prediction_id}", response_model_exclude_unset=True)
-def get_prediction(derived: DerivedDep) -> SavedPrediction:
+def get_prediction(derived: DerivedDep, response: Response) -> SavedPrediction:
     """A saved prediction, reproduced from the versions that answered then."""
+    response.headers.update(_PRIVATE)
     return _out(*derived)
 
 

@@ -211,6 +211,7 @@ class Database:
             pool_size=POOL_SIZE,
             max_overflow=POOL_OVERFLOW,
             pool_timeout=POOL_TIMEOUT_S,
+            hide_parameters=True,  # tokens of saved answers and callers' rows stay out of logs
         )
 
     @property

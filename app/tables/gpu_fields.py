@@ -18,7 +18,8 @@ PROVENANCES = ("datasheet", "measured", "inferred")
 KINDS = ("gpu", "cpu")
 _ID = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _CAPABILITY = re.compile(r"\d{1,2}\.\d")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# What a terminal obeys, or turns the direction of text, and what is no character.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 200
 _MOST_ALIASES = 64

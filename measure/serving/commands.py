@@ -217,12 +217,13 @@ def _check(server: Connection, header: Mapping[str, Any], plan: ServingPlan) -> 
 
 
 def _send(server: Connection, results: Results) -> None:
-    from measure.connection import decoded
+    from measure.connection import decoded, of_gpucast
 
     rows, left_out = _rows(results.document)
     if rows:
         report = decoded(server.ask("POST", "/measurements", json=rows))
-        print(f"sent: {report['inserted']} new, {report['unchanged']} known before")
+        with of_gpucast():
+            print(f"sent: {int(report['inserted'])} new, {int(report['unchanged'])} known before")
     for reason in left_out:
         print(f"  left out: {reason}")
 

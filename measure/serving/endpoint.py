@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -15,10 +14,15 @@ import httpx
 
 from app.errors import GpucastError
 from app.stacks.registry import stacks
+from measure.connection import PLAIN, Content, from_json, printable
 
-# Of one read: a prompt waits in the engine's queue for as long.
-_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
-_LONGEST_MESSAGE = 200
+# Of one read: a prompt waits in the engine's queue for as long. Then each token of the answer takes so long at most.
+_READ_S = 600.0
+_TIMEOUT = httpx.Timeout(_READ_S, connect=10.0)
+_MOST_S_PER_TOKEN = 30.0
+# Of an answer that is no stream, of the head and the end of a stream, and of each of its tokens.
+_MOST_BYTES, _MOST_BYTES_PER_TOKEN = 2**20, 2**14
+_LONGEST_MESSAGE, _MOST_TOKENS = 200, 2**31
 _DATA, _END = b"data:", b"[DONE]"
 Prompt = list[int] | str
 
@@ -27,7 +31,7 @@ class RequestFailed(Exception):
     """A completion that did not come, with the reason; `refused` if the endpoint does not take such a request."""
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
-        super().__init__(reason[:_LONGEST_MESSAGE])
+        super().__init__(printable(reason[:_LONGEST_MESSAGE]))
         self.refused = refused
 
 
@@ -62,7 +66,7 @@ class Endpoint:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = PLAIN | ({"Authorization": f"Bearer {key.strip()}"} if key else {})
         self._tls = ssl.create_default_context()
         # One connection each: a shared pool searches all of its connections for every request.
         self._clients, self._idle = list[httpx.AsyncClient](), list[httpx.AsyncClient]()
@@ -90,10 +94,13 @@ class Endpoint:
         """Return what the endpoint serves, and use its first model. Raises GpucastError if it does not answer."""
         listed = await self._json("/v1/models")
         models = listed.get("data") if isinstance(listed, Mapping) else None
-        if not isinstance(models, list) or not models or not isinstance(models[0].get("id"), str):
+        first = models[0] if isinstance(models, list) and models else None
+        about = first if isinstance(first, Mapping) else {}
+        name = about.get("id")
+        if not isinstance(name, str) or not name.isprintable() or len(name) > _LONGEST_MESSAGE:
             raise GpucastError(f"{self.url}/v1/models lists no model: is this an OpenAI-compatible endpoint?")
-        self.model = models[0]["id"]
-        return Served(self.model, await self._engine(str(models[0].get("owned_by"))))
+        self.model = name
+        return Served(self.model, await self._engine(str(about.get("owned_by"))))
 
     async def _engine(self, owner: str) -> str | None:
         """Return the engine, and its version where its server reports it."""
@@ -107,13 +114,13 @@ class Endpoint:
         except GpucastError:
             return owner
         version = reported.get("version") if isinstance(reported, Mapping) else None
-        return f"{owner}-{version}" if isinstance(version, str) else owner
+        return f"{owner}-{version}" if isinstance(version, str) and version.isprintable() else owner
 
     async def _json(self, path: str) -> Any:
         try:
-            answer = await self._clients[0].get(path)
-            answer.raise_for_status()
-            return answer.json()
+            async with self._clients[0].stream("GET", path) as answer:
+                answer.raise_for_status()
+                return from_json((await _content(answer)).whole)
         except (httpx.HTTPError, ValueError) as error:
             raise GpucastError(f"{self.url}{path} does not answer: {error}") from error
 
@@ -134,9 +141,9 @@ class Endpoint:
         try:
             async with client.stream("POST", "/v1/completions", json=body) as answer:
                 if not answer.is_success:
-                    text = (await answer.aread()).decode("utf-8", "replace")
+                    text = (await _content(answer)).whole.decode("utf-8", "replace")
                     raise RequestFailed(f"status {answer.status_code}: {text}", refused=answer.status_code < 500)
-                async for event in _events(answer):
+                async for event in _events(answer, output_tokens):
                     if event.get("choices"):
                         arrivals.append(perf_counter() - began)
                     usage = event.get("usage") or usage
@@ -154,26 +161,37 @@ def _completion(arrivals: list[float], usage: Any) -> Completion:
     counts = [
         usage.get(name) if isinstance(usage, Mapping) else None for name in ("prompt_tokens", "completion_tokens")
     ]
-    if not all(isinstance(count, int) for count in counts):
+    if not all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
         raise RequestFailed("the stream ends without `usage`: the endpoint must support stream_options.include_usage")
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     return Completion(arrivals[0], gaps, arrivals[-1], *counts)  # type: ignore[arg-type]  # whole numbers
 
 
-async def _events(answer: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a stream of server-sent events, as they arrive.
+async def _content(answer: httpx.Response) -> Content:
+    """Return a short content. Raises httpx.ReadError for a long one, or one without an end."""
+    content = Content(most_bytes=_MOST_BYTES)
+    async for part in answer.aiter_raw():
+        content.add(part)
+    return content
+
+
+async def _events(answer: httpx.Response, tokens: int) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the JSON objects of a stream of server-sent events about so many tokens, as they arrive.
 
     Reads the stream to its end, after [DONE] too: a connection that is left before is closed, and the time to the first
     token of the next request would include opening another one.
     """
     rest = b""
-    async for received in answer.aiter_bytes():
+    seconds = _READ_S + _MOST_S_PER_TOKEN * tokens
+    limits = Content(seconds=seconds, most_bytes=_MOST_BYTES + _MOST_BYTES_PER_TOKEN * tokens)
+    async for received in answer.aiter_raw():
+        limits.add(received)
         *lines, rest = (rest + received).split(b"\n")
         for line in lines:
             if not line.startswith(_DATA) or (data := line[len(_DATA) :].strip()) == _END:
                 continue
             try:
-                event = json.loads(data)
+                event = from_json(data)
             except ValueError as error:
                 raise RequestFailed(f"a chunk is not JSON: {data[:50]!r}") from error
             if not isinstance(event, Mapping) or event.get("error"):

@@ -119,10 +119,21 @@ def test_a_saved_answer_is_shared_by_its_token(owner: Caller, other: Caller, rea
     for caller in (other, reader):
         shared = caller.send("GET", saved["link"])
         assert shared.status_code == 200 and "share" not in shared.json() and "link" not in shared.json()
+        assert (shared.headers["Cache-Control"], shared.headers["Referrer-Policy"]) == ("no-store", "no-referrer")
         assert caller.status("GET", f"/predictions/{saved_id}.pdf", share=saved["share"]) == 200
         assert caller.listed("/predictions").isdisjoint({saved_id})
     for wrong in ("", "x", "\0", "é" * 43, saved["share"][:-1], "A" * 43, "x" * 500, other.saved(another)["share"]):
         assert other.status("GET", f"/predictions/{saved_id}", share=wrong) == 404
+    for path in (
+        f"{saved_id}%2F..%2F{saved_id}",
+        "0",
+        "%00",
+        f"{saved_id}?share=x",
+        f"{saved_id}.pdf.pdf",
+        f"{10**30}",
+    ):
+        token = f"{'&' if '?' in path else '?'}share={saved['share']}"
+        assert other.status("GET", f"/predictions/{path}{token}") in (404, 422), path
     assert other.status("DELETE", f"/predictions/{saved_id}", share=saved["share"]) in (404, 422)
     assert owner.saved(saved_id)
 

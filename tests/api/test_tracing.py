@@ -69,3 +69,16 @@ def test_a_request_is_a_span_of_its_callers_trace(
         until(lambda: collector.spans)
     ((name, trace, about),) = collector.spans
     assert (name, trace, about["gpucast.request_id"]) == ("POST /predict", TRACE, "mine")
+
+
+def test_no_span_has_the_query_with_its_token(
+    settings: Settings, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address of a shared answer was sent to the collector with the token that opens it."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    traces = f"http://127.0.0.1:{collector.server_port}/v1/traces"
+    with TestClient(create_app(replace(settings, traces=traces))) as client:
+        assert client.get("/measurements?limit=1&gpu=nvidia-l4").json()["items"] == []
+        assert client.get("/predictions/999999?share=SECRET").status_code == 404
+        until(lambda: len(collector.spans) == 2)
+    assert not any("SECRET" in value for _, _, about in collector.spans for value in about.values())

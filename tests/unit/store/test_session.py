@@ -55,3 +55,10 @@ def test_a_transaction_that_fails_is_rolled_back(database: Database, opened: Dat
     with database.begin() as connection:
         assert connection.execute(sa.text("SELECT to_regclass('half')")).scalar_one() is None
     opened.close()
+
+
+def test_no_error_of_a_statement_shows_its_parameters(database: Database) -> None:
+    """Tokens of saved answers were in the log of a statement that failed."""
+    with pytest.raises(sa.exc.SQLAlchemyError) as caught, database.begin() as connection:
+        connection.execute(sa.text("SELECT nothing(:token)"), {"token": "SECRET"})
+    assert "nothing" in str(caught.value) and "SECRET" not in str(caught.value)

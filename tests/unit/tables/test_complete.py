@@ -132,6 +132,8 @@ BAD = [
     ({"memory_bandwith_bytes_per_s": 5e11}, ("memory_bandwith_bytes_per_s",), "did you mean memory_bandwidth_bytes"),
     ({"name": ""}, ("name",), "missing"),
     ({"name": "a\x00b"}, ("name",), "control"),
+    ({"name": "a\x9b2Jb"}, ("name",), "control"),
+    ({"aliases": ["a\u202eb"]}, ("aliases", 0), "control"),
     ({"name": "日本"}, ("id",), "send an id"),
     ({"id": "Not An Id"}, ("id",), "hyphens"),
     ({"kind": "tpu"}, ("kind",), "gpu or cpu"),
