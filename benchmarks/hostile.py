@@ -1,10 +1,13 @@
 """Hostile requests beside small ones: what each gets, how long others wait, and what memory it takes.
 
     python -m benchmarks.hostile [--only WORD]
+    python -m benchmarks.hostile --faults [--minutes 20] [--seed N]
 
 How long others wait is the processor time that the API process takes while a small request waits for it, at most the
 time on the clock, which is also that of whatever else runs on the machine. Exits 1 if a small request waits over 100 ms
-or the API process grows by over 1 GiB.
+or the API process grows by over 1 GiB. With --faults: kills, pauses, a full disk, a slow network and the like, in an
+order that the seed draws, beside callers that upload; exits 1 if what they were told is stored is not stored once, or
+anybody got a 500.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from app.networks.builtin import find_config
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from app.wire.serving_form import SERVING_EXAMPLE, STATES_EXAMPLE
 from benchmarks.http_route import BOUNDED, ask, server
+from tests.faults import run
 from tests.onnx_bytes import function, model, node, of_domain
 
 GOAL_MS, GOAL_BYTES = 100.0, 2**30
@@ -285,7 +289,16 @@ def main() -> None:
     """Print a line per request."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="WORD", help="requests whose name or path has this word")
+    parser.add_argument("--faults", action="store_true", help="faults beside uploads, in place of requests")
+    parser.add_argument(
+        "--minutes", type=float, default=20.0, metavar="MINUTES", help="time of the faults (default: 20)"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the order of faults (default: 1)")
     options = parser.parse_args()
+    if options.faults:
+        outcome = run(seed=options.seed, seconds=60.0 * options.minutes)
+        print(outcome)
+        sys.exit(not outcome.holds)
     print(f"| {' | '.join(HEADER)} |\n|---|---|---:|---:|---:|---:|---:|")
     good = True
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import psycopg
+
+from app.store.postgres import EmbeddedPostgres
 
 
 def server_processes(root: Path) -> list[psutil.Process]:
@@ -36,3 +39,10 @@ def hanging(root: Path) -> Iterator[None]:
         yield
     finally:
         signal_server(root, signal.SIGCONT)
+
+
+def set_read_only(server: EmbeddedPostgres, on: bool) -> None:
+    """Make all transactions of the server read-only, as those of a standby are after a failover, or end that."""
+    with psycopg.connect(server.url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
+        connection.execute("SELECT pg_reload_conf()")

@@ -23,7 +23,7 @@ from app.store.session import IN_TROUBLE, Database, TimeLimits
 from app.wire.serving_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.learning import workload
-from tests.server_processes import hanging, signal_server
+from tests.server_processes import hanging, set_read_only, signal_server
 from tests.service import Service
 
 pytestmark = pytest.mark.slow
@@ -236,13 +236,6 @@ def test_a_lost_database_leaves_predictions_and_degrades_readiness(
     assert predictions(service.client, 0.2)
     server.ensure_running()
     eventually_ready(service.client)
-
-
-def set_read_only(server: EmbeddedPostgres, on: bool) -> None:
-    """Make all transactions of the server read-only, as those of a standby are after a failover, or end that."""
-    with psycopg.connect(server.url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
-        connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}")
-        connection.execute("SELECT pg_reload_conf()")
 
 
 def test_changes_answer_503_while_the_database_is_read_only(service: Service, server: EmbeddedPostgres) -> None:

@@ -13,34 +13,19 @@ from app.store.roles import Role
 from app.store.session import Database
 from tests.busy_machine import until
 from tests.service import Service
+from tests.wrong_clock import WrongClock
 
 pytestmark = pytest.mark.slow
 
-# Python runs it before anything else.
-BEHIND = """
-import datetime, time
-
-import app.wire.measurement_form  # msgspec knows the real type alone
-
-_DAY = 86_400.0
-_time, _datetime = time.time, datetime.datetime
-
-class Behind(_datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return _datetime.now(tz) - datetime.timedelta(seconds=_DAY)
-
-time.time = lambda: _time() - _DAY
-datetime.datetime = Behind
-"""
+_DAY_S = 86_400.0
 
 
 @pytest.fixture(scope="module")
 def replica(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("behind")
-    (folder / "sitecustomize.py").write_text(BEHIND)
+    clock = WrongClock(folder, ahead_s=-_DAY_S)
     asking = replace(settings, keys="on", rate_limit="20/hour")
-    with Service(asking, folder / "log", {"PYTHONPATH": str(folder)}, fresh=True) as service:
+    with Service(asking, folder / "log", clock.environment, fresh=True) as service:
         yield service
 
 
