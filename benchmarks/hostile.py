@@ -3,43 +3,40 @@
     python -m benchmarks.hostile [--only WORD]
     python -m benchmarks.hostile --faults [--minutes 20] [--seed N]
 
-How long others wait is the processor time that the API process takes while a small request waits for it, at most the
-time on the clock, which is also that of whatever else runs on the machine. Exits 1 if a small request waits over 100 ms
-or the API process grows by over 1 GiB. With --faults: kills, pauses, a full disk, a slow network and the like, in an
-order that the seed draws, beside callers that upload; exits 1 if what they were told is stored is not stored once, or
-anybody got a 500.
+The attacker, the watcher that sends small requests, and the server are processes of their own. How long others wait is
+the processor time that the API process takes while a small request waits for it, at most the time on the clock, which
+is also that of whatever else runs on the machine. Exits 1 if a small request waits over 100 ms or is not answered, the
+API process grows by over 1 GiB, work goes on for over 1 s after its caller left, or anybody gets a 500.
+
+With --faults: kills, pauses, a full disk, a slow network and the like, in an order that the seed draws, beside callers
+that upload; exits 1 if what they were told is stored is not stored once, or anybody got a 500.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import io
 import json
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.networks.builtin import find_config
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from app.wire.serving_form import SERVING_EXAMPLE, STATES_EXAMPLE
+from benchmarks.hostile_files import FILES
+from benchmarks.hostile_run import JSON, Hostile, Seen, see, status
 from benchmarks.http_route import BOUNDED, ask, server
 from tests.faults import run
 from tests.onnx_bytes import function, model, node, of_domain
 
-GOAL_MS, GOAL_BYTES = 100.0, 2**30
-SMALL = json.dumps(PREDICT_EXAMPLE).encode()
-JSON, CSV = "application/json", "text/csv"
+CSV = "text/csv"
 PARQUET, ARROW = "application/vnd.apache.parquet", "application/vnd.apache.arrow.stream"
 LARGE = pa.large_string()
 FORM, FORM_HEAD = (
@@ -48,26 +45,6 @@ FORM, FORM_HEAD = (
 )
 GPU = "nvidia-l4"
 BATCH, MEASURED = f"/predict/batch?gpu={GPU}", "/measurements?dry_run=true"
-
-
-class Hostile(NamedTuple):
-    """A request: its name, path, media type (none: GET), a function that makes its body, how many are sent at once."""
-
-    name: str
-    path: str
-    media: str
-    body: Callable[[], bytes]
-    at_once: int = 1
-
-
-class Seen(NamedTuple):
-    """What came of a request: status, bytes sent, seconds, longest wait of others, bytes that memory grew by."""
-
-    status: int
-    sent: int
-    seconds: float
-    longest_ms: float
-    grown: int
 
 
 def operators(n: int, **more: Any) -> bytes:
@@ -128,6 +105,31 @@ def doubtful_rows(n: int) -> bytes:
     workload = {"kind": "operator", "op": "linear", "m": 1, "n": 1, "k": 1}
     row = json.dumps({"gpu": "titan-v", "workload": workload, "latency_ms": 1e6, "source": "x"}).encode()
     return b"[" + b",".join([row] * n) + b"]"
+
+
+def doubtful_served(n: int) -> bytes:
+    """Served measurements of one deployment that took a thousand times as long as they should."""
+    times = {"ttft_ms": 5e5, "tpot_ms": 5e4}
+    rows = [
+        {
+            "gpu": "h100-sxm5-80gb",
+            "workload": SERVING_EXAMPLE["workload"] | {"load": {"concurrency": 1 + k % 512}, "input_tokens": 512 + k},
+            "latency_ms": 5e7,
+            "serving": times,
+            "source": "x",
+        }
+        for k in range(n)
+    ]
+    return json.dumps(rows).encode()
+
+
+def prices(n: int, usd: float) -> bytes:
+    """Prices of one GPU."""
+    day = datetime.now(UTC).date().isoformat()
+    rows = [
+        {"gpu": GPU, "usd_per_hour": usd + k / 1e6, "provider": f"p{k}", "source": "x", "date": day} for k in range(n)
+    ]
+    return json.dumps(rows).encode()
 
 
 def inline(network: bytes) -> bytes:
@@ -261,6 +263,9 @@ ATTACKS = (
     Hostile("1 million numbers", MEASURED, JSON, lambda: b"[" + b"0," * 999_999 + b"0]"),
     Hostile("150,000 kernels", MEASURED, JSON, lambda: json.dumps([*kernel_rows(150_000)]).encode()),
     Hostile("430,000 doubtful operators", MEASURED, JSON, lambda: doubtful_rows(430_000)),
+    Hostile("20,000 doubtful served loads", MEASURED, JSON, lambda: doubtful_served(20_000)),
+    Hostile("10,000 prices", "/prices", JSON, lambda: prices(10_000, 0.5)),
+    Hostile("10,000 prices of next to nothing", "/prices", JSON, lambda: prices(10_000, 1e-9)),
     Hostile("200,000 doubtful operators", MEASURED, JSON, lambda: doubtful_rows(200_000)),
     Hostile("1 million rows in JSON", BATCH, JSON, lambda: columns(1_000_000)),
     Hostile("100,000 nodes", "/graphs", JSON, lambda: graph(100_000)),
@@ -282,7 +287,7 @@ ATTACKS = (
 )
 
 
-HEADER = ("request", "path", "sent", "status", "answered", "others wait", "memory")
+HEADER = ("request", "path", "sent", "status", "answered", "computed", "others wait", "memory", "goes on")
 
 
 def main() -> None:
@@ -299,18 +304,18 @@ def main() -> None:
         outcome = run(seed=options.seed, seconds=60.0 * options.minutes)
         print(outcome)
         sys.exit(not outcome.holds)
-    print(f"| {' | '.join(HEADER)} |\n|---|---|---:|---:|---:|---:|---:|")
+    print(f"| {' | '.join(HEADER)} |\n|---|---|{'---:|' * (len(HEADER) - 2)}")
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        for attack in ATTACKS:
+        for attack in (*ATTACKS, *FILES):
             if options.only not in attack.name + attack.path:
                 continue
             with server("app.main:create_app", "--factory", *BOUNDED, GPUCAST_DATA_DIR=folder) as port:
                 ask(port)
                 if attack.path.startswith("/llm-d/"):
-                    _status(port, FIRST, SAVED)
-                seen = _see(port, attack)
-            good &= seen.longest_ms <= GOAL_MS and seen.grown <= GOAL_BYTES
+                    status(port, FIRST, SAVED)
+                seen = see(port, attack)
+            good &= seen.is_good
             print(_line(attack, seen), flush=True)
     from benchmarks.hostile_callers import see_all  # noqa: PLC0415 - which imports this
 
@@ -319,75 +324,16 @@ def main() -> None:
 
 
 def _line(attack: Hostile, seen: Seen) -> str:
-    path, size, memory = attack.path.partition("?")[0], f"{seen.sent / 1e3:,.0f} kB", f"{seen.grown / 2**20:.0f} MiB"
-    times = f"{seen.seconds:.2f} s | {seen.longest_ms:.0f} ms"
-    return f"| {attack.name} | `{path}` | {size} | {seen.status} | {times} | {memory} |"
-
-
-def _see(port: int, attack: Hostile) -> Seen:
-    body = attack.body()
-    with _beside(port) as (others, grown):
-        time.sleep(0.3)
-        others.clear()
-        began = time.perf_counter()
-        with ThreadPoolExecutor(attack.at_once) as callers:
-            statuses = [*callers.map(lambda _: _status(port, attack, body), range(attack.at_once))]
-        seconds = time.perf_counter() - began
-        time.sleep(0.2)
-        return Seen(max(statuses), len(body), seconds, max(others), max(grown) - grown[0])
-
-
-def _status(port: int, attack: Hostile, body: bytes) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    method, head = ("POST", {"Content-Type": attack.media}) if attack.media else ("GET", {})
-    connection.request(method, attack.path, body, head)
-    answer = connection.getresponse()
-    answer.read()
-    return answer.status
-
-
-@contextmanager
-def _beside(port: int) -> Iterator[tuple[list[float], list[int]]]:
-    """Milliseconds of small requests, one every 5 ms, and bytes of the process that listens on the port, meanwhile."""
-    api, over = listening(port), threading.Event()
-    clock = processor_clock(api.pid)
-    others, sizes = list[float](), [api.memory_info().rss]
-
-    def send() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        while not over.wait(0.005):
-            began, used = time.perf_counter(), time.clock_gettime(clock)
-            connection.request("POST", "/predict", SMALL, {"Content-Type": JSON})
-            connection.getresponse().read()
-            others.append(min(time.perf_counter() - began, time.clock_gettime(clock) - used) * 1e3)
-
-    def weigh() -> None:
-        while not over.wait(0.005):
-            sizes.append(api.memory_info().rss)
-
-    threads = [threading.Thread(target=target) for target in (send, weigh)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield others, sizes
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
-def processor_clock(pid: int) -> int:
-    """Return the clock of the processor time of a process, as clock_getcpuclockid(3) does on Linux."""
-    return (~pid << 3) | 2
-
-
-def listening(port: int) -> psutil.Process:
-    """Return the process that listens on a port."""
-    return next(
-        psutil.Process(one.pid)
-        for one in psutil.net_connections("tcp")
-        if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid
+    figures = (
+        f"{seen.sent / 1e3:,.0f} kB",
+        f"{seen.status}",
+        f"{seen.seconds:.2f} s",
+        f"{seen.computed_s:.2f} s",
+        f"{seen.beside.longest_ms:.0f} ms",
+        f"{seen.beside.grown / 2**20:.0f} MiB",
+        "" if attack.leaves_s is None else f"{seen.ends_s:.1f} s",
     )
+    return f"| {attack.name} | `{attack.path.partition('?')[0]}` | {' | '.join(figures)} |"
 
 
 if __name__ == "__main__":

@@ -23,11 +23,16 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.store.postgres import EmbeddedPostgres
 from app.wire.serving_form import SERVING_EXAMPLE
 from benchmarks import hostile
+from benchmarks.hostile_run import GOAL_BYTES, GOAL_MS, JSON, SMALL, listening, processor_clock
 from benchmarks.http_route import BOUNDED, ask, server
+from tests.learning import workload
+from tests.server_processes import set_read_only
 from tests.service import free_port
 
 ATTACKER, WATCHER = "127.0.0.2", "127.0.0.1"
@@ -45,6 +50,7 @@ class Case(NamedTuple):
     name: str
     attack: Attack
     asked: Sequence[str | Callable[[int], bytes]]
+    read_only: bool = False
 
 
 class Watched(NamedTuple):
@@ -73,7 +79,7 @@ def model(k: int) -> bytes:
     return json.dumps({"gpu": hostile.GPU, "workload": workload}).encode()
 
 
-def send(port: int, source: str, path: str, body: bytes = b"", media: str = hostile.JSON) -> str:
+def send(port: int, source: str, path: str, body: bytes = b"", media: str = JSON) -> str:
     """Return the status of a request on a connection of its own, or the name of an error."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300, source_address=(source, 0))
     try:
@@ -89,7 +95,15 @@ def send(port: int, source: str, path: str, body: bytes = b"", media: str = host
         connection.close()
 
 
-def flood(port: int, over: Event, results: Queue[Any], *, at_once: int, body: Callable[[int], bytes]) -> None:
+def measured(k: int) -> bytes:
+    """A measured kernel."""
+    about = {"gpu": "rtx-4070", "software": "cuda", "workload": workload("matmul", 1024)}
+    return json.dumps([about | {"latency_ms": 1.0, "source": f"x{k}"}]).encode()
+
+
+def flood(
+    port: int, over: Event, results: Queue[Any], *, at_once: int, body: Callable[[int], bytes], path: str = "/predict"
+) -> None:
     """Have so many requests in flight."""
 
     def keep_sending(first: int) -> Statuses:
@@ -97,7 +111,7 @@ def flood(port: int, over: Event, results: Queue[Any], *, at_once: int, body: Ca
         for k in range(first, 2**31, at_once):
             if over.is_set():
                 break
-            found[send(port, ATTACKER, "/predict", body(k))] += 1
+            found[send(port, ATTACKER, path, body(k))] += 1
         return found
 
     with ThreadPoolExecutor(at_once) as threads:
@@ -119,8 +133,8 @@ def hold(port: int, over: Event, results: Queue[Any], *, connections: int) -> No
 
 def watch(port: int, over: Event, results: Queue[Any], asked: Sequence[str | Callable[[int], bytes]]) -> None:
     """Ask, every 20 ms, until it is over."""
-    api = hostile.listening(port)
-    clock, before = hostile.processor_clock(api.pid), api.memory_info().rss
+    api = listening(port)
+    clock, before = processor_clock(api.pid), api.memory_info().rss
     seen = Watched(Statuses(), [], [], 0)
     for k in range(2**31):
         if over.is_set():
@@ -138,9 +152,12 @@ def watch(port: int, over: Event, results: Queue[Any], asked: Sequence[str | Cal
 
 
 MODELS, PROBES = (model,), ("/livez", "/readyz")
+UPLOADS = partial(flood, at_once=75, body=measured, path="/measurements")
 CASES = (
     Case("75 served models of 65,536 in flight on all GPUs", partial(flood, at_once=75, body=served), MODELS),
     Case("75 times a second of work within the limits", partial(flood, at_once=75, body=within_limits), MODELS),
+    Case("75 uploads", UPLOADS, MODELS),
+    Case("75 uploads to a database that is read-only", UPLOADS, MODELS, read_only=True),
     Case("900 idle connections", partial(hold, connections=900), PROBES),
 )
 HEADER = ("case", "attacker got", "processor time", "others got", "others wait", "on the clock", "memory")
@@ -161,8 +178,10 @@ def _see(case: Case) -> bool:
     ):
         ask(port)
         send(port, WATCHER, "/predict", model(0))
+        if case.read_only:
+            set_read_only(EmbeddedPostgres(Path(folder) / "postgres"), True)
         over, attacked, watched = _SPAWN.Event(), _SPAWN.Queue(), _SPAWN.Queue()
-        api = hostile.listening(port)
+        api = listening(port)
         before = sum(api.cpu_times()[:2])
         attacker = _SPAWN.Process(target=case.attack, args=(port, over, attacked))
         watcher = _SPAWN.Process(target=watch, args=(port, over, watched, case.asked))
@@ -185,7 +204,8 @@ def _see(case: Case) -> bool:
         f"{seen.grown / 2**20:.0f} MiB",
     )
     print(f"| {' | '.join(cells)} |", flush=True)
-    return longest <= hostile.GOAL_MS and set(seen.statuses) == {"200"} and seen.grown <= hostile.GOAL_BYTES
+    good = longest <= GOAL_MS and set(seen.statuses) == {"200"} and seen.grown <= GOAL_BYTES
+    return good and "500" not in statuses
 
 
 def _shown(statuses: Statuses) -> str:
@@ -194,17 +214,17 @@ def _shown(statuses: Statuses) -> str:
 
 def _kinds_of_work() -> Iterator[tuple[str, str, bytes]]:
     """Path, media type and body of each."""
-    yield "/compare", hostile.JSON, hostile.served_compare(rate_per_s=100.0)
-    yield "/plan", hostile.JSON, hostile.served_plan()
-    yield "/plan", hostile.JSON, hostile.trained_plan()
-    yield "/compare", hostile.JSON, hostile.compare()
-    yield "/compare", hostile.JSON, hostile.split_graph(12_000)
+    yield "/compare", JSON, hostile.served_compare(rate_per_s=100.0)
+    yield "/plan", JSON, hostile.served_plan()
+    yield "/plan", JSON, hostile.trained_plan()
+    yield "/compare", JSON, hostile.compare()
+    yield "/compare", JSON, hostile.split_graph(12_000)
     yield hostile.PAGE, "", b""
     yield hostile.MEASURED, hostile.PARQUET, hostile.million_rows()
     yield "/measurements", hostile.CSV, hostile.csv_rows(900_000)
-    yield "/predict", hostile.JSON, hostile.patterns("model", 90, **hostile.PREFILL)
-    yield hostile.BATCH, hostile.JSON, hostile.columns(1_000_000)
-    yield "/graphs", hostile.JSON, hostile.graph(100_000)
+    yield "/predict", JSON, hostile.patterns("model", 90, **hostile.PREFILL)
+    yield hostile.BATCH, JSON, hostile.columns(1_000_000)
+    yield "/graphs", JSON, hostile.graph(100_000)
     yield "/graphs", hostile.ONNX, hostile.onnx_functions(5)
 
 
@@ -212,7 +232,7 @@ def _small(port: int, over: threading.Event) -> Statuses:
     """Return what comes of small requests until connections are refused."""
     found = Statuses()
     while not over.is_set() and not found["ConnectionRefusedError"]:
-        found[send(port, WATCHER, "/predict", hostile.SMALL)] += 1
+        found[send(port, WATCHER, "/predict", SMALL)] += 1
     return found - Statuses({"ConnectionRefusedError": 1})
 
 
