@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from http.cookiejar import DefaultCookiePolicy
@@ -121,3 +122,34 @@ def test_no_fuzzed_request_gets_a_500(case: Case, server: httpx.Client, session:
         timeout=TIMEOUT_S,
         excluded_checks=[positive_data_acceptance],
     )
+
+
+# Resources that requests of a sequence make, read, change and remove.
+RESOURCES = ("/gpus", "/graphs", "/jobs", "/measurements", "/predictions", "/prices", "/retrain", "/uploads")
+SEQUENCES, STEPS = 30, 8
+
+
+def test_no_sequence_of_requests_gets_a_500(server: httpx.Client, session: requests.Session) -> None:
+    """Each request takes what the answers before it gave: ids of what exists, and of what was removed."""
+    paths = {path: item for path, item in DOCUMENT["paths"].items() if path.startswith(RESOURCES)}
+    machine = schemathesis.openapi.from_dict({**DOCUMENT, "paths": paths}).as_state_machine()
+    sent = Counter[int]()
+
+    class Sequence(machine):  # type: ignore[misc,valid-type]
+        def get_call_kwargs(self, case: Case) -> dict[str, Any]:
+            return {"base_url": str(server.base_url), "session": session, "timeout": TIMEOUT_S}
+
+        def validate_response(self, response: Any, case: Case, **more: Any) -> None:
+            sent[response.status_code] += 1
+            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+
+    Sequence.run(
+        settings=settings(
+            max_examples=SEQUENCES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+    )
+    assert sent[200] > SEQUENCES and sent[201], sent
