@@ -27,7 +27,7 @@ from app.predictors.roofline import hardware_limit
 from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer, TimedNetwork
-from app.services.models.resolve_networks import is_network_name, resolve_network, run_assumption
+from app.services.models.resolve_networks import config_of, is_network_name, resolve_network, run_assumption
 from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
 from app.services.operators.predict_operators import (
     check_rows,
@@ -138,7 +138,7 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
     nested = config.get("text_config")
     own = nested if isinstance(nested, Mapping) else config
     published = own.get("torch_dtype") or own.get("dtype") or config.get("torch_dtype")
-    given = workload.config is not None and workload.dtype is None and run.formats is None
+    given = workload.dtype is None and run.formats is None
     if given and isinstance(published, str) and published != "float32":
         text = f"no dtype is given: {run.dtype}; the configuration says {published[:40]}, send it as dtype"
         notes.append(warning("dtype_assumed", text))
@@ -167,8 +167,9 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         more = f" and {len(unknown) - _UNKNOWN_SHOWN} more" if len(unknown) > _UNKNOWN_SHOWN else ""
         text = f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}"
         notes.append(warning("operators_unknown", text))
-    if isinstance(workload, ModelWorkload) and workload.config is not None:
-        notes += _configuration_notes(workload, workload.config, run)
+    config = config_of(workload) if isinstance(workload, ModelWorkload) else None
+    if isinstance(workload, ModelWorkload) and config is not None:
+        notes += _configuration_notes(workload, config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
     if workload.software is None:

@@ -175,9 +175,15 @@ def _adapter_rank(workload: ModelWorkload) -> int:
 
 def formats_of(workload: ModelWorkload) -> Formats | None:
     """Return the formats of `quantization_config` where they decide: without a dtype, and not in training."""
-    if workload.dtype is not None or workload.config is None or workload.mode == "training":
+    config = config_of(workload)
+    if workload.dtype is not None or config is None or workload.mode == "training":
         return None
-    return hf.formats_of(workload.config) if has_formats(workload.config) else None
+    return hf.formats_of(config) if has_formats(config) else None
+
+
+def config_of(workload: ModelWorkload) -> Mapping[str, Any] | None:
+    """Return the configuration that a request sends or names; None of a network that has none."""
+    return workload.config if workload.name is None else builtin_models.find_config(workload.name)
 
 
 def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:
