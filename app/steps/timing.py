@@ -66,6 +66,7 @@ class Step(NamedTuple):
         """Return the step with measured times [g] where not NaN, of this band, its parts scaled in proportion."""
         hit = np.isfinite(seconds)
         done = self.done.times(np.where(hit, seconds / self.done.step_s, 1.0))
+        done = done._replace(step_s=np.where(hit, seconds, self.done.step_s))
         return self._replace(done=done, band=self.band.replaced(hit, band), measured=hit)
 
 

@@ -221,8 +221,8 @@ def test_a_denoiser_of_videos(client: TestClient) -> None:
 @pytest.mark.parametrize("name", network_names())
 def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
     workload: Body = {"kind": "model", "name": name, "batch": 2}
-    if name not in CONVNETS and not name.startswith("vit"):
-        workload |= {"sequence": 128, "dtype": "bf16"}
+    if name not in CONVNETS and not name.startswith(("vit", "dinov2")):
+        workload |= {"sequence": 64, "dtype": "bf16"}
     for mode in ("inference", "training"):
         found = ask(client, workload | {"mode": mode}, gpu="h100-sxm5-80gb")
         assert found["latency_ms"] > 0

@@ -1,11 +1,13 @@
 """Formats of a published model: `quantization_config` of its config.json, or the content of hf_quant_config.json.
 
-Methods: `fp8` (DeepSeek, Qwen; by blocks with weight_block_size), `mxfp4` (gpt-oss), AWQ and GPTQ, bitsandbytes,
-ModelOpt (NVIDIA) and compressed-tensors (vLLM). What is left in 16 bits is named by lists of modules, layer by layer or
-by patterns; a kind of part is in 16 bits if at least half of its layers are named.
+Methods: `fp8` (DeepSeek, Qwen; by blocks with weight_block_size), `mxfp4` (gpt-oss), AWQ and GPTQ, bitsandbytes, HQQ,
+torchao, ModelOpt (NVIDIA), Quark (AMD), w4afp8 (SGLang) and compressed-tensors (vLLM). What is left in 16 bits is named
+by lists of modules, layer by layer or by patterns; a kind of part is in 16 bits if at least half of its layers are
+named.
 
 Formats without kernels of their own in the tables are read as the nearest: MXFP8 as `fp8_block` (8 bits, a scale per
-32 elements for one per 128), NVFP4 and NF4 weights under 16-bit activations as `int4_wo` (4 bits, a scale per group).
+32 elements for one per 128), NVFP4 and NF4 weights under 16-bit activations as `int4_wo` (4 bits, a scale per group),
+MXFP4 under MXFP4 as `nvfp4`, and INT4 under FP8 as `w4a8_mxfp4`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.config import SEED_DATA
@@ -28,8 +30,14 @@ _TABLES: Mapping[str, Any] = {
 _ALGORITHMS: Mapping[str, str] = _TABLES["algorithms"]
 _CACHES: Mapping[str, str] = _TABLES["caches"]
 _INT4, _MIXED = 4, "MIXED_PRECISION"
+_QUARK = {("fp8", "fp8"): "fp8", ("int8", "int8"): "int8", ("fp4", "fp4"): "nvfp4", ("fp4", "fp8"): "w4a8_mxfp4"}
+_TORCHAO = {
+    "int4weightonly": "int4_wo",
+    "int8dynamicactivationint8weight": "int8",
+    "float8dynamicactivationfloat8weight": "fp8",
+}
 # Fields that list modules which stay in 16 bits.
-_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
+_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "exclude")
 _LAYER = re.compile(r"^.*?layers\.\d+\b")
 _LONGEST_PATTERN = 200
 # Names of modules in a list, and patterns of them that differ by more than their layer, with their alternatives:
@@ -103,22 +111,50 @@ def _usual_of_parts(given: Fields, parts: _Parts) -> dict[str, str]:
 def _usual(given: Fields) -> str:
     """Return the format of what is quantised."""
     method = given.config.get("quant_method") or ("modelopt" if given.config.get("quant_algo") else None)
-    match method:
-        case "fp8" | "fbgemm_fp8":
-            return "fp8_block" if given.config.get("weight_block_size") is not None else "fp8"
-        case "mxfp4":
-            return "w4a16_mxfp4"
-        case "awq" | "gptq" | "auto-round" | "intel/auto-round":
-            if given.size("bits", "w_bit", default=_INT4) != _INT4:
-                given.refuse("bits", f"must be {_INT4}{_INSTEAD}")
-            return "int4_wo"
-        case "bitsandbytes":
-            return "int4_wo" if given.flag("load_in_4bit", default=False) else "int8"
-        case "modelopt" | "modelopt_fp4" | "modelopt_mixed":
-            return _algorithm(given, given.config.get("quant_algo"))
-        case "compressed-tensors":
-            return _group(given)
-    given.refuse("quant_method", f"is missing or not known{_INSTEAD}")
+    if not isinstance(method, str) or method not in _METHODS:
+        given.refuse("quant_method", f"is missing or not known{_INSTEAD}")
+    return _METHODS[method](given)
+
+
+def _fp8(given: Fields) -> str:
+    return "fp8_block" if given.config.get("weight_block_size") is not None else "fp8"
+
+
+def _int4(given: Fields) -> str:
+    """Return the format of AWQ and GPTQ."""
+    if given.size("bits", "w_bit", default=_INT4) != _INT4:
+        given.refuse("bits", f"must be {_INT4}{_INSTEAD}")
+    return "int4_wo"
+
+
+def _hqq(given: Fields) -> str:
+    if given.inside("quant_config").inside("weight_quant_params").size("nbits", default=_INT4) != _INT4:
+        given.refuse("quant_config", f"must have nbits {_INT4}{_INSTEAD}")
+    return "int4_wo"
+
+
+def _bitsandbytes(given: Fields) -> str:
+    return "int4_wo" if given.flag("load_in_4bit", default=False) else "int8"
+
+
+def _quark(given: Fields) -> str:
+    """Return the format of Quark's `global_quant_config`."""
+    weights, inputs = given.inside("weight"), given.inside("input_tensors")
+    pair = tuple(str(part.config.get("dtype", "")).removesuffix("_e4m3") for part in (weights, inputs))
+    if pair not in _QUARK:
+        given.refuse("weight", f"{pair[0] or 'none'} under {pair[1] or '16 bits'} is not known{_INSTEAD}")
+    return _QUARK[pair]
+
+
+def _torchao(given: Fields) -> str:
+    """Return the format of torchao's `quant_type`: a name, or an object whose default has the name as `_type`."""
+    kind = given.config.get("quant_type")
+    if isinstance(kind, Mapping):
+        kind = given.inside("quant_type").inside("default").config.get("_type")
+    name = re.sub(r"[^a-z0-9]", "", str(kind).lower()).removesuffix("config")
+    if name not in _TORCHAO:
+        given.refuse("quant_type", f"must be one of {', '.join(_TORCHAO)}{_INSTEAD}")
+    return _TORCHAO[name]
 
 
 def _algorithm(given: Fields, name: object) -> str:
@@ -152,6 +188,22 @@ def _group(given: Fields) -> str:
         case (8, "int", 8):
             return "int8"
     group.refuse("weights", f"are of {scheme[0]} bits under activations of {scheme[2]}, which is not known{_INSTEAD}")
+
+
+_METHODS: Mapping[str, Callable[[Fields], str]] = {
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "intel/auto-round"), _int4),
+    **dict.fromkeys(
+        ("modelopt", "modelopt_fp4", "modelopt_mixed"), lambda given: _algorithm(given, given.config.get("quant_algo"))
+    ),
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _group,
+    "hqq": _hqq,
+    "mxfp4": lambda given: "w4a16_mxfp4",
+    "quark": lambda given: _quark(given.inside("global_quant_config")),
+    "torchao": _torchao,
+    "w4afp8": lambda given: "w4a8_mxfp4",
+}
 
 
 def _listed(given: Fields, parts: _Parts) -> dict[str, str]:
