@@ -81,6 +81,14 @@ def _times(runs: Iterable[OperatorRuns]) -> Times:
     return _joined([none, *parts])
 
 
+def _among(held: Digests, keys: Digests) -> Bools:
+    """Return which keys are among the sorted ones. NumPy's `isin` and `unique` keep Python's lock for half a second."""
+    place = np.searchsorted(held, keys)
+    inside = place < len(held)
+    inside[inside] = held[place[inside]] == keys[inside]
+    return inside
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorIndex:
     """Measured operators by digest, m of them: 20 bytes each.
@@ -109,12 +117,11 @@ class OperatorIndex:
         new = _times(runs)
         if not len(new.key):
             return self
-        touched = np.unique(new.key)
-        place = np.searchsorted(self.keys, touched)
-        held = np.zeros(len(touched), dtype=np.bool_)
-        held[place < len(self.keys)] = self.keys[place[place < len(self.keys)]] == touched[place < len(self.keys)]
-        again = np.isin(self.repeated.key, touched)
-        once = held & ~np.isin(touched, self.repeated.key)
+        touched = np.sort(new.key)
+        touched = touched[np.append(True, touched[1:] != touched[:-1])]
+        place, held = np.searchsorted(self.keys, touched), _among(self.keys, touched)
+        again = _among(touched, self.repeated.key)
+        once = held & ~_among(np.sort(self.repeated.key), touched)
         before = Times(touched[once], self.latency_s[place[once]])
         part = _medians(_joined([new, self.repeated.take(again), before]))
         latency_s = self.latency_s.copy()

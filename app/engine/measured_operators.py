@@ -43,8 +43,7 @@ def measured_operators(
         return _all(connection, catalog, gpus, served, learners, last)
     if "added" not in changed:
         return last.operators, dict(served)
-    parts = list(operator_rows.load(connection, ops=_NAMES, since=last.revision))
-    return _with_parts(last.operators, served, parts, gpus)
+    return _with_parts(last.operators, served, operator_rows.load(connection, ops=_NAMES, since=last.revision), gpus)
 
 
 def with_added(last: Engine, added: Added) -> Engine:
@@ -59,21 +58,48 @@ def _learners(served: Versions) -> Versions:
 
 
 def _with_parts(
-    last: MeasuredOperators, served: Versions, parts: Sequence[Part], gpus: GpuTable
+    last: MeasuredOperators, served: Versions, parts: Iterable[Part], gpus: GpuTable
 ) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
-    index = last.index.updated(to_runs(parts, gpus))
-    grown = {key: with_rows(item.unlearned, parts, item.rows, gpus.ids) for key, item in _learners(served).items()}
-    return MeasuredOperators(index, _counted(last.counts, parts)), _with_unlearned(served, grown)
+    learners, counts = _learners(served), Counter(last.counts)
+    groups = {key: dict(item.unlearned) for key, item in learners.items()}
+
+    def runs() -> Iterator[OperatorRuns]:
+        for some in _in_turn(parts):
+            _count(counts, some)
+            yield from _sorted(some, learners, groups, gpus)
+
+    index = last.index.updated(runs())
+    return MeasuredOperators(index, dict(counts)), _with_unlearned(served, groups)
 
 
-def _counted(counts: Mapping[str, int], parts: Iterable[Part]) -> dict[str, int]:
-    """`counts` of rows by GPU id, with those of `parts`."""
-    more = Counter(counts)
+def _in_turn(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield the parts in lists of some ten thousand rows: a million at once would take a gigabyte."""
+    some, rows = list[Part](), 0
+    for part in parts:
+        some.append(part)
+        rows += len(part[0])
+        if rows >= operator_rows.FEW:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _sorted(
+    parts: Sequence[Part], learners: Versions, groups: dict[tuple[str, str], dict[GroupKey, Group]], gpus: GpuTable
+) -> list[OperatorRuns]:
+    """Add rows to the `groups` of the versions that did not learn them, and return all of them as tables."""
+    for key, item in learners.items():
+        groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
+    return to_runs(parts, gpus)
+
+
+def _count(counts: Counter[str], parts: Iterable[Part]) -> None:
+    """Add the rows of `parts` to `counts` by GPU id."""
     for block, _ in parts:
         rows = np.bincount(block.context, minlength=len(block.contexts)).tolist()
         for item, number in zip(block.contexts, rows, strict=True):
-            more[item.gpu_id] += number
-    return dict(more)
+            counts[item.gpu_id] += number
 
 
 def _versions_changed(learners: Versions, last: Engine) -> bool:
@@ -83,17 +109,15 @@ def _versions_changed(learners: Versions, last: Engine) -> bool:
 def _all(
     connection: Connection, catalog: Catalog, gpus: GpuTable, served: Versions, learners: Versions, last: Engine | None
 ) -> tuple[MeasuredOperators, dict[tuple[str, str], Served]]:
-    """Read every stored row, where they are many one operator in memory at a time."""
+    """Read every stored row."""
     counts = operators.counts(connection)
     few = sum(counts.values()) <= operator_rows.FEW
     groups: dict[tuple[str, str], dict[GroupKey, Group]] = {key: {} for key in learners}
 
     def runs() -> Iterator[OperatorRuns]:
         for names in (_NAMES,) if few else ((name,) for name in _NAMES):
-            parts: list[Part] = list(operator_rows.load(connection, ops=names))
-            for key, item in learners.items():
-                groups[key] = with_rows(groups[key], parts, item.rows, gpus.ids)
-            yield from to_runs(parts, gpus)
+            for some in _in_turn(operator_rows.load(connection, ops=names)):
+                yield from _sorted(some, learners, groups, gpus)
 
     index = OperatorIndex.build(runs(), len(gpus))
     for key, item in learners.items():

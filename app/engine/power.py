@@ -10,7 +10,8 @@ was measured at all, the shares are UNMEASURED.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
@@ -229,10 +230,15 @@ def _non_negative(shares: Floats) -> Floats:
 
 def _operator_rows(connection: Connection, gpus: GpuTable) -> Iterable[PoweredRows]:
     row_of = {gpu_id: j for j, gpu_id in enumerate(gpus.ids)}
+    used = Counter[Hashable]()
     for block, _ in operator_rows.load(connection, powered=True):
         gpu = np.array([row_of.get(item.gpu_id, -1) for item in block.contexts])[block.context]
-        kept = [np.flatnonzero(gpu == row)[:MOST_ROWS] for row in np.unique(gpu[gpu >= 0])]
-        if kept:
+        kept, first = list[Ints](), block.contexts[0]
+        for row in np.unique(gpu[gpu >= 0]).tolist():
+            cell = first.op, first.dtype, first.fields, row
+            kept.append(np.flatnonzero(gpu == row)[: MOST_ROWS - used[cell]])
+            used[cell] += len(kept[-1])
+        if sum(map(len, kept)):
             rows = np.concatenate(kept)
             table = operator_table(block).take(rows)
             yield powered_rows(table, gpus, gpu[rows], block.latency_s[rows], block.power_w[rows])

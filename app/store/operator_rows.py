@@ -16,15 +16,16 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.store import revision, uploads
-from app.store.driver import Cell, Question, Rows, ask, copy_out, decode, values_of
+from app.store.driver import Cell, Question, Rows, ask, copy_out, values_of
 from app.store.operator_blocks import ID_BYTES, NO_TIME, Context, OperatorBlock
 from app.store.operators import agreeing_contexts
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.store.uploads import Filters, Page
 from app.tables.arrays import Bytes
 
-# Rows of all operators that are read at once.
+# Rows of all operators that are read at once, and the most of a block.
 FEW = 10_000
+_BLOCK = 10_000
 
 
 def load(
@@ -37,6 +38,8 @@ def load(
 ) -> Iterator[tuple[OperatorBlock, Bytes]]:
     """Yield stored rows of the given GPUs and operators (default: all), by operator, dtype and fields, with their ids.
 
+    A block has at most `_BLOCK` rows. The connection is in use until the last one.
+
     With `since` only rows that were added after that revision; releases before 0.3 did not say when they added any.
 
     Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
@@ -45,27 +48,33 @@ def load(
     groups, rows = _groups(connection, _contexts_with_rows(gpu_ids, ops, since))
     if powered or rows > FEW:
         for group in groups:
-            columns = _columns(connection, group.ids, group.width, since=since, powered=powered)
-            yield _block(group, columns), columns["id"]
+            for columns in _columns(connection, group.ids, group.width, since=since, powered=powered):
+                yield _block(group, columns), columns["id"]
     elif groups:  # one by one, they would take more time on the way than in the database
         every = [context_id for group in groups for context_id in group.ids]
-        columns = _columns(connection, every, max(group.width for group in groups), since=since, filled=True)
-        for group in groups:
-            mine = np.isin(columns["context_id"], group.ids)
-            part = {name: values[mine] for name, values in columns.items()}
-            yield _block(group, part), part["id"]
+        width = max(group.width for group in groups)
+        for columns in _columns(connection, every, width, since=since, filled=True):
+            for group in groups:
+                mine = np.isin(columns["context_id"], group.ids)
+                part = {name: values[mine] for name, values in columns.items()}
+                if mine.any():
+                    yield _block(group, part), part["id"]
 
 
 class _Alike(NamedTuple):
-    """Contexts of one operator, dtype and fields, and their ids in the database."""
+    """Contexts of one operator, dtype and fields, by their ids in the database."""
 
-    ids: list[int]
-    contexts: list[Context]
+    contexts: dict[int, Context]
+
+    @property
+    def ids(self) -> list[int]:
+        """Their ids."""
+        return [*self.contexts]
 
     @property
     def width(self) -> int:
         """Number of their fields."""
-        return len(self.contexts[0].fields)
+        return len(next(iter(self.contexts.values())).fields)
 
 
 def _groups(connection: Connection, contexts: Question[Rows]) -> tuple[list[_Alike], int]:
@@ -75,9 +84,7 @@ def _groups(connection: Connection, contexts: Question[Rows]) -> tuple[list[_Ali
     (rows_of_contexts,) = ask(connection, contexts)
     for context_id, rows, op, dtype, fields, *rest in rows_of_contexts:
         item = Context(op, dtype, tuple(fields), *rest)
-        group = alike.setdefault((op, dtype, item.fields), _Alike([], []))
-        group.ids.append(context_id)
-        group.contexts.append(item)
+        alike.setdefault((op, dtype, item.fields), _Alike({})).contexts[context_id] = item
         added += rows
     return [alike[key] for key in sorted(alike)], added
 
@@ -117,8 +124,8 @@ def _columns(
     since: int | None,
     powered: bool = False,
     filled: bool = False,
-) -> dict[str, NDArray[Any]]:
-    """Return the rows of the contexts in columns: each has `width` dimensions, or is `filled` up to them with NaN."""
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the rows of the contexts in columns: each has `width` dimensions, or is `filled` up to them with NaN."""
     cells = [
         Cell("id", "uuid"),
         Cell("context_id", "int4"),
@@ -139,25 +146,25 @@ def _columns(
         f"COPY (SELECT id, context_id, latency_s, {dims}, coalesce(grid, {unknown}), coalesce(block, {unknown})"
         f"{column} FROM operator_measurements WHERE context_id = ANY(%s){condition}) TO STDOUT (FORMAT BINARY)"
     )
-    rows = decode(cells, copy_out(connection, statement, [ids]))
-    return {cell.name: values_of(rows, cell) for cell in cells}
+    for rows in copy_out(connection, statement, [ids], cells, _BLOCK):
+        yield {cell.name: values_of(rows, cell) for cell in cells}
 
 
 def _block(group: _Alike, columns: dict[str, NDArray[Any]]) -> OperatorBlock:
-    """Return rows in columns as a block."""
-    code = np.full(max(group.ids) + 1, -1, dtype=np.intp)
-    code[group.ids] = np.arange(len(group.ids))
-    absent = np.full(len(columns["id"]), np.nan)
+    """Return rows in columns as a block, with those of the contexts that they have."""
+    ids, context = np.unique(columns["context_id"], return_inverse=True)
+    n = len(columns["id"])
+    absent = np.broadcast_to(np.nan, n)
     return OperatorBlock(
-        tuple(group.contexts),
-        code[columns["context_id"]],
+        tuple(group.contexts[context_id] for context_id in ids.tolist()),
+        context,
         np.ascontiguousarray(columns["dims"][:, : group.width].T),
         columns["latency_s"],
         absent,
         absent,
         absent,
         columns.get("power_w", absent),
-        np.full(len(absent), NO_TIME),
+        np.broadcast_to(NO_TIME, n),
         _launched(columns["grid"]),
         _launched(columns["block"]),
     )

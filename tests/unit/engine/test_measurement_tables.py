@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.engine.measurement_tables import stored_operators
+from app.engine.measurement_tables import stored_operators, to_runs
 from app.services.measurements.check_upload import Checked, check
 from app.services.measurements.store_uploads import save
 from app.store import gpus, measurements, operator_rows, operators, revision
@@ -203,3 +203,21 @@ def test_rows_added_since_a_revision_are_read_at_once_as_one_by_one(
             np.testing.assert_array_equal(getattr(block, name)[order], getattr(other, name)[theirs])
         for name in ("dims", "grid", "block"):
             np.testing.assert_array_equal(getattr(block, name)[:, order], getattr(other, name)[:, theirs])
+
+
+def test_rows_are_read_in_blocks_of_some(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database.begin() as connection:
+        save(connection, checked(*ROWS))
+        before = list(operator_rows.load(connection, ops=["linear"]))
+        monkeypatch.setattr(operator_rows, "FEW", 0)
+        monkeypatch.setattr(operator_rows, "_BLOCK", 7)
+        parts = list(operator_rows.load(connection, ops=["linear"]))
+    assert max(len(ids) for _, ids in parts) == 7
+    assert len(parts) > len(before)
+    for block, _ in parts:
+        assert {*range(len(block.contexts))} == {*block.context.tolist()}, "only contexts of its rows"
+    together = to_runs(parts, GPUS), to_runs(before, GPUS)
+    for some, whole in zip(*together, strict=True):
+        assert (some.key == whole.key).all()
+        assert (some.rows.latency_s == whole.rows.latency_s).all()
+        assert np.array_equal(some.rows.ops.dims, whole.rows.ops.dims, equal_nan=True)
