@@ -22,6 +22,7 @@ from app.api.work_queues import WorkQueues
 from app.bootstrap.readiness import Part
 from app.config import Settings
 from app.errors import GpucastError, TimedOut, Unavailable
+from app.runtime.cancellation import shared
 from app.runtime.logs import REQUEST_ID
 from app.runtime.sized_cache import StoredCache
 
@@ -193,7 +194,7 @@ class SharedCall(Generic[T]):
     async def result(self, function: Callable[[], T]) -> T:
         """Return the result of the call in progress, or of a new one."""
         if self._running is None or self._running.done():
-            self._running = asyncio.get_running_loop().create_task(run_in_threadpool(function))
+            self._running = asyncio.get_running_loop().create_task(run_in_threadpool(shared, function))
         return await asyncio.shield(self._running)
 
 

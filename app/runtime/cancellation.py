@@ -5,10 +5,13 @@ A thread cannot be stopped: it looks here.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import Self
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from typing import Self, TypeVar
 
 from app.errors import Cancelled
+
+T = TypeVar("T")
 
 
 class Cancellation:
@@ -36,9 +39,21 @@ _CURRENT: ContextVar[Cancellation | None] = ContextVar("cancellation", default=N
 
 def check_cancelled() -> None:
     """Raise Cancelled if nobody waits for this work any more; called between its slices of some milliseconds."""
-    work = _CURRENT.get()
-    if work is not None and work.cancelled:
+    if is_cancelled():
         raise Cancelled
+
+
+def is_cancelled() -> bool:
+    """Return whether nobody waits for this work any more."""
+    work = _CURRENT.get()
+    return work is not None and work.cancelled
+
+
+def shared(work: Callable[[], T]) -> T:
+    """Return what `work` returns, which is for other requests too: nobody who leaves ends it."""
+    context = copy_context()
+    context.run(_CURRENT.set, None)
+    return context.run(work)
 
 
 def spend(amount: int) -> int:

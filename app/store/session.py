@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -20,10 +20,11 @@ from typing import Any, Self, TypeVar
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
-from psycopg.errors import ConnectionTimeout, DiskFull
+from psycopg.errors import ConnectionTimeout, DiskFull, QueryCanceled
 from sqlalchemy import Connection, exc
 
-from app.errors import StorageFull, Unavailable
+from app.errors import Cancelled, StorageFull, Unavailable
+from app.runtime.cancellation import is_cancelled
 from app.runtime.group_commit import GroupCommit, Handle
 from app.store.driver import driver_of
 
@@ -109,16 +110,21 @@ class ImpatientConnection(psycopg.Connection[Any]):
         return connection
 
     def wait(self, gen: Steps[T], interval: float = 0.1, timeout: float | None = None) -> T:
-        """Run a step of the protocol to its end. Raises HungError."""
+        """Run a step of the protocol to its end. Raises HungError, or Cancelled if nobody waits for it any more."""
         return super().wait(self._watched(gen), interval, timeout)
 
     def _watched(self, steps: Steps[T]) -> Steps[T]:
+        left = False
         try:
             state = next(steps)
             started = time.monotonic()
             check_at = started + self.idle_for_s
             while True:
                 ready = yield state
+                if not ready and not left and is_cancelled():
+                    left = True
+                    with suppress(psycopg.Error):  # the server goes on for whoever has gone, unless it learns of it
+                        self.cancel_safe(timeout=LIVENESS_TIMEOUT_S)
                 if not ready and time.monotonic() > check_at:
                     self._check(time.monotonic() - started)
                     check_at = time.monotonic() + self.idle_for_s
@@ -126,6 +132,10 @@ class ImpatientConnection(psycopg.Connection[Any]):
         except StopIteration as done:
             result: T = done.value
             return result
+        except QueryCanceled:
+            if left:
+                raise Cancelled from None
+            raise
 
     def _check(self, waited_s: float) -> None:
         """Raise HungError, and close this connection, unless the server lives and time is left."""
