@@ -25,18 +25,20 @@ from app.api.deps import (
     current,
 )
 from app.api.openapi import BINARY, json_answer, ref
-from app.engine.snapshot import Snapshot
+from app.config import Settings
 from app.engine.snapshot_holder import SnapshotHolder
 from app.errors import BadInput, Conflict, NotFound
 from app.formats.own import READERS, read_measurements
+from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.gpus import find
 from app.services.measurements.store_uploads import confirm, ingest
 from app.services.measurements.stored import page, remove, row_form
 from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
 from app.store.measurements import MeasurementRow
+from app.store.session import Database
 from app.store.uploads import Filters, Page
-from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn, UploadReport
+from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn, Upload, UploadReport
 from app.wire.table_files import read_apart
 
 router = APIRouter(tags=["Measurements"])
@@ -126,27 +128,41 @@ def post_measurements(
 ) -> Response:
     """Store rows, all or none."""
     media, most = request.headers.get("content-type"), settings.max_batch_rows
-    upload = read_measurements(body, media, max_rows=most, read_table=read_apart(apart))
-
-    def stored(snapshot: Snapshot) -> tuple[UploadReport, int | None]:
-        return ingest(
-            database,
-            snapshot.engine,
-            upload,
-            doubtful_factor=settings.doubtful_factor,
-            key_id=key_id_of(request),
-            dry_run=dry_run,
-            announce=holder.add,
-        )
-
-    try:
-        report, revision = current(holder, stored, retry_on=(BadInput, Conflict, NotFound))
-    finally:
-        upload.release()
+    report, revision = _stored(
+        request,
+        read_measurements(body, media, max_rows=most, read_table=read_apart(apart)),
+        (database, holder, settings),
+        dry_run=dry_run,
+    )
+    if len(body) >= LARGE_BODY:
+        trim_allocator()  # before the new rows are read, which need it
     holder.refresh(revision)
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)
     return as_json(report)
+
+
+def _stored(
+    request: Request, upload: Upload, on: tuple[Database, SnapshotHolder, Settings], *, dry_run: bool
+) -> tuple[UploadReport, int | None]:
+    """Store an upload, which is free afterwards. Returns what `ingest` does."""
+    database, holder, settings = on
+    try:
+        return current(
+            holder,
+            lambda snapshot: ingest(
+                database,
+                snapshot.engine,
+                upload,
+                doubtful_factor=settings.doubtful_factor,
+                key_id=key_id_of(request),
+                dry_run=dry_run,
+                announce=holder.add,
+            ),
+            retry_on=(BadInput, Conflict, NotFound),
+        )
+    finally:
+        upload.release()
 
 
 class MeasurementFilters(BaseModel):

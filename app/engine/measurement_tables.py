@@ -67,7 +67,7 @@ def to_blocks(form: Form, table: OpTable, measured: MeasurementColumns) -> Itera
         dims = np.ascontiguousarray(table.dims[np.ix_(held, rows)])
         mine = measured.take(rows)
         contexts, context = _contexts(form.op.name, DTYPES[table.dtype[rows[0]]], fields, mine)
-        yield OperatorBlock(contexts, context, dims, *mine[5:]), rows
+        yield OperatorBlock(contexts, context, dims, *mine[5:]).compact(), rows
 
 
 def _stored_fields(form: Form, table: OpTable) -> NDArray[np.bool_]:

@@ -31,7 +31,7 @@ from app.tables.arrays import Ints
 from app.wire.batch_files import is_numbers, is_words, to_numbers, to_words
 from app.wire.decoding import decode_plain
 from app.wire.json_text import list_length
-from app.wire.measurement_form import Objects, OperatorColumns, Upload, UploadPart
+from app.wire.measurement_form import Objects, OperatorCells, OperatorColumns, Upload, UploadPart
 from app.wire.measurement_rows import (
     COLUMNS,
     MAX_REPORTED,
@@ -260,11 +260,13 @@ def _drop_unmeasured(table: pa.Table) -> tuple[pa.Table, Ints, Counter[str]]:
 
 
 def _by_kind(table: pa.Table, position: Ints, cells: CellReaders) -> Iterator[UploadPart]:
-    """Yield operators as columns and other rows as objects."""
+    """Yield operators as cells of columns whose types are right, and other rows as objects."""
     operator = _is_operator(table)
     without_kind = table.drop_columns(["kind"]) if "kind" in table.schema.names else table
     if operator.any():
-        yield cells.operators(*_select_kind(without_kind, position, operator, OPERATOR_COLUMNS))
+        rows = OperatorCells(*_select_kind(without_kind, position, operator, OPERATOR_COLUMNS), cells.operators)
+        cells.operators(rows.table.slice(0, 0), position[:0])
+        yield rows
     if not operator.all():
         yield cells.objects(*_select_kind(table, position, ~operator, COLUMNS))
 

@@ -72,6 +72,15 @@ class OperatorBlock:
         dims, context = np.take(self.dims, rows, axis=1), self.context[rows]
         return replace(self, context=context, dims=dims, **figures_of(self, rows))
 
+    def compact(self) -> OperatorBlock:
+        """Return the rows with read-only figures that take no memory where no row has them: of most, 9 of 12."""
+        nothing: dict[str, NDArray[Any]] = {}
+        for name in FIGURES:
+            values: NDArray[Any] = getattr(self, name)
+            if (values == NO_TIME if name == "measured_at" else np.isnan(values)).all():
+                nothing[name] = np.broadcast_to(values[..., :1].copy(), values.shape)
+        return replace(self, **nothing)
+
 
 # Figures of a measured row besides those of its operator: one number, or three of a launch.
 FIGURES = ("latency_s", "latency_std_s", "runs", "clock_hz", "power_w", "measured_at", "grid", "block")
@@ -79,7 +88,14 @@ FIGURES = ("latency_s", "latency_std_s", "runs", "clock_hz", "power_w", "measure
 
 def figures_of(measured: object, rows: Ints) -> dict[str, Any]:
     """Return FIGURES of the given rows, by name."""
-    return {name: np.take(getattr(measured, name), rows, axis=-1) for name in FIGURES}
+    return {name: _taken(getattr(measured, name), rows) for name in FIGURES}
+
+
+def _taken(figures: NDArray[Any], rows: Ints) -> NDArray[Any]:
+    """Return the figures of the given rows; absent ones take no memory, if they took none before."""
+    if figures.size and not figures.strides[-1]:
+        return np.broadcast_to(figures[..., :1], (*figures.shape[:-1], len(rows)))
+    return np.take(figures, rows, axis=-1)
 
 
 def concatenate(blocks: Sequence[OperatorBlock]) -> OperatorBlock:

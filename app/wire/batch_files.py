@@ -97,7 +97,12 @@ def to_words(column: pa.ChunkedArray) -> Words:
     if array.dictionary.null_count:  # a cell may be null by its index, or by the entry that the index refers to
         return to_words(pa.chunked_array([array.dictionary_decode()]))
     codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
-    return Words(tuple(array.dictionary.to_pylist()), codes, False)
+    words = array.dictionary
+    if len(words) > len(codes):  # of some rows of many
+        used = np.unique(codes[codes >= 0])
+        codes = np.where(codes < 0, -1, np.searchsorted(used, codes))
+        words = words.take(pa.array(used))
+    return Words(tuple(words.to_pylist()), codes, False)
 
 
 def to_numbers(name: str, column: pa.ChunkedArray) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -201,7 +201,34 @@ class OperatorColumns:
         )
 
 
-UploadPart: TypeAlias = Objects | OperatorColumns
+@dataclass(frozen=True, slots=True)
+class OperatorCells:
+    """Measurements of operators in an Arrow table, of which `read` makes columns, some rows at a time.
+
+    `position` is each row's place in the upload, int [n].
+    """
+
+    table: Any
+    position: NDArray[np.intp]
+    read: Callable[[Any, NDArray[np.intp]], OperatorColumns]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def part(self, rows: slice) -> OperatorCells:
+        """Return consecutive rows."""
+        first, stop, _ = rows.indices(len(self))
+        return OperatorCells(self.table.slice(first, stop - first), self.position[rows], self.read)
+
+
+def columns_of(rows: OperatorColumns | OperatorCells, step: int) -> Iterator[OperatorColumns]:
+    """Yield the rows in columns, at most `step` at a time. Raises BadInput for cells that cannot be read."""
+    for first in range(0, len(rows), step):
+        part = rows.part(slice(first, first + step))
+        yield part.read(part.table, part.position) if isinstance(part, OperatorCells) else part
+
+
+UploadPart: TypeAlias = Objects | OperatorColumns | OperatorCells
 
 
 @dataclass(frozen=True, slots=True)

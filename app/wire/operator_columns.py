@@ -80,6 +80,11 @@ class Problems:
             raise BadInput.of(self._errors, most=self._most)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no further error would be reported."""
+        return len(self._errors) >= self._most
+
+    @property
     def errors(self) -> tuple[FieldError, ...]:
         """The errors so far."""
         return tuple(self._errors[: self._most])
@@ -156,6 +161,8 @@ def text_to_numbers(
     size = len(column.words) + 1  # index -1 picks the last entry
     numbers = np.full(size if columns == 1 else (size, columns), np.nan)
     for code in np.unique(codes[codes >= 0]).tolist():
+        if problems.is_full:  # each word may take milliseconds
+            break
         try:
             numbers[code] = number(column.words[code])
         except ValueError as error:

@@ -6,8 +6,8 @@ encodings) may lie, and compression and dictionaries make gigabytes of a kilobyt
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,12 @@ ARROW, PARQUET = "Arrow stream", "Parquet file"
 MAX_TABLE_BYTES = 1 << 28
 # Most bytes of a file's description of its columns and row groups, which is read here: 20,000 columns in some 30 ms.
 MAX_SCHEMA_BYTES = 1 << 22
+# Rows of a Parquet file that are decoded at once. Each batch has all words of a text.
+_BATCH = 1 << 16
 # Errors of a file that cannot be decoded.
 DAMAGED = (pa.ArrowException, OSError, ValueError, KeyError)
 
+T = TypeVar("T")
 # (body, ARROW or PARQUET, most rows) -> table. Raises TooLarge, or one of DAMAGED.
 TableReader: TypeAlias = Callable[[bytes, str, int], pa.Table]
 
@@ -53,52 +56,67 @@ def _schema_bytes(body: bytes, form: str) -> int:
 
 def read_table(body: bytes, form: str, max_rows: int) -> pa.Table:
     """Return the table of a file. Raises TooLarge, or one of DAMAGED."""
-    table = _read_parquet(body, max_rows) if form == PARQUET else _read_arrow(body, max_rows)
-    _check_bytes(sum(_decoded_bytes(column) for column in table.columns), form)
-    return table
+    return _read(body, form, max_rows, lambda schema, batches: pa.Table.from_batches([*batches], schema))
 
 
-def _read_parquet(body: bytes, max_rows: int) -> pa.Table:
+def _read(body: bytes, form: str, max_rows: int, take: Callable[[pa.Schema, Iterator[pa.RecordBatch]], T]) -> T:
+    """Return what `take` makes of a file's schema and batches. Raises TooLarge, or one of DAMAGED."""
+    if form == PARQUET:
+        try:
+            return take(*_read_parquet(body, max_rows, as_words=True))
+        except OSError:  # texts encoded by their differences cannot be read as dictionaries
+            return take(*_read_parquet(body, max_rows, as_words=False))
+    source = pa.BufferReader(body)
+    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
+        return take(reader.schema, _within_limits(_read_arrow(source, reader), ARROW, max_rows))
+
+
+def _read_parquet(body: bytes, max_rows: int, *, as_words: bool) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     schema = pq.ParquetFile(pa.BufferReader(body)).schema_arrow
     texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    source = pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts)
+    source = pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts if as_words else [])
     metadata: Any = source.metadata
     _check_rows(metadata.num_rows, PARQUET, max_rows)
     groups = range(metadata.num_row_groups)
     _check_bytes(sum(metadata.row_group(group).total_byte_size for group in groups), PARQUET)
-    try:
-        return source.read(use_threads=False)
-    except OSError:  # texts encoded by their differences cannot be read as dictionaries
-        return pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+    batches = source.iter_batches(batch_size=_BATCH, use_threads=False)
+    return source.schema_arrow, _within_limits(batches, PARQUET, max_rows)
 
 
-def _read_arrow(body: bytes, max_rows: int) -> pa.Table:
-    source = pa.BufferReader(body)
-    batches, rows, size = [], 0, 0
-    with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
-        for batch in reader:
-            rows, size = rows + batch.num_rows, size + batch.nbytes
-            _check_rows(rows, ARROW, max_rows)
-            _check_bytes(size, ARROW)
-            batch.validate(full=True)
-            batches.append(batch)
-        if source.tell() < len(body):
-            raise ValueError(f"it ends at byte {source.tell():,} of {len(body):,}: send one stream at a time")
-        return pa.Table.from_batches(batches, reader.schema)
+def _read_arrow(source: pa.BufferReader, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    for batch in reader:
+        _check_bytes(batch.nbytes, ARROW)
+        batch.validate(full=True)
+        yield batch
+    if source.tell() < source.size():
+        raise ValueError(f"it ends at byte {source.tell():,} of {source.size():,}: send one stream at a time")
 
 
-def _decoded_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes of a column without dictionaries."""
+def _within_limits(batches: Iterable[pa.RecordBatch], form: str, max_rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches. Raises TooLarge once they have too many rows, or bytes without dictionaries."""
+    rows = size = 0
+    words: dict[int, pa.Array] = {}
+    for batch in batches:
+        rows += batch.num_rows
+        _check_rows(rows, form, max_rows)
+        for k, column in enumerate(batch.columns):
+            size += _decoded_bytes(column)
+            if pa.types.is_dictionary(column.type) and not (k in words and column.dictionary.equals(words[k])):
+                words[k] = column.dictionary
+                size += column.dictionary.nbytes
+        _check_bytes(size, form)
+        yield batch
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    """Return the bytes of a column with its texts in each row that has them."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
-    size = 0
-    for chunk in column.chunks:
-        values = chunk.dictionary
-        if pa.types.is_string_view(values.type):
-            values = values.cast(pa.large_string())
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-            size += pc.sum(pc.binary_length(values).cast(pa.int64()).take(chunk.indices)).as_py() or 0
-        size += chunk.indices.nbytes + values.nbytes
+    size, values = int(column.indices.nbytes), column.dictionary
+    if pa.types.is_string_view(values.type):
+        values = values.cast(pa.large_string())
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        size += pc.sum(pc.binary_length(values).cast(pa.int64()).take(column.indices)).as_py() or 0
     return size
 
 
@@ -129,12 +147,16 @@ def read_apart(apart: Apart) -> TableReader:
 def to_stream(body: bytes, form: str, max_rows: int) -> pa.Buffer:
     """Return the table of a file as an uncompressed Arrow stream. Raises TooLarge or Malformed."""
     try:
-        table = read_table(body, form, max_rows)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(unify_dictionaries=True)) as writer:
-            writer.write_table(table)
-        return sink.getvalue()
+        return _read(body, form, max_rows, _streamed)
     except MemoryError:
         raise
     except DAMAGED as error:
         raise Malformed(str(error)[:2000].encode(errors="replace").decode()) from None
+
+
+def _streamed(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()

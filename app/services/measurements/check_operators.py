@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,10 +19,11 @@ from app.engine.measurement_tables import MeasurementColumns, to_blocks
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.formats.own import FIGURES, ROW_COLUMNS, to_measurement_error
 from app.predictors.roofline import Limit, hardware_limit, limiting_figures
+from app.runtime.cancellation import check_cancelled
 from app.services.measurements.parse_rows import PLAUSIBLE, UploadGpus, is_plausible
 from app.store import doubtful, gpus, revision
 from app.store.doubtful import Breach, Raise
-from app.store.operator_blocks import NO_TIME, OperatorBlock
+from app.store.operator_blocks import NO_TIME, Context, OperatorBlock
 from app.store.session import Database
 from app.tables.arrays import Floats, Ints
 from app.tables.complete import revise
@@ -30,7 +31,7 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import BOUNDS
 from app.wire.kernel_workload import Name
-from app.wire.measurement_form import OperatorColumns, Symbol
+from app.wire.measurement_form import OperatorCells, OperatorColumns, Symbol, columns_of
 from app.wire.measurement_rows import MAX_REPORTED
 from app.wire.operator_columns import Column, Family, Numbers, Problems, Words, figures, read_families, text_to_numbers
 from app.wire.operator_forms import Field
@@ -150,6 +151,7 @@ def _extents(name: str, columns: Mapping[str, Column], every: Ints, problems: Pr
 class CheckedOperators:
     """Valid rows of an upload, and the errors of the others.
 
+    readable   whether every row is well-formed, even if impossible
     blocks     valid rows, ready to store; empty if any row is malformed
     position   int, one array per block: places of its rows in the upload
     errors     errors of wrong rows, `loc` is position and field; at most MAX_REPORTED
@@ -158,6 +160,7 @@ class CheckedOperators:
     breaches   what impossible rows say of their GPU's limits; at most MAX_REPORTED
     """
 
+    readable: bool
     blocks: tuple[OperatorBlock, ...]
     position: tuple[Ints, ...]
     errors: tuple[FieldError, ...]
@@ -168,22 +171,42 @@ class CheckedOperators:
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
 
-    @property
-    def readable(self) -> bool:
-        """Whether every row is well-formed, even if impossible."""
-        return not self.errors or bool(self.reasons)
-
 
 def join_checks(parts: Sequence[CheckedOperators]) -> CheckedOperators:
     """Return the checks of several parts as one."""
     return CheckedOperators(
+        all(part.readable for part in parts),
         tuple(block for part in parts for block in part.blocks),
         tuple(rows for part in parts for rows in part.position),
-        tuple(error for part in parts for error in part.errors),
+        tuple(error for part in parts for error in part.errors)[:MAX_REPORTED],
         sum(part.wrong for part in parts),
         sum((part.reasons for part in parts), Counter()),
-        tuple(one for part in parts for one in part.breaches),
+        tuple(one for part in parts for one in part.breaches)[:MAX_REPORTED],
     )
+
+
+# Rows that are checked, or compared with predictions, at once: some 10 ms.
+_STEP = 10_000
+# Contexts of one upload, each of which every API process holds as an object while it reads the rows.
+MOST_CONTEXTS = 50_000
+
+
+def check_in_turn(gpus: UploadGpus, sent: OperatorColumns | OperatorCells) -> Iterator[CheckedOperators]:
+    """Yield the checks of the rows, part by part, until enough of them are malformed, or all of them in one column."""
+    malformed, contexts = 0, set[Context]()
+    for rows in columns_of(sent, _STEP):
+        check_cancelled()
+        checked = check_operators(gpus, rows)
+        contexts.update(context for block in checked.blocks for context in block.contexts)
+        if len(contexts) > MOST_CONTEXTS:
+            raise BadInput(
+                f"The rows have over {MOST_CONTEXTS:,} combinations of operator, number format, GPU, software, source"
+                " and kernel.name, the most of one upload: send them in several."
+            )
+        yield checked
+        malformed += 0 if checked.readable else len(checked.errors)
+        if malformed >= MAX_REPORTED or not all(isinstance(error.loc[0], int) for error in checked.errors):
+            return
 
 
 def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators:
@@ -193,7 +216,7 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
         measured, families = _read(gpus, sent, problems)
     except BadInput as error:
         errors = tuple(to_measurement_error(item, sent.position) for item in error.errors)
-        return CheckedOperators((), (), errors, len({item.loc[0] for item in errors}), Counter())
+        return CheckedOperators(False, (), (), errors, len({item.loc[0] for item in errors}), Counter())
     limits = _Limits([], 0, Counter(), [])
     blocks, positions = [], []
     for family in families:
@@ -203,7 +226,7 @@ def check_operators(gpus: UploadGpus, sent: OperatorColumns) -> CheckedOperators
             positions.append(sent.position[family.rows[possible[rows]]])
     errors = tuple(limits.errors)
     return CheckedOperators(
-        tuple(blocks), tuple(positions), errors, limits.wrong, limits.reasons, tuple(limits.breaches)
+        True, tuple(blocks), tuple(positions), errors, limits.wrong, limits.reasons, tuple(limits.breaches)
     )
 
 

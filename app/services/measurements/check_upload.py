@@ -16,7 +16,7 @@ from app.services.kernels.launch import check_launch
 from app.services.measurements.check_operators import (
     LIMIT_TOLERANCE,
     CheckedOperators,
-    check_operators,
+    check_in_turn,
     find_breaches,
     join_checks,
     under_limit,
@@ -76,13 +76,13 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
             parsed += valid
             errors += wrong
         else:
-            operators.append(check_operators(gpus, part))
+            operators += check_in_turn(gpus, part)
     kernels, models, served = (_of(parsed, form) for form in (KernelWorkload, MeasuredModel, ServingWorkload))
     others = [
         item for item in parsed if not isinstance(item.workload, KernelWorkload | MeasuredModel | ServingWorkload)
     ]
     if others:
-        operators.append(check_operators(gpus, operator_columns(others, gpus)))
+        operators += check_in_turn(gpus, operator_columns(others, gpus))
     table = gpus.table()
     measured, possible, breaches = None, list[ParsedRow](), tuple[Breach, ...]()
     if kernels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from app.engine.measurement_tables import to_measurements
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
 from app.ops import OP_CODE
+from app.runtime.cancellation import check_cancelled
 from app.services.measurements.check_upload import Checked
 from app.services.measurements.stored import operator_row, row_form
 from app.services.models.predict_networks import predict_network, to_workload
@@ -58,24 +59,44 @@ class Doubts:
         return len(self.rows) + sum(len(rows) for rows, _ in self.operators)
 
 
-def find_doubts(engine: Engine, checked: Checked, expected: Sequence[ExpectedTimes], factor: float) -> Doubts:
-    """Return the rows whose time is more than `factor` times longer or shorter than `auto` expects; none for 0.
+def compare_with_predictions(engine: Engine, checked: Checked, factor: float) -> tuple[Doubts, DriftSample]:
+    """Return the rows whose time is more than `factor` times longer or shorter than `auto` expects, and a sample.
 
-    `expected` is what `expected_times` returns for the upload. Raises BadInput if they are over `MOST_DOUBTFUL`.
+    No row is doubtful if the factor is 0. Raises BadInput if more are than `MOST_DOUBTFUL`.
     """
-    distant = [_far(table, checked.gpus, factor) for table in expected]
-    far: dict[int, float] = {}
+    far, kernels, samples = dict[int, float](), tuple[str, ...](), list[tuple[Floats, Bools]]()
     if checked.measured is not None:
-        rows, expected_s = distant.pop(0)
-        far = dict(zip(rows.tolist(), expected_s.tolist(), strict=True))
+        expected = _expected(engine, checked.measured, checked.gpus)
+        far_rows, expected_s = _far(expected, checked.gpus, factor)
+        far = dict(zip(far_rows.tolist(), expected_s.tolist(), strict=True))
+        rows, *sample = _compared(expected, sample_rows(len(checked.measured)))
+        kernels = tuple(measurements.identity(checked.rows[k]) for k in rows)
+        samples.append(tuple(sample))
     far |= _far_models(engine, checked.rows, factor)
+    distant, ids = list[tuple[Ints, Floats]](), [np.empty((0, ID_BYTES), np.uint8)]
+    blocks = () if checked.operators is None else checked.operators.blocks
+    chosen, first = sample_rows(sum(map(len, blocks))), 0
+    for block in blocks:
+        check_cancelled()
+        expected = _expected(engine, to_measurements(block, checked.gpus), checked.gpus)
+        distant.append(_far(expected, checked.gpus, factor))
+        rows, *sample = _compared(expected, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
+        ids.append(identities(block.take(rows)))
+        samples.append(tuple(sample))
+        first += len(block)
     doubts = Doubts(far, tuple(distant))
+    _refuse_many(doubts, checked, factor)
+    nothing = np.empty(0), np.empty(0, dtype=np.bool_)
+    error, inside = (np.concatenate(column) for column in zip(nothing, *samples, strict=True))
+    return doubts, DriftSample(kernels, np.concatenate(ids), error, inside)
+
+
+def _refuse_many(doubts: Doubts, checked: Checked, factor: float) -> None:
     if len(doubts) > MOST_DOUBTFUL:
         raise BadInput(
             f"{len(doubts):,} of {len(checked):,} times are more than {factor:g} times off what is expected, so none is"
             f" stored: check their unit. At most {MOST_DOUBTFUL:,} are taken as doubtful."
         )
-    return doubts
 
 
 def _far(expected: ExpectedTimes, gpus: GpuTable, factor: float) -> tuple[Ints, Floats]:
@@ -163,6 +184,10 @@ def set_aside(
     blocks, positions = [], []
     parts = zip(checked.operators.blocks, checked.operators.position, doubts.operators, strict=True)
     for block, position, (suspect, suspect_s) in parts:
+        if not len(suspect):
+            blocks.append(block)
+            positions.append(position)
+            continue
         new = ~operators.known(connection, identities(block.take(suspect)))
         far, expected_s = suspect[new], suspect_s[new]
         ids_far = [row.tobytes().hex() for row in identities(block.take(far))]
@@ -287,34 +312,6 @@ class DriftSample(NamedTuple):
         if not new.any():
             return None
         return Drift(int(new.sum()), float(100 * np.median(self.error[new])), float(100 * self.inside[new].mean()))
-
-
-def expected_times(engine: Engine, checked: Checked) -> list[ExpectedTimes]:
-    """Return what would have been predicted for the kernels of an upload, if it has any, and for each block."""
-    tables = [] if checked.measured is None else [checked.measured]
-    blocks = () if checked.operators is None else checked.operators.blocks
-    tables += [to_measurements(block, checked.gpus) for block in blocks]
-    return [_expected(engine, table, checked.gpus) for table in tables]
-
-
-def drift_sample(checked: Checked, expected: Sequence[ExpectedTimes]) -> DriftSample:
-    """Return a sample of an upload; `expected` is what `expected_times` returns for it."""
-    kernels, operators, parts = tuple[str, ...](), [np.empty((0, ID_BYTES), np.uint8)], list[list[Any]]()
-    tables = iter(expected)
-    if checked.measured is not None:
-        rows, *part = _compared(next(tables), sample_rows(len(checked.measured)))
-        kernels = tuple(measurements.identity(checked.rows[k]) for k in rows)
-        parts.append(part)
-    blocks = () if checked.operators is None else checked.operators.blocks
-    chosen, first = sample_rows(sum(map(len, blocks))), 0
-    for block, table in zip(blocks, tables, strict=True):
-        rows, *part = _compared(table, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
-        first += len(block)
-        operators.append(identities(block.take(rows)))
-        parts.append(part)
-    error = np.concatenate([np.empty(0), *(part[0] for part in parts)])
-    inside = np.concatenate([np.empty(0, dtype=np.bool_), *(part[1] for part in parts)])
-    return DriftSample(kernels, np.concatenate(operators), error, inside)
 
 
 def _compared(expected: ExpectedTimes, chosen: Ints) -> tuple[Ints, Floats, Bools]:

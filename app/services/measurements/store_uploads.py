@@ -20,10 +20,11 @@ from sqlalchemy import Connection
 from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine
 from app.errors import BadInput, Conflict, FieldError, Unavailable
+from app.runtime.cancellation import shared
 from app.runtime.release import release
 from app.services.measurements.check_operators import correct_limits
 from app.services.measurements.check_upload import Checked, check, raise_errors
-from app.services.measurements.doubts import Doubts, DriftSample, drift_sample, expected_times, find_doubts, set_aside
+from app.services.measurements.doubts import Doubts, DriftSample, compare_with_predictions, set_aside
 from app.store import doubtful, gpus, measurements, operators, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store
@@ -38,7 +39,7 @@ from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
 from app.wire.measurement_form import Doubt, Drift, Objects, Upload, UploadReport
 
-# Uploads of more rows are stored alone: others would wait for their statements.
+# Uploads of more rows are stored alone, and no more once their caller left: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000
 
 
@@ -125,8 +126,7 @@ class ToStore(NamedTuple):
     @property
     def is_alone(self) -> bool:
         """Whether it needs a transaction of its own."""
-        unusual = self.dry_run or self.checked.newcomers or self.doubts
-        return bool(unusual) or len(self.checked) > MOST_ROWS_TOGETHER
+        return bool(self.dry_run or self.checked.newcomers or self.doubts)
 
 
 class Stored(NamedTuple):
@@ -150,7 +150,12 @@ Announce = Callable[[Added], None]
 
 def store_upload(database: Database, upload: ToStore, announce: Announce) -> Stored:
     """Store an upload, together with others that wait meanwhile. Raises Conflict, Unavailable or StorageFull."""
-    return database.write_together(upload, lambda waiting: [*_stored(database, waiting, announce)])
+    if len(upload.checked) <= MOST_ROWS_TOGETHER:
+        return database.write_together(upload, lambda waiting: shared(lambda: [*_stored(database, waiting, announce)]))
+    (result,) = _attempted(database, [upload], announce)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _stored(database: Database, waiting: Sequence[ToStore], announce: Announce) -> Iterator[Stored | Exception]:
@@ -272,9 +277,8 @@ def ingest(
 
 
 def _to_store(engine: Engine, checked: Checked, factor: float, key_id: int | None, *, dry_run: bool) -> ToStore:
-    expected = expected_times(engine, checked)
-    doubts = find_doubts(engine, checked, expected, factor)
-    return ToStore(checked, doubts, drift_sample(checked, expected), key_id, dry_run)
+    doubts, sample = compare_with_predictions(engine, checked, factor)
+    return ToStore(checked, doubts, sample, key_id, dry_run)
 
 
 def confirm(database: Database, catalog: Catalog, filters: Filters, *, dry_run: bool = False) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from app.errors import BadInput, FieldError
 from app.formats.own import read_measurements
+from app.services.measurements import check_operators
 from app.services.measurements.check_upload import Checked, check, raise_errors
 from app.services.measurements.store_uploads import ingest
 from app.tables.catalog import Catalog
@@ -167,3 +168,12 @@ def test_an_upload_can_be_emptied() -> None:
     upload = Upload((Objects.of([ROW] * 3),))
     upload.release()
     assert len(upload) == 0
+
+
+def test_an_upload_of_more_contexts_than_every_process_may_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = {"kind": "operator", "op": "softmax", "b": 8, "h": 64, "dtype": "fp32"}
+    rows = [ROW | {"workload": operator, "source": f"source {k}"} for k in range(3)]
+    assert len(checked(*rows)) == 3
+    monkeypatch.setattr(check_operators, "MOST_CONTEXTS", 2)
+    with pytest.raises(BadInput, match="over 2 combinations of operator, number format, GPU, software, source"):
+        checked(*rows)
