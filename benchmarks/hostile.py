@@ -317,9 +317,10 @@ def main() -> None:
                 seen = see(port, attack)
             good &= seen.is_good
             print(_line(attack, seen), flush=True)
+    from benchmarks import hostile_rows  # noqa: PLC0415 - which imports this
     from benchmarks.hostile_callers import see_all  # noqa: PLC0415 - which imports this
 
-    good &= see_all(options.only)
+    good &= see_all(options.only) & hostile_rows.see_all(options.only)
     sys.exit(not good)
 
 
