@@ -133,9 +133,28 @@ def _received(driver: psycopg.Connection[Any], copy: psycopg.Copy) -> Iterator[b
     for part in copy:
         yield part
         ended = part in ends
-        while not ended and (ready := driver.pgconn.get_copy_data(1))[0] > 0:
-            yield ready[1]
-            ended = ready[1] in ends
+        while not ended:
+            size, ready = driver.pgconn.get_copy_data(1)
+            if size == _ENDED:  # before the last part: by an error
+                raise _error_of(driver)
+            if not size:
+                break
+            yield ready
+            ended = ready in ends
+
+
+# What libpq returns in place of a size once there is no more.
+_ENDED = -1
+
+
+def _error_of(driver: psycopg.Connection[Any]) -> psycopg.Error:
+    """Return the error that ended a COPY; the connection is in order afterwards."""
+    result = driver.pgconn.get_result()
+    while driver.pgconn.get_result() is not None:
+        pass
+    if result is None:
+        return psycopg.OperationalError("the COPY ended without its result")
+    return psycopg.errors.error_from_result(result)
 
 
 def read_copy(connection: Connection, statement: sql.Composed, write: Callable[[bytes], object]) -> int:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from psycopg.errors import DivisionByZero
 
 from app.services.measurements.check_upload import Checked, check
 from app.store import gpus, operators, revision
+from app.store.driver import Cell, copy_out
 from app.store.operators import Sent
 from app.store.session import Database
 from app.tables.catalog import Catalog
@@ -76,3 +78,15 @@ def test_few_known_rows_change_nothing(database: Database) -> None:
     before = stored(database, "again")
     assert inserted(database, "again", None) == (0, 0)
     assert stored(database, "again") == before
+
+
+def test_an_error_in_the_midst_of_a_copy_is_that_of_the_server(database: Database) -> None:
+    statement = "COPY (SELECT 1::int8 / (5000 - k) AS x FROM generate_series(1, 10000) AS k) TO STDOUT (FORMAT BINARY)"
+    cells = [Cell("x", "int8")]
+    with pytest.raises(DivisionByZero), database.begin() as connection:
+        list(copy_out(connection, statement, [], cells, 1000))
+    with database.begin() as connection:
+        parts = list(copy_out(connection, statement.replace("10000", "4999"), [], cells, 1000))
+        assert list(copy_out(connection, statement.replace("10000", "0"), [], cells, 1000)) == []
+    assert [len(part) for part in parts] == [1000] * 4 + [999]
+    assert [int(part["x"][-1]) for part in parts] == [0, 0, 0, 0, 1]
