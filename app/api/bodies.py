@@ -200,7 +200,7 @@ class WholeBody:
 async def _watched(scope: Scope, receive: Receive) -> AsyncIterator[asyncio.Event]:
     """Make work that can be cancelled, and cancel it if the caller leaves meanwhile; the event says so."""
     left = asyncio.Event()
-    scope[_WORK] = Cancellation.begin()
+    scope[_WORK] = Cancellation.begin(name_of(scope))
     watching = asyncio.get_running_loop().create_task(_watch(scope, receive, left))
     try:
         yield left

@@ -18,7 +18,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -26,7 +28,7 @@ import msgspec
 
 from app.coefficients import Coefficients
 from app.errors import BadInput, FieldError, GpucastError, Malformed, TooLarge, Unavailable, UnsupportedMedia
-from app.runtime.cancellation import check_cancelled
+from app.runtime.cancellation import check_cancelled, current_caller
 
 # Memory for a piece of work beyond what the process has, and its processor time; a million rows take a tenth of both.
 _MOST_BYTES, _MOST_S = 1 << 30, 20
@@ -34,8 +36,9 @@ _MOST_BYTES, _MOST_S = 1 << 30, 20
 _LONGEST_S, _WAIT_S = 60.0, 30.0
 # Memory of a process after its work, of which 200 MiB are modules, from which on no more work follows in it.
 _MOST_LEFT_BYTES = 1 << 29
-# Pieces of work at a time.
+# Pieces of work at a time, and of one caller.
 _PROCESSES = 2
+_SHARE = max(int(Coefficients("service").number("share_of_caller") * _PROCESSES), 1)
 # How often a waiting thread looks whether its caller left.
 _LOOK_S = Coefficients("service").number("caller_look_s")
 # Allocators that reserve no gigabytes ahead.
@@ -48,7 +51,9 @@ class Apart:
     """The processes, started as they are needed. They end with this one, whose pipes they read."""
 
     def __init__(self) -> None:
-        self._free = threading.Semaphore(_PROCESSES)
+        self._turns = threading.Condition()
+        self._working = Counter[str]()  # pieces of work of each caller
+        self._line: list[tuple[str, object]] = []  # callers that wait, as they came
         self._idle: list[_Process] = []
         self._every: set[_Process] = set()
 
@@ -57,12 +62,7 @@ class Apart:
 
         Raises its error; TooLarge for work beyond the limits, Unavailable if that of others takes long, or Cancelled.
         """
-        deadline = time.monotonic() + _WAIT_S
-        while not self._free.acquire(timeout=_LOOK_S):
-            check_cancelled()
-            if time.monotonic() > deadline:
-                raise Unavailable("Too many files are decoded at once.")
-        try:
+        with self._turn(current_caller()):
             process, goes_on = self._taken(), False
             try:
                 head, answer = process.ask({"work": work, "options": options}, content)
@@ -74,11 +74,39 @@ class Apart:
                     self._idle.append(process)
                 else:
                     self._drop(process)
-        finally:
-            self._free.release()
         if "error" in head:
             raise _error(head)
         return answer
+
+    @contextmanager
+    def _turn(self, caller: str) -> Iterator[None]:
+        """Wait until a process is free, first come, first served, except that no caller has more than its share."""
+        deadline, mine = time.monotonic() + _WAIT_S, (caller, object())
+        with self._turns:
+            self._line.append(mine)
+            try:
+                while self._next() is not mine:
+                    self._turns.wait(_LOOK_S)
+                    check_cancelled()
+                    if time.monotonic() > deadline:
+                        raise Unavailable("Too many files are decoded at once.")
+                self._working[caller] += 1
+            finally:
+                self._line.remove(mine)
+                self._turns.notify_all()
+        try:
+            yield
+        finally:
+            with self._turns:
+                self._working[caller] -= 1
+                self._working += Counter()  # without those that have none
+                self._turns.notify_all()
+
+    def _next(self) -> tuple[str, object] | None:
+        """Return whose turn it is; None if that is nobody's."""
+        if self._working.total() >= _PROCESSES:
+            return None
+        return next((each for each in self._line if self._working[each[0]] < _SHARE), None)
 
     def stop(self) -> None:
         """End the processes, also those that threads wait for."""

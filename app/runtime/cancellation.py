@@ -17,19 +17,21 @@ T = TypeVar("T")
 class Cancellation:
     """Whether the work of one request should stop: set on the event loop, read by the thread that works for it.
 
-    spent  work of the request that is counted, in units of whoever counts it
+    caller  name of who sent it
+    spent   work of the request that is counted, in units of whoever counts it
     """
 
-    __slots__ = ("cancelled", "spent")
+    __slots__ = ("caller", "cancelled", "spent")
 
-    def __init__(self) -> None:
+    def __init__(self, caller: str) -> None:
+        self.caller = caller
         self.cancelled = False
         self.spent = 0
 
     @classmethod
-    def begin(cls) -> Self:
+    def begin(cls, caller: str = "") -> Self:
         """Return a new one, for the current task and the threads that it starts."""
-        work = cls()
+        work = cls(caller)
         _CURRENT.set(work)
         return work
 
@@ -47,6 +49,12 @@ def is_cancelled() -> bool:
     """Return whether nobody waits for this work any more."""
     work = _CURRENT.get()
     return work is not None and work.cancelled
+
+
+def current_caller() -> str:
+    """Return the name of who sent the current request; empty without one, such as in a command."""
+    work = _CURRENT.get()
+    return "" if work is None else work.caller
 
 
 def shared(work: Callable[[], T]) -> T:

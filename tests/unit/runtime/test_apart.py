@@ -15,6 +15,7 @@ import pytest
 from app.errors import BadInput, Cancelled, FieldError, GpucastError, TooLarge
 from app.runtime.apart import Apart, _Process
 from app.runtime.cancellation import Cancellation
+from tests.busy_machine import until
 
 HERE = __name__
 KEPT: list[bytes] = []  # of the process
@@ -103,6 +104,31 @@ def test_no_thread_ends_the_process_of_another(apart: Apart) -> None:
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(ask, range(3_000)))
     assert len(apart._every) <= 2
+
+
+def test_one_caller_leaves_a_process_to_others(apart: Apart) -> None:
+    works = list[Cancellation]()
+
+    def endless_of(caller: str) -> None:
+        works.append(Cancellation.begin(caller))
+        with pytest.raises(Cancelled):
+            apart.result(f"{HERE}:endless", {}, b"ab")
+
+    def seconds_of(caller: str) -> float:
+        Cancellation.begin(caller)
+        began = time.monotonic()
+        assert apart.result(f"{HERE}:doubled", {"times": 2}, b"a") == b"aa"
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(4) as threads:
+        greedy = [threads.submit(copy_context().run, endless_of, "greedy") for _ in range(3)]
+        until(lambda: len(works) == 3)
+        others = [threads.submit(copy_context().run, seconds_of, f"other {k}").result(15) for k in range(3)]
+        for work in works:
+            work.cancelled = True
+        for each in greedy:
+            each.result()
+    assert min(others) < 1.0, others
 
 
 def test_work_ends_when_its_caller_leaves(apart: Apart) -> None:
