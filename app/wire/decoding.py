@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from app.errors import MAX_ERRORS, BadInput, FieldError, Malformed
-from app.wire.json_text import EXPLAINED_BYTES, Path, check_json_text, decode_in_parts, every_value
+from app.wire.json_text import EXPLAINED_BYTES, PART_BYTES, Path, check_json_text, decode_in_parts, every_value
 from app.wire.names import did_you_mean, field_hint, renamed_dtypes, with_own_dtypes
 
 T = TypeVar("T")
@@ -48,8 +48,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     """
     check_json_text(body)
     try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_long(decoder, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
         if (renamed := with_own_dtypes(body)) != body:
             return decode(decoder, renamed, example=example)
         if len(body) > EXPLAINED_BYTES:
@@ -61,6 +61,14 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, *, example: Mapping[st
     if not errors:  # Python accepts it, the standard does not: a lone surrogate, for example
         raise Malformed("The body is not valid JSON in UTF-8.")
     raise BadInput.of(errors)
+
+
+def decode_long(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Return one struct from valid JSON, of which long parts are in a field of any type, such as a workload or a graph.
+
+    A long body is decoded in parts, between which other threads work. Raises as the decoder, or OverflowError.
+    """
+    return decoder.decode(body) if len(body) <= PART_BYTES else msgspec.convert(decode_in_parts(body), decoder.type)
 
 
 def decode_plain(body: bytes) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from app.errors import BadInput, FieldError
-from app.wire.decoding import decode, decode_plain
+from app.wire.decoding import decode, decode_long, decode_plain
 from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE, GraphRequest
 from app.wire.json_text import EXPLAINED_BYTES, check_json_text
 from app.wire.names import did_you_mean, with_json_numbers, with_own_dtypes
@@ -78,9 +78,10 @@ def _request(body: bytes) -> Request | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        decoder, _ = _KINDS[_PEEK.decode(body).workload.kind]
-        request: Request = decoder.decode(body)
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+        kind = _PEEK.decode(body).workload.kind
+        decoder, _ = _KINDS[kind]
+        request: Request = decode_long(decoder, body) if kind == "graph" else decoder.decode(body)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError, OverflowError):
         return None
     return request
 
