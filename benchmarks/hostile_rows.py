@@ -29,7 +29,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import hostile
+from benchmarks import hostile_run
+from benchmarks.hostile import PARQUET
 from benchmarks.hostile_callers import ATTACKER, WATCHER, send
 from benchmarks.http_route import BOUNDED, ask, server
 
@@ -43,7 +44,7 @@ _IDLE_SHARE, _IDLE_S, _LONGEST_S = 0.2, 0.25, 120.0
 _SPAWN = get_context("spawn")
 
 
-def table(n: int, **columns: Any) -> bytes:
+def table(n: int, /, **columns: Any) -> bytes:
     """A compressed file of distinct products with plausible times; `columns` replace or add some."""
     k = np.arange(n)
     m, width = 1 + k % 1000, 1 + k // 1000
@@ -77,7 +78,7 @@ class Case(NamedTuple):
 
 def impossible(n: int) -> bytes:
     """Large products in no time."""
-    return table(n, n=np.full(n, 8192), k=np.full(n, 8192), latency_ms=np.full(n, 1e-5))
+    return table(n, **{"n": np.full(n, 8192), "k": np.full(n, 8192), "latency_ms": np.full(n, 1e-5)})
 
 
 CASES = (
@@ -104,8 +105,8 @@ class Seen(NamedTuple):
 
 def watch(port: int, pipe: Connection) -> None:
     """Send small requests and weigh the server until told to stop; then send what was seen."""
-    api, over, seen = hostile.listening(port), threading.Event(), Seen()
-    clock, weights = hostile.processor_clock(api.pid), [weight(api)]
+    api, over, seen = hostile_run.listening(port), threading.Event(), Seen()
+    clock, weights = hostile_run.processor_clock(api.pid), [weight(api)]
 
     def weigh() -> None:
         while not over.wait(_WEIGH_S):
@@ -117,7 +118,7 @@ def watch(port: int, pipe: Connection) -> None:
     while not pipe.poll():
         time.sleep(_EVERY_S)
         began, used = time.perf_counter(), time.clock_gettime(clock)
-        status = send(port, WATCHER, "/predict", hostile.SMALL)
+        status = send(port, WATCHER, "/predict", hostile_run.SMALL)
         took = 1e3 * (time.perf_counter() - began)
         assert status == "200", status
         computed = 1e3 * (time.clock_gettime(clock) - used)
@@ -145,7 +146,7 @@ def see(port: int, case: Case, body: bytes) -> tuple[str, float, Seen]:
     watcher.start()
     ours.recv()
     began = time.perf_counter()
-    status = send(port, ATTACKER, case.path, body, hostile.PARQUET)
+    status = send(port, ATTACKER, case.path, body, PARQUET)
     took = time.perf_counter() - began
     time.sleep(1.0)  # until the next poll of the database
     ours.send("over")
@@ -157,7 +158,7 @@ def see(port: int, case: Case, body: bytes) -> tuple[str, float, Seen]:
 def ends_s(port: int, folder: str, case: Case, body: bytes) -> float:
     """Send an upload and leave; return how long the server and its database compute afterwards."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300, source_address=(ATTACKER, 0))
-    connection.request("POST", case.path, body, {"Content-Type": hostile.PARQUET})
+    connection.request("POST", case.path, body, {"Content-Type": PARQUET})
     time.sleep(_LEAVES_S)
     connection.close()
     began = time.perf_counter()
@@ -171,7 +172,7 @@ def ends_s(port: int, folder: str, case: Case, body: bytes) -> float:
 
 def _computed_s(port: int, folder: str) -> float:
     """Return the processor time of the API process, those that it started, and connections to its database."""
-    api, total = hostile.listening(port), 0.0
+    api, total = hostile_run.listening(port), 0.0
     databases = (each for each in psutil.process_iter() if each.name().startswith("postgres"))
     for each in (api, *api.children(recursive=True), *databases):
         with suppress(psutil.Error):
@@ -211,7 +212,7 @@ def _see(case: Case, rows: int) -> bool:
         f"{left_s:.1f} s",
     )
     print(f"| {' | '.join(cells)} |", flush=True)
-    quick = rows / took >= GOAL_RATE and seen.wait_ms <= hostile.GOAL_MS and left_s <= GOAL_ENDS_S
+    quick = rows / took >= GOAL_RATE and seen.wait_ms <= hostile_run.GOAL_MS and left_s <= GOAL_ENDS_S
     return status == case.status and quick and seen.bytes <= GOAL_BYTES
 
 

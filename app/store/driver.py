@@ -127,7 +127,7 @@ def copy_out(
         yield np.frombuffer(body, dtype=form, count=rest, offset=first)
 
 
-def _received(driver: psycopg.Connection[Any], copy: psycopg.Copy) -> Iterator[bytes | memoryview]:
+def _received(driver: psycopg.Connection[Any], copy: psycopg.Copy) -> Iterator[bytes | bytearray | memoryview]:
     """Yield the parts of a binary COPY, a row each: psycopg takes 7 us for one, and 1 us of those that are there."""
     ends = TRAILER, SIGNATURE + TRAILER  # after which psycopg must see that there are no more
     for part in copy:

@@ -74,7 +74,7 @@ class OperatorBlock:
 
     def compact(self) -> OperatorBlock:
         """Return the rows with read-only figures that take no memory where no row has them: of most, 9 of 12."""
-        nothing: dict[str, NDArray[Any]] = {}
+        nothing: dict[str, Any] = {}
         for name in FIGURES:
             values: NDArray[Any] = getattr(self, name)
             if (values == NO_TIME if name == "measured_at" else np.isnan(values)).all():

@@ -69,9 +69,9 @@ def compare_with_predictions(engine: Engine, checked: Checked, factor: float) ->
         expected = _expected(engine, checked.measured, checked.gpus)
         far_rows, expected_s = _far(expected, checked.gpus, factor)
         far = dict(zip(far_rows.tolist(), expected_s.tolist(), strict=True))
-        rows, *sample = _compared(expected, sample_rows(len(checked.measured)))
+        rows, error, inside = _compared(expected, sample_rows(len(checked.measured)))
         kernels = tuple(measurements.identity(checked.rows[k]) for k in rows)
-        samples.append(tuple(sample))
+        samples.append((error, inside))
     far |= _far_models(engine, checked.rows, factor)
     distant, ids = list[tuple[Ints, Floats]](), [np.empty((0, ID_BYTES), np.uint8)]
     blocks = () if checked.operators is None else checked.operators.blocks
@@ -80,9 +80,9 @@ def compare_with_predictions(engine: Engine, checked: Checked, factor: float) ->
         check_cancelled()
         expected = _expected(engine, to_measurements(block, checked.gpus), checked.gpus)
         distant.append(_far(expected, checked.gpus, factor))
-        rows, *sample = _compared(expected, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
+        rows, error, inside = _compared(expected, chosen[(chosen >= first) & (chosen < first + len(block))] - first)
         ids.append(identities(block.take(rows)))
-        samples.append(tuple(sample))
+        samples.append((error, inside))
         first += len(block)
     doubts = Doubts(far, tuple(distant))
     _refuse_many(doubts, checked, factor)
