@@ -10,6 +10,7 @@ RUN sed -n '/^uv==/,/[^\\]$/p' requirements/service.txt > /tmp/uv.txt \
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY evaluation evaluation
+COPY gpucast gpucast
 COPY measure measure
 # Editable: migrations, seed data and shipped models are found beside the package.
 RUN uv pip install --no-cache --no-deps --no-build-isolation --offline --python .venv/bin/python --editable . \

@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
-FOLDER = Path(__file__).parent.parent / "seed_data" / "coefficients"
+from app.config import SEED_DATA
+
+FOLDER = SEED_DATA / "coefficients"
 
 
 class Coefficient(NamedTuple):

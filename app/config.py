@@ -12,10 +12,17 @@ from typing import Annotated, Any, get_type_hints
 from app.errors import BadInput, FieldError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-MIGRATIONS = CHECKOUT / "migrations"
-SEED_DATA = CHECKOUT / "seed_data"
+# A wheel has within `app` what lies beside it in a checkout (setup.py), and writes nothing where packages are.
+_PACKED = CHECKOUT / "app" / "_data"
+_SHIPPED, _OWN = (
+    (_PACKED, Path(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "gpucast"))
+    if _PACKED.is_dir()
+    else (CHECKOUT, CHECKOUT / ".gpucast")
+)
+MIGRATIONS = _SHIPPED / "migrations"
+SEED_DATA = _SHIPPED / "seed_data"
 SEED_MEASUREMENTS = SEED_DATA / "measurements"
-SHIPPED_MODELS = CHECKOUT / "models_store"
+SHIPPED_MODELS = _SHIPPED / "models_store"
 
 DEFAULT_RATE = "100/second"
 
@@ -35,9 +42,7 @@ class Settings:
     database_url: Annotated[
         str | None, Knob("DATABASE_URL", "PostgreSQL URL; default: an embedded server in the data folder")
     ] = None
-    data_dir: Annotated[Path, Knob("GPUCAST_DATA_DIR", "folder of the embedded database and the model store")] = (
-        CHECKOUT / ".gpucast"
-    )
+    data_dir: Annotated[Path, Knob("GPUCAST_DATA_DIR", "folder of the embedded database and the model store")] = _OWN
     shipped_dir: Annotated[
         Path, Knob("GPUCAST_SHIPPED_DIR", "folder of the shipped artefacts, used before any retraining")
     ] = SHIPPED_MODELS

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -26,9 +25,10 @@ import numpy as np
 from app.bands.band import Band, Width, normal_quantile
 from app.bands.coverage import COVERAGE
 from app.coefficients import Coefficients
+from app.config import SEED_DATA
 from app.tables.arrays import Floats, Ints
 
-FILE = Path(__file__).parents[2] / "seed_data" / "error_model.json"
+FILE = SEED_DATA / "error_model.json"
 # Part of mu^2 that counts; rows of a cell that count; and a variance that keeps the matrix positive definite.
 MEAN_PART = Coefficients("bands").number("mean_part")
 MOST_ROWS, JITTER = 8.0, 1e-9

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from app.config import Settings
-from app.engine.catalogue import load_seed_specs
+from app.engine.catalogue import catalog_of, load_seed_specs
 from app.engine.engine import Engine
 from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Stores, shipped_or_untrained
@@ -23,7 +23,6 @@ from app.services.kernels.predict_kernels import predict_kernel
 from app.services.models.predict_networks import predict_network
 from app.services.operators.predict_operators import predict_operators
 from app.services.serving.predict_serving import predict_serving
-from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.wire.json_text import PART_BYTES, check_json_text, decode_in_parts, list_length
 from app.wire.kernel_workload import KERNEL_EXAMPLE
@@ -71,9 +70,10 @@ def warm(snapshot: Snapshot) -> None:
         staged = structs.replace(example, workload=structs.replace(example.workload, parallelism=split))
         with _tolerant(example.predictor):
             predict_network(snapshot, staged, max_rows=_MOST_ROWS)
-    served = SERVING_EXAMPLE["workload"]
-    for load in ({"concurrency": 2}, {"rate_per_s": 0.5}):  # a loop and arrivals are solved by functions of their own
-        request = {"gpu": gpu, "workload": served | {"dtype": "fp32", "kv_dtype": None, "load": load}}
+    # A loop and arrivals are solved by functions of their own, and so are steps of a stack that was measured.
+    anywhere = SERVING_EXAMPLE["workload"] | {"dtype": "fp32", "kv_dtype": None}
+    loads = ({"concurrency": 2}, {"rate_per_s": 0.5})
+    for request in (SERVING_EXAMPLE, *({"gpu": gpu, "workload": anywhere | {"load": load}} for load in loads)):
         with _tolerant(DEFAULT):
             predict_serving(snapshot, msgspec.convert(request, ServingRequest), max_rows=_MOST_ROWS)
 
@@ -97,7 +97,7 @@ def shipped_snapshot(stores: Stores | None = None, *, only: Collection[str] = AL
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
     served = shipped_or_untrained(stores or Stores.of(Settings.from_env()), gpus, None, only=only).served
-    return Snapshot.of(Engine(Catalog(specs), gpus, served))
+    return Snapshot.of(Engine(catalog_of(specs), gpus, served))
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def _sinfo() -> list[str]:
 def kueue(
     job: Annotated[
         Path | None,
-        typer.Argument(help="Manifest of the job, JSON or YAML (with PyYAML); it is printed with its labels."),
+        typer.Argument(help="Manifest of the job, JSON or YAML; it is printed with its labels."),
     ] = None,
     *,
     flavors: Annotated[

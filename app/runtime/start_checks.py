@@ -36,7 +36,7 @@ def port_problem(settings: Settings) -> str:
 def _refused(settings: Settings, error: OSError) -> str:
     port = settings.port
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} is in use: stop what listens there, or use another one: PORT={port + 1} make serve."
+        return f"Port {port} is in use: stop what listens there, or set another one, like PORT={port + 1}."
     if error.errno == errno.EACCES:
         return f"Port {port} is not allowed to this user: use one over 1023, like PORT=8000."
     return f"HOST={settings.host} cannot be listened on ({error.strerror}): set HOST to an address of this machine."

@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from app.config import SEED_DATA
 from app.tables.names import normalise
 
-FILE = Path(__file__).parents[2] / "seed_data" / "architectures.json"
+FILE = SEED_DATA / "architectures.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

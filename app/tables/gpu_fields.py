@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from app.config import SEED_DATA
 from app.errors import FieldError
 from app.tables.gpus import PIPES, GpuSpec
 
@@ -39,7 +39,7 @@ class Range:
 
 # What each field is, and of numbers the range: wide enough for any device from 1985 to ten thousand times today's,
 # narrow enough to detect a wrong unit.
-_FIELDS = json.loads((Path(__file__).parents[2] / "seed_data" / "gpu_fields.json").read_bytes())
+_FIELDS = json.loads((SEED_DATA / "gpu_fields.json").read_bytes())
 MEANINGS: dict[str, str] = {name: of.pop("meaning") for name, of in _FIELDS.items()}
 NUMBERS = {name: Range(**of) for name, of in _FIELDS.items() if of}
 _RATE = Range(1e6, 1e21, "operations per second")

@@ -63,10 +63,8 @@ def read_manifests(text: str) -> list[Manifest]:
 
 
 def _yaml(text: str) -> list[Any]:
-    try:
-        import yaml  # noqa: PLC0415 - not a dependency
-    except ModuleNotFoundError:
-        raise BadInput("This is no JSON, and YAML needs PyYAML: kubectl get ... -o json writes JSON.") from None
+    import yaml  # noqa: PLC0415 - only manifests that are no JSON
+
     try:
         return [part for part in yaml.safe_load_all(text) if part is not None]
     except yaml.YAMLError as error:

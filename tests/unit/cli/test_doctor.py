@@ -31,7 +31,7 @@ def test_a_port_in_use_is_named_with_another_one(taken: int, tmp_path: Path) -> 
     done = gpucast("serve", PORT=str(taken), GPUCAST_DATA_DIR=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"gpucast: Port {taken} is in use: stop what listens there, or use another one: PORT={taken + 1} make serve."
+        f"gpucast: Port {taken} is in use: stop what listens there, or set another one, like PORT={taken + 1}."
     ]
     assert not port_problem(Settings(port=0))
     assert "HOST=203.0.113.1" in port_problem(Settings(port=taken, host="203.0.113.1"))
