@@ -154,7 +154,7 @@ class PriceQuery(PriceFilters):
     description=_PRICES,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-def post_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: HolderDep) -> PriceReport:
+def store_prices(request: Request, body: BodyDep, database: DatabaseDep, holder: HolderDep) -> PriceReport:
     """Store prices, all or none."""
     holder.refresh()
     sent_as = request.headers.get("content-type")

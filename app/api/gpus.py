@@ -106,7 +106,7 @@ def _refuse_parameters(parameters: Mapping[str, object], why: str) -> None:
     response_class=Response,
     responses={200: json_answer(_ROWS, ref(MeasurementPlan))},
 )
-def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (query parameters)
+def plan_gpu_measurements(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (query parameters)
     name: GpuName,
     holder: HolderDep,
     database: DatabaseDep,
@@ -142,7 +142,7 @@ def plan_of_gpu(  # noqa: PLR0913, PLR0917  (what a query string can say)  # (qu
     description=_DESCRIPTION,
     **json_route(MeasurementPlanRequest, MEASUREMENT_PLAN_EXAMPLE, _ROWS, MeasurementPlan),
 )
-def plan_for_workload(
+def plan_workload_measurements(
     name: GpuName,
     body: BodyDep,
     holder: HolderDep,

@@ -109,7 +109,7 @@ def _file_of(scope: Scope, body: bytes) -> bytes:
     response_model_exclude_none=True,
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-def post_graph(
+def store_graph(
     body: Annotated[tuple[bytes, str], Depends(_body)],
     graphs: GraphsDep,
     apart: ApartDep,

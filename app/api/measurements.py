@@ -117,7 +117,7 @@ class MeasurementPage(BaseModel):
     response_class=Response,
     responses={200: json_answer("What was stored", ref(UploadReport))},
 )
-def post_measurements(
+def store_measurements(
     request: Request,
     body: BodyDep,
     database: DatabaseDep,

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from app.api.access import OPEN, role_for
 from app.api.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from app.tables.complete import REQUIRED
 from app.tables.gpu_fields import KINDS, MEANINGS, NUMBERS, PROVENANCES
@@ -83,6 +84,24 @@ _STRUCTS: dict[str, type[Struct]] = {struct.__name__: struct for struct in (Kern
 REF = "#/components/schemas/{name}"
 BINARY = {"type": "string", "format": "binary"}
 
+# Groups of operations, in the order of the document.
+TAGS = [
+    {"name": "Prediction", "description": "Times of kernels, operators, networks and served models; saved answers."},
+    {"name": "Deciding", "description": "Compare GPUs, plan jobs, prices, and what schedulers and gateways ask."},
+    {"name": "GPUs", "description": "The catalogue, and what to measure next on a GPU."},
+    {"name": "Graphs", "description": "Stored networks, as JSON, ONNX or archives of torch.export."},
+    {"name": "Measurements", "description": "Upload, list, confirm and delete measured times."},
+    {"name": "Learning", "description": "Predictors, their versions, and retrainings."},
+    {"name": "Access", "description": "API keys and what was done to them."},
+    {"name": "Operations", "description": "Whether the service works, and its metrics."},
+]
+_KEY = "ApiKey"
+_KEY_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "`Authorization: Bearer KEY`, where the service requires API keys.",
+}
+_SPELT = {"gpu": "GPU", "gpus": "GPUs", "pdf": "PDF"}
 _REPLACED = ("HTTPValidationError", "ValidationError")
 _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}}
 _PROBLEMS = {
@@ -144,17 +163,25 @@ def install(app: FastAPI) -> None:
 
     @lru_cache(maxsize=4)
     def text(prefix: str) -> bytes:
-        return msgspec.json.encode(document() | ({"servers": [{"url": prefix}]} if prefix else {}))
+        return msgspec.json.encode(document() | {"servers": [{"url": prefix}]})
 
     def answer(request: Request) -> Response:
-        return Response(text(request.scope.get("root_path", "").rstrip("/")), media_type="application/json")
+        return Response(text(request.scope.get("root_path", "").rstrip("/") or "/"), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]
     app.router.routes.append(Route("/openapi.json", answer, include_in_schema=False))
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        license_info=app.license_info,
+        tags=app.openapi_tags,
+        servers=[{"url": "/"}],
+        routes=app.routes,
+    )
     predict = _predict()  # refers to structs
     _, structs = msgspec.json.schema_components(_STRUCTS.values(), ref_template=REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -168,10 +195,19 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for name in _REPLACED:
         schemas.pop(name, None)
     document["paths"] = {"/predict": {"post": predict}, **document["paths"]}
-    for path in document["paths"].values():
-        for operation in path.values():
+    document["components"]["securitySchemes"] = {_KEY: _KEY_SCHEME}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            operation["summary"] = _title(operation["operationId"])
+            operation["security"] = [] if role_for(method.upper(), path) is OPEN else [{_KEY: []}, {}]
             _add_problems(operation)
     return document
+
+
+def _title(name: str) -> str:
+    """Return the name of an operation in words."""
+    first, *others = (_SPELT.get(word, word) for word in name.split("_"))
+    return " ".join([first[:1].upper() + first[1:], *others])
 
 
 def _predict() -> dict[str, Any]:
@@ -188,7 +224,6 @@ def _predict() -> dict[str, Any]:
     examples = {kind: {"value": example} for kind, example in by_kind.items()}
     return {
         "tags": ["Prediction"],
-        "summary": "Predict",
         "description": "Predict the time of a workload on one GPU, several, or all of the catalogue.",
         "operationId": "predict",
         "requestBody": {"required": True, "content": {"application/json": {"schema": request, "examples": examples}}},

@@ -53,19 +53,19 @@ _READY = {
 
 
 @router.get("/healthz", responses={200: json_answer("The process is up", _HEALTH)})
-async def healthz() -> Any:
+async def check_health() -> Any:
     """Return whether the process answers."""
     return {"status": "ok", "version": __version__}
 
 
 @router.get("/livez", responses={200: json_answer("The process is up", _HEALTH)})
-async def livez() -> Any:
+async def check_liveness() -> Any:
     """Return whether the process answers: the name that Kubernetes uses for `/healthz`."""
-    return await healthz()
+    return await check_health()
 
 
 @router.get("/readyz", responses={200: json_answer("Predictions are answered", _READY)})
-async def readyz(request: Request, runtime: RuntimeDep, holder: HolderDep) -> Response:
+async def check_readiness(request: Request, runtime: RuntimeDep, holder: HolderDep) -> Response:
     """Return whether predictions can be answered; 503 says why not.
 
     `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
@@ -94,7 +94,7 @@ async def readyz(request: Request, runtime: RuntimeDep, holder: HolderDep) -> Re
     response_class=Response,
     responses={200: {"description": "Prometheus text", "content": {"text/plain": {"schema": _TEXT}}}},
 )
-def metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Response:
+def get_metrics(request: Request, holder: HolderDep, runtime: RuntimeDep) -> Response:
     """Counters of all processes of this service, and its state, for Prometheus."""
     shared: SharedCounts = request.app.state.counts
     return Response(text(shared.all(), _gauges(holder, runtime)), media_type=CONTENT_TYPE_LATEST)

@@ -17,7 +17,7 @@ from app.services.learning.manage_versions import (
     HostsOverview,
     Overview,
     hosts_overview,
-    list_predictors,
+    predictor_overviews,
     request_retraining,
     roll_back_version,
 )
@@ -104,17 +104,17 @@ class PredictorList(BaseModel):
 
 
 @router.get("/predictors")
-def get_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> PredictorList:
+def list_predictors(database: DatabaseDep, holder: HolderDep, settings: SettingsDep) -> PredictorList:
     """Every predictor with its versions in use, their training data and validated errors."""
     holder.refresh()
     return PredictorList(
-        items=[_predictor(item) for item in list_predictors(database, holder.engine, settings.shipped_dir)],
+        items=[_predictor(item) for item in predictor_overviews(database, holder.engine, settings.shipped_dir)],
         serving_hosts=_hosts(hosts_overview(database, holder.engine)),
     )
 
 
 @router.post("/predictors/{name}/rollback")
-def post_rollback(
+def roll_back_predictor(
     name: Annotated[str, Path(min_length=1, max_length=100, description="Name of the predictor")],
     body: BodyDep,
     database: DatabaseDep,
@@ -248,7 +248,7 @@ class JobList(BaseModel):
 
 
 @router.post("/retrain", status_code=202, dependencies=[CHECKED_BODY])
-def post_retrain(request: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
+def retrain_predictor(request: RetrainRequest, database: DatabaseDep, holder: HolderDep) -> RetrainAnswer:
     """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
     holder.refresh()
     job_id = request_retraining(database, holder.engine.catalog, request.predictor, request.gpu)

@@ -93,8 +93,7 @@ def _typed_dict(name: str, description: str, fields: Mapping[str, tuple[str, boo
 
 def _method(types: Types, method: str, path: str, operation: Schema) -> str:
     """One operation: what is in the path and the body by position, the query by name."""
-    suffix = re.sub(r"\W", "_", path) + f"_{method}"
-    name = str(operation["operationId"]).removesuffix(suffix)
+    name = operation["operationId"]
     positional, query = ["self"], []
     for parameter in operation.get("parameters", ()):
         kind = types.of(parameter["schema"], _camel(name) + _camel(parameter["name"]))

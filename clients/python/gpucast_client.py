@@ -162,7 +162,7 @@ class Gpucast:
         """Remove a GPU that was registered here and has no measurements."""
         self._send("DELETE", f"/gpus/{_quoted(name)}")
 
-    def plan_of_gpu(
+    def plan_gpu_measurements(
         self,
         name: str,
         *,
@@ -195,7 +195,7 @@ class Gpucast:
         )
         return cast("MeasurementPlan", _json(answer))
 
-    def plan_for_workload(self, name: str, body: MeasurementPlanRequest) -> MeasurementPlan:
+    def plan_workload_measurements(self, name: str, body: MeasurementPlanRequest) -> MeasurementPlan:
         """The operator rows that shrink the workload's intervals most when measured on this GPU, best first,
         with the expected error before and after each. Measure them and send them to POST /measurements:
         `auto` uses them in its next answer.
@@ -203,7 +203,7 @@ class Gpucast:
         answer = self._send("POST", f"/gpus/{_quoted(name)}/plan", body=body)
         return cast("MeasurementPlan", _json(answer))
 
-    def post_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
+    def store_graph(self, body: Graph, *, dims: list[str] | None = None) -> GraphOut:
         """A network in the project's JSON form (docs/reference/graphs.md), an ONNX file or a torch.export
         archive (.pt2): weights are not read, so files may omit them. The id is a hash of the content: sent
         again, it changes nothing. Named dimensions are bound by each prediction; `dims` sets the sizes for
@@ -227,7 +227,7 @@ class Gpucast:
         """Remove a network of the caller's key. Its last owner, or an admin, deletes it, used or not."""
         self._send("DELETE", f"/graphs/{_quoted(graph_id)}")
 
-    def post_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> UploadReport:
+    def store_measurements(self, body: list[MeasurementIn], *, dry_run: bool | None = None) -> UploadReport:
         """A JSON list, or CSV or Parquet with the workload's fields as columns (`size.n` or just `n`,
         `kernel.grid`, `phases_ms.forward`, `load.concurrency`; an empty cell is an absent field). A column
         `kind` says what a row is: kernel, operator, model or serving; without it, rows of a file with a
@@ -384,7 +384,7 @@ class Gpucast:
         answer = self._send("POST", "/compare", body=body)
         return cast("CompareResponse | ServingCompareResponse", _json(answer))
 
-    def post_prices(self, body: list[PriceIn]) -> PriceReport:
+    def store_prices(self, body: list[PriceIn]) -> PriceReport:
         """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or
         none; the same row sent again changes nothing. For each GPU, provider and region the newest price up
         to today counts, and for a GPU the cheapest of these; a price in a request overrides it.
@@ -503,17 +503,17 @@ class Gpucast:
         answer = self._send("POST", "/partition", body=body)
         return cast("PartitionResponse", _json(answer))
 
-    def get_predictors(self) -> PredictorList:
+    def list_predictors(self) -> PredictorList:
         """Every predictor with its versions in use, their training data and validated errors."""
         answer = self._send("GET", "/predictors")
         return cast("PredictorList", _json(answer))
 
-    def post_rollback(self, name: str, *, gpu: str | None = None, leave: str | None = None) -> VersionOut:
+    def roll_back_predictor(self, name: str, *, gpu: str | None = None, leave: str | None = None) -> VersionOut:
         """Serve the previously served version again; 409 if there is none, or if `leave` is not served."""
         answer = self._send("POST", f"/predictors/{_quoted(name)}/rollback", query={"gpu": gpu, "leave": leave})
         return cast("VersionOut", _json(answer))
 
-    def post_retrain(self, body: RetrainRequest) -> RetrainAnswer:
+    def retrain_predictor(self, body: RetrainRequest) -> RetrainAnswer:
         """Queue a retraining from the stored measurements. Refused at once if it can only fail."""
         answer = self._send("POST", "/retrain", body=body)
         return cast("RetrainAnswer", _json(answer))
@@ -563,25 +563,25 @@ class Gpucast:
         answer = self._send("GET", f"/llm-d/{_quoted(prediction_id)}/status", query={"share": share})
         return cast("PredictorStatus", _json(answer))
 
-    def healthz(self) -> HealthzAnswer:
+    def check_health(self) -> CheckHealthAnswer:
         """Return whether the process answers."""
         answer = self._send("GET", "/healthz")
-        return cast("HealthzAnswer", _json(answer))
+        return cast("CheckHealthAnswer", _json(answer))
 
-    def livez(self) -> LivezAnswer:
+    def check_liveness(self) -> CheckLivenessAnswer:
         """Return whether the process answers: the name that Kubernetes uses for `/healthz`."""
         answer = self._send("GET", "/livez")
-        return cast("LivezAnswer", _json(answer))
+        return cast("CheckLivenessAnswer", _json(answer))
 
-    def readyz(self) -> ReadyzAnswer:
+    def check_readiness(self) -> CheckReadinessAnswer:
         """Return whether predictions can be answered; 503 says why not.
 
         `status` is `degraded` where they can, but nothing can be stored or learned; `degraded` says why.
         """
         answer = self._send("GET", "/readyz")
-        return cast("ReadyzAnswer", _json(answer))
+        return cast("CheckReadinessAnswer", _json(answer))
 
-    def metrics(self) -> str:
+    def get_metrics(self) -> str:
         """Counters of all processes of this service, and its state, for Prometheus."""
         answer = self._send("GET", "/metrics")
         return answer.text
@@ -3774,32 +3774,32 @@ class ListGpusAnswerItems(TypedDict):
     curated: Literal[False]
 
 
-class HealthzAnswer(TypedDict):
-    """HealthzAnswer"""
+class CheckHealthAnswer(TypedDict):
+    """CheckHealthAnswer"""
 
     status: Literal["ok"]
     version: str
 
 
-class LivezAnswer(TypedDict):
-    """LivezAnswer"""
+class CheckLivenessAnswer(TypedDict):
+    """CheckLivenessAnswer"""
 
     status: Literal["ok"]
     version: str
 
 
-class ReadyzAnswer(TypedDict):
-    """ReadyzAnswer"""
+class CheckReadinessAnswer(TypedDict):
+    """CheckReadinessAnswer"""
 
     status: Literal["ready", "degraded"]
     degraded: list[str]
-    parts: dict[str, ReadyzAnswerParts]
+    parts: dict[str, CheckReadinessAnswerParts]
     revision: int
     corrected: int
 
 
-class ReadyzAnswerParts(TypedDict):
-    """ReadyzAnswerParts"""
+class CheckReadinessAnswerParts(TypedDict):
+    """CheckReadinessAnswerParts"""
 
     ok: bool
     notes: list[str]

@@ -64,7 +64,7 @@ def test_answers_and_problems(server: httpx.Client) -> None:
     with client.Gpucast(str(server.base_url), key="not asked for") as service:
         assert service.get_gpu("NVIDIA L4") == server.get("/gpus/nvidia-l4").json()
         assert service.list_measurements(limit=1, gpu="nvidia-l4")["items"] == []
-        assert "gpucast_requests_total" in service.metrics()
+        assert "gpucast_requests_total" in service.get_metrics()
         mine = service.register_gpu({**service.get_gpu("nvidia-l4"), "id": "a", "name": "A", "aliases": []})
         assert service.remove_gpu(mine["id"]) is None
         with pytest.raises(client.GpucastProblem, match="nvidia-l4, l40") as caught:

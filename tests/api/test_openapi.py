@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from jsonschema_rs import validator_for
 
 from app.api import openapi
 from app.api.predict import PredictRoute
@@ -94,6 +96,48 @@ def test_every_reference_resolves(client: TestClient) -> None:
     told = document(client)
     known = {f"#/components/schemas/{name}" for name in told["components"]["schemas"]}
     assert set(references(told)) <= known
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield path, method, operation
+
+
+def test_operations_are_named_by_what_they_do(client: TestClient) -> None:
+    told = document(client)
+    names = [operation["operationId"] for _, _, operation in operations(told)]
+    assert len(set(names)) == len(names)
+    assert [
+        name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name) or re.search("post|patch", name)
+    ] == []
+    titles = {operation["operationId"]: operation["summary"] for _, _, operation in operations(told)}
+    assert (titles["predict"], titles["list_gpus"], titles["store_graph"]) == ("Predict", "List GPUs", "Store graph")
+    tags = {tag for _, _, operation in operations(told) for tag in operation["tags"]}
+    assert {tag["name"]: bool(tag["description"]) for tag in told["tags"]} == dict.fromkeys(tags, True)
+
+
+def test_the_document_declares_keys_licence_and_server(client: TestClient) -> None:
+    told = document(client)
+    (scheme,) = told["components"]["securitySchemes"]
+    assert {"type": "http", "scheme": "bearer"}.items() <= told["components"]["securitySchemes"][scheme].items()
+    open_to_all = [path for path, _, operation in operations(told) if operation["security"] == []]
+    assert sorted(open_to_all) == ["/healthz", "/livez", "/readyz"]
+    others = [operation["security"] for path, _, operation in operations(told) if path not in open_to_all]
+    assert others == [[{scheme: []}, {}]] * len(others)
+    assert (told["info"]["license"]["identifier"], told["servers"]) == ("Apache-2.0", [{"url": "/"}])
+
+
+def test_every_schema_is_used_and_every_example_valid(client: TestClient) -> None:
+    told = document(client)
+    assert {f"#/components/schemas/{name}" for name in told["components"]["schemas"]} == set(references(told))
+    bodies = [operation.get("requestBody", {}).get("content", {}) for _, _, operation in operations(told)]
+    media = [one for body in bodies for one in body.values()]
+    examples = [(one["schema"], one["example"]) for one in media if "example" in one]
+    examples += [(one["schema"], each["value"]) for one in media for each in one.get("examples", {}).values()]
+    assert len(examples) > 15
+    for schema, example in examples:
+        validator_for({**schema, "components": told["components"]}).validate(example)
 
 
 def test_every_operation_has_a_summary_and_problem_responses(client: TestClient) -> None:

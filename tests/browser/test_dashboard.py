@@ -64,7 +64,7 @@ def test_every_view_renders_a_screenshot(page: Page, view: str, screenshots: Pat
     page.goto(VIEWS[view])
     expect(page.locator("h1")).to_be_visible()
     if view == "interface":
-        expect(page.locator("#operations > details").first).to_be_visible()
+        expect(page.locator("#operations .opblock").first).to_be_visible()
     page.wait_for_function(DRAWN)
     page.screenshot(path=screenshots / f"{view}-light.png", full_page=True)
     page.emulate_media(color_scheme="dark")
@@ -372,23 +372,24 @@ def test_no_url_causes_a_500(server: httpx.Client, view: str, asked: str) -> Non
 
 def test_the_api_page_lists_and_tries_routes(page: Page) -> None:
     page.goto("/docs")
-    box = page.locator("#operations > details").filter(has=page.get_by_text("/gpus/{name}", exact=True)).first
-    box.locator("summary").first.click()
-    box.get_by_label("name").fill("nvidia-l4")
-    box.get_by_role("button", name="Send").click()
-    expect(box.locator("pre").first).to_contain_text('"NVIDIA L4"')
+    box = page.locator("#operations-GPUs-get_gpu")
+    box.get_by_role("button").first.click()
+    box.get_by_placeholder("name").fill("nvidia-l4")
+    box.get_by_role("button", name="Execute").click()
+    expect(box.locator(".live-responses-table")).to_contain_text('"NVIDIA L4"')
 
 
 def test_the_api_page_shows_examples_and_field_descriptions(page: Page) -> None:
     page.goto("/docs")
-    box = page.locator("#operations > details").filter(has=page.get_by_text("/predict", exact=True)).first
-    box.locator("summary").first.click()
-    body = box.get_by_label("Request body")
+    box = page.locator("#operations-Prediction-predict")
+    box.get_by_role("button").first.click()
+    body = box.locator("textarea")
     expect(body).to_have_value(re.compile('"matmul_tiled"'))
-    box.get_by_label("Example").select_option("operators")
+    box.locator("select.examples-select-element").first.select_option("operators")
     expect(body).to_have_value(re.compile('"softmax"'))
-    for name in ("Request", "PredictRequest", "KernelWorkload"):
-        box.locator("summary", has_text=re.compile(f"^{name}")).first.click()
+    box.get_by_text("Schema", exact=True).first.click()
+    for name in ("Any of", "PredictRequest", "workload", "flops"):
+        box.get_by_text(re.compile(rf"(^|\s){name}$")).first.click()
     expect(box.get_by_text("a fused multiply-add is two").first).to_be_visible()
 
 
@@ -397,3 +398,4 @@ def test_pages_run_no_foreign_script(server: httpx.Client) -> None:
     assert answer.headers["content-security-policy"].startswith("default-src 'self'")
     assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=", answer.text)
     assert WIDE and server.get("/static/chart.LICENSE.md").text.startswith("The MIT License")
+    assert "Apache License" in server.get("/static/swagger-ui.LICENSE.txt").text

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from app.api.deps import DatabaseDep, HolderDep, SettingsDep
 from app.api.gpus import GpuName
 from app.api.measurements import MeasurementQuery, list_measurements
-from app.api.predictors import VersionOut, get_predictors, list_jobs
+from app.api.predictors import VersionOut, list_jobs, list_predictors
 from app.bands.error_model import reliability, sources
 from app.config import CHECKOUT
 from app.dashboard.charts.answers import accuracy_chart
@@ -132,7 +132,7 @@ def show_accuracy(
     split: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
     """The accuracy card of one predictor, for all GPUs or one, and the versions in use."""
-    items = get_predictors(database, holder, settings).items
+    items = list_predictors(database, holder, settings).items
     chosen = next((item for item in items if item.name == predictor), None)
     card = None if chosen is None else _card([*chosen.served, *([chosen.shipped] if chosen.shipped else [])], gpu)
     rows = [] if card is None else card.validation

@@ -108,7 +108,7 @@ def retrain_refused(connection: Connection, predictor: str, gpu_id: str) -> None
         enqueue(connection, predictor, gpu_id)
 
 
-def list_predictors(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
+def predictor_overviews(database: Database, engine: Engine, shipped: Path) -> list[Overview]:
     """Return every predictor in registration order; `shipped` is the folder of shipped artefacts."""
     with database.begin() as connection:
         every = versions.history(connection)
