@@ -95,7 +95,7 @@ def test_answers_and_problems(server: httpx.Client) -> None:
 def test_an_answer_that_is_none_is_a_short_problem(status: str, media: str, content: bytes) -> None:
     """They were errors of every sort; a problem had the whole text, with what a terminal obeys."""
     client = loaded("gpucast_client")
-    script = whole(content, status, media, Location="file:///etc/passwd", Retry_After=10**9)
+    script = whole(content, status, media, Location="file://localhost/etc/passwd", Retry_After=10**9)
     with hostile(script) as url, client.Gpucast(url) as service, pytest.raises(client.GpucastProblem) as caught:
         service.list_gpus()
     assert caught.value.status == int(status[:3]) and caught.value.errors == []
