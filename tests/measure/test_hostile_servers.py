@@ -24,7 +24,7 @@ STREAM = "text/event-stream"
     [
         *(whole(content) for content in (b"<html>", b"", b"[" * 1_000_000, b"1" * 5_000, b"\xff")),
         whole(b"x", Content_Encoding="gzip"),
-        whole(b"", "302 Found", Location="file:///etc/passwd"),
+        whole(b"", "302 Found", Location="file://localhost/etc/passwd"),
         *(
             whole(content, "400 Bad", PROBLEM)
             for content in (b"[1]", b"{", b'{"detail": 1}', b'{"detail": "%b"}' % OBEYED)
