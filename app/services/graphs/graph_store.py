@@ -14,7 +14,7 @@ from app.errors import BadInput, FieldError, UnsupportedMedia
 from app.networks.importers.json_graph import DEFAULT_DTYPE, GRAPH_LOC, lower
 from app.networks.importers.onnx.stripped_file import stripped
 from app.networks.importers.onnx.walk import graph as onnx_graph
-from app.networks.importers.tensors import binding, free_dims
+from app.networks.importers.tensors import BATCH_NAMES, binding, free_dims
 from app.networks.run import Run
 from app.ops import kinds_of, work_of
 from app.runtime.apart import Apart
@@ -111,8 +111,12 @@ class Graphs:
 
 
 def lower_source(source: Source, dims: Mapping[str, int], run: Run) -> Workload:
-    """Return the rows of one device."""
-    sizes = binding(dims, run.device_batch, run.sequence, source.free_dims() if source.form == ONNX else ())
+    """Return the rows of one device. Raises BadInput for a batch where no dimension of the graph is one."""
+    free = source.free_dims() if source.form == ONNX or run.device_batch > 1 else ()
+    if run.device_batch > 1 and not set(free) & set(BATCH_NAMES):
+        message = "the graph has no dimension `batch`: its time is that of the batch in its shapes; leave batch out"
+        raise BadInput.at(("workload", "batch"), f"{message}, or name the dimension", end=".")
+    sizes = binding(dims, run.device_batch, run.sequence, free if source.form == ONNX else ())
     return lower(source.graph(sizes), run, sizes)
 
 
