@@ -24,6 +24,7 @@ class Coefficient(NamedTuple):
     unit     of the value; "1" for a ratio, "ln" for a half-width in log space
     source   what it stands on: the data, the paper or the data sheet
     set_on   data sets in view when it was chosen, by the names of the docs
+    families  families of operators that it is of alone; none: of no certain ones
     command  the command that fits it again, or
     chosen   how it was chosen from its source, where no command fits it
     """
@@ -32,6 +33,7 @@ class Coefficient(NamedTuple):
     unit: str
     source: str
     set_on: tuple[str, ...]
+    families: tuple[str, ...] = ()
     command: str | None = None
     chosen: str | None = None
 
@@ -40,7 +42,9 @@ class Coefficient(NamedTuple):
 def room(name: str) -> Mapping[str, Coefficient]:
     """Return the coefficients of a room by name. Raises FileNotFoundError for none."""
     content = json.loads((FOLDER / f"{name}.json").read_bytes())
-    return {key: Coefficient(**{**entry, "set_on": tuple(entry["set_on"])}) for key, entry in content.items()}
+    for entry in content.values():
+        entry |= {field: tuple(entry.get(field, ())) for field in ("set_on", "families")}
+    return {key: Coefficient(**entry) for key, entry in content.items()}
 
 
 def rooms() -> list[str]:
@@ -79,10 +83,14 @@ class Coefficients:
         return {key: float(value) for key, value in self._room[name].value.items()}
 
 
-def set_on(data: str) -> list[str]:
-    """Return the coefficients that were chosen with a data set in view, as `room.name`."""
+def set_on(data: str, family: str | None = None) -> list[str]:
+    """Return the coefficients, or those of a family of operators, chosen with a data set in view, as `room.name`."""
     every = ((name, key, entry) for name in rooms() for key, entry in room(name).items())
-    return [f"{name}.{key}" for name, key, entry in every if data in entry.set_on]
+    return [
+        f"{name}.{key}"
+        for name, key, entry in every
+        if data in entry.set_on and (family is None or family in entry.families)
+    ]
 
 
 @cache

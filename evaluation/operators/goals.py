@@ -16,9 +16,7 @@ FILE = Path(__file__).with_suffix(".csv")
 APART = ("tesla-p4",)
 # Predictors whose constants were set by hand on the rows that they are judged on.
 IN_SAMPLE = frozenset({"auto-untrained"})
-# Protocol and part -> title, and families of which a constant of `auto` was set on rows of the same GPUs: the share of
-# the correction of products on slot-powered cards, the L2 thresholds of normalisation, the speeds of convolution
-# algorithms and links.
+# Protocol and part -> title, and the data sets of its rows.
 PARTS = {(part["protocol"], part["part"]): part for part in json.loads(FILE.with_name("parts.json").read_text("utf-8"))}
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.coefficients import set_on
 from evaluation.operators.evaluate import contenders
 from evaluation.operators.folds import MOST_ELSEWHERE
 from evaluation.operators.goals import GOALS, IN_SAMPLE, PARTS, Where
@@ -21,8 +22,8 @@ PUBLISHED = "published: NeuSight's errors of a family's total time in whole mode
 COVERED, COVERED_SEEN = (72.0, 88.0), (74.0, 86.0)
 MARK = "†"
 MARKED = (
-    f"{MARK}: partly in-sample. Constants of `auto` for this family were set while looking at rows of these GPUs"
-    " (explained above the tables). The column `auto-untrained` is in-sample throughout."
+    f"{MARK}: partly in-sample. Constants of `auto` for this family alone were set while looking at rows of this data"
+    " (`set_on` and `families` in seed_data/coefficients). The column `auto-untrained` is in-sample throughout."
 )
 
 
@@ -116,8 +117,8 @@ def heading(predictor: str) -> str:
 def _label(goal: Goal[Where]) -> str:
     """Return the label of a goal, marked if the result is partly in-sample."""
     where = goal.where
-    marked = where.family in PARTS[where.protocol, where.part].get("in_sample", ())
-    return f"{goal.label} {MARK}" if marked else goal.label
+    data = PARTS[where.protocol, where.part]["data"]
+    return f"{goal.label} {MARK}" if any(set_on(name, where.family) for name in data) else goal.label
 
 
 def _mape(result: Result | None) -> str | None:

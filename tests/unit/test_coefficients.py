@@ -14,7 +14,8 @@ def test_every_coefficient_has_a_value_a_unit_and_a_source() -> None:
     for name in coefficients.rooms():
         content = json.loads((coefficients.FOLDER / f"{name}.json").read_bytes())
         for key, entry in content.items():
-            assert entry.keys() >= FIELDS and entry.keys() - FIELDS in ({"command"}, {"chosen"}), (name, key)
+            beside = entry.keys() - FIELDS - {"families"}
+            assert entry.keys() >= FIELDS and beside in ({"command"}, {"chosen"}), (name, key)
             assert entry["unit"] and entry["source"] and len(set(entry["set_on"])) == len(entry["set_on"]), (name, key)
 
 
@@ -30,6 +31,8 @@ def test_the_code_reads_every_coefficient() -> None:
 def test_a_data_set_names_the_coefficients_that_were_set_on_it() -> None:
     assert "bands.eager_host_of_version" in coefficients.set_on("torchvision_convnets")
     assert not coefficients.set_on("no such data set")
+    assert set(coefficients.set_on("neusight", "softmax")) < set(coefficients.set_on("neusight"))
+    assert "operators.softmax_rows_apart" in coefficients.set_on("neusight", "softmax")
 
 
 def test_a_missing_coefficient_is_an_error() -> None:
