@@ -55,7 +55,7 @@ class Installation:
     def processes(self) -> list[psutil.Process]:
         """Every process of the service but the first."""
         assert self.service.process is not None
-        return psutil.Process(self.service.process.pid).children(recursive=True)
+        return list(psutil.Process(self.service.process.pid).children(recursive=True))
 
     def signal(self, number: int) -> None:
         """Signal all processes of the service at once."""
