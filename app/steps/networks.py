@@ -130,8 +130,6 @@ def forward_rows(network: Network, run: Run) -> Workload:
 def check_stages(rows: Workload, run: Run) -> None:
     """Raise BadInput if there are more pipeline stages than layers."""
     parts = per_configuration(np.atleast_1d(rows.repeats[..., : rows.blocks].sum(axis=-1)))
-    if (rows.ops.kind == OP_CODE["embedding"]).any():  # beside a transformer's embedding and head
-        parts = np.maximum(parts - 2.0, 1.0)
     split = run.parallelism
     if split.pipeline > parts:
         message = f"this network can be cut into {parts:.0f} stages at most, one layer or block each"

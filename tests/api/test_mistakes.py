@@ -47,9 +47,9 @@ MISTAKES: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     (on(without(MODEL, "kind")), "workload.kind", ("missing", "model")),
     (on(MODEL | {"name": "lama-3-8b"}), "workload.name", ("'lama-3-8b'", "llama-3-8b")),
     (
-        on(MODEL | {"name": "meta-llama/Llama-3.1-405B-Instruct"}),
+        on(MODEL | {"name": "meta-llama/Llama-3.1-406B-Instruct"}),
         "workload.name",
-        ("meta-llama/Llama-3.1-405B-Instruct", "llama-3.1-70b", "config.json"),
+        ("meta-llama/Llama-3.1-406B-Instruct", "llama-3.1-405b", "config.json"),
     ),
     (on(MODEL | {"name": "resnet-50"}), "workload.name", ("'resnet-50'", "resnet50")),
     (on(MODEL | {"mode": "generate"}), "workload.mode", ("'generate'", "decode, inference, prefill, training")),

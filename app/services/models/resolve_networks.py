@@ -274,7 +274,6 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         training_only = {
             "recompute": run.recompute or run.recompute_scores,
             "gradient_accumulation": run.accumulation > 1,
-            "optimizer": run.optimizer != Run().optimizer,
         }
         errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
         errors += [FieldError((*_LOC, "parallelism", "zero"), message)] * (split.zero > 0)
