@@ -6,9 +6,8 @@ The end of a name may say a format (-AWQ, -NVFP4), which is then that of the wei
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 from app.config import SEED_DATA
@@ -21,39 +20,40 @@ _LONGEST = 200
 
 def names() -> tuple[str, ...]:
     """Return all names, without aliases, in order."""
-    return tuple(path.stem for path in _files())
+    return tuple(_files())
 
 
 def find_config(name: str) -> Mapping[str, Any] | None:
     """Return the configuration of a name, ignoring case, or None."""
-    key = name.lower()
-    return _configs().get(key) or (_derived(key) if len(key) <= _LONGEST else None)
+    meant = _meant(name)
+    return None if meant is None else _config(*meant)
 
 
 def canonical_name(name: str) -> str | None:
     """Return the name of the network that a name means, with the end that says its format, or None."""
-    config, key = find_config(name), name.lower()
-    if config is None:
-        return None
-    plain = next((known for known in names() if _configs()[known] is config), None)
-    if plain is not None:
-        return plain
-    organisation, _, bare = key.rpartition("/")
-    suffix, bare = next(_formats(bare))
-    return f"{canonical_name(bare)}{_row_of(organisation, suffix)}"
+    meant = _meant(name)
+    return None if meant is None else "".join(meant)
+
+
+def _meant(name: str) -> tuple[str, str] | None:
+    """Return the network that a name means, and the end of the name that says its format, if one does."""
+    key = name.lower()
+    network = _networks().get(key)
+    return (network, "") if network is not None else _derived(key) if len(key) <= _LONGEST else None
 
 
 @lru_cache(1024)
-def _derived(key: str) -> Mapping[str, Any] | None:
-    """Return the configuration of a name that is no alias: without organisation, format or variant."""
+def _derived(key: str) -> tuple[str, str] | None:
+    """Return what a name means that is no alias: without organisation, format or variant."""
     organisation, _, bare = key.rpartition("/")
-    if (known := _configs().get(bare)) is not None:
-        return known
-    for suffix, plain in _formats(bare):
-        if (known := find_config(plain)) is not None:
-            return {**known, "quantization_config": _quantization("suffixes")[_row_of(organisation, suffix)]}
+    if (network := _networks().get(bare)) is not None:
+        return network, ""
+    for suffix in sorted(_quantization("suffixes"), key=len, reverse=True):
+        meant = _meant(bare.removesuffix(suffix)) if bare.endswith(suffix) else None
+        if meant is not None and not meant[1]:
+            return meant[0], _row_of(organisation, suffix)
     plain = next((bare.removesuffix(variant) for variant in _VARIANTS if bare.endswith(variant)), bare)
-    return find_config(plain) if plain != bare else None
+    return None if plain == bare else _meant(f"{organisation}/{plain}")
 
 
 def _row_of(organisation: str, suffix: str) -> str:
@@ -61,10 +61,11 @@ def _row_of(organisation: str, suffix: str) -> str:
     return "-fp8-tensor" if suffix == "-fp8" and organisation in _quantization("by_tensor") else suffix
 
 
-def _formats(bare: str) -> Iterator[tuple[str, str]]:
-    """Yield format ends of a name, the longest first, each with what stands before it."""
-    ends = sorted(_quantization("suffixes"), key=len, reverse=True)
-    return ((suffix, bare.removesuffix(suffix)) for suffix in ends if bare.endswith(suffix))
+@cache
+def _config(network: str, suffix: str) -> Mapping[str, Any]:
+    """Return the configuration of a network, in the format of an end of its name."""
+    config: Mapping[str, Any] = _files()[network]["config"]
+    return config if not suffix else {**config, "quantization_config": _quantization("suffixes")[suffix]}
 
 
 @cache
@@ -72,16 +73,18 @@ def _quantization(part: str) -> Any:
     return json.loads((SEED_DATA / "quantization.json").read_text("utf-8"))[part]["rows"]
 
 
-def _files() -> list[Path]:
-    return sorted((SEED_DATA / "models").glob("*.json"))
+@cache
+def _files() -> Mapping[str, Mapping[str, Any]]:
+    """Return the content of every file by its name, in order."""
+    paths = sorted((SEED_DATA / "models").glob("*.json"))
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in paths}
 
 
 @cache
-def _configs() -> Mapping[str, Mapping[str, Any]]:
-    """Return configurations by name and alias, with and without organisation, in lower case."""
-    configs: dict[str, Mapping[str, Any]] = {}
-    for path in _files():
-        model = json.loads(path.read_text("utf-8"))
-        keys = [name.lower() for name in (path.stem, *model["aliases"])]
-        configs |= dict.fromkeys((*keys, *(key.rpartition("/")[2] for key in keys)), model["config"])
-    return configs
+def _networks() -> Mapping[str, str]:
+    """Return networks by name and alias, with and without organisation, in lower case."""
+    networks: dict[str, str] = {}
+    for network, model in _files().items():
+        keys = [name.lower() for name in (network, *model["aliases"])]
+        networks |= dict.fromkeys((*keys, *(key.rpartition("/")[2] for key in keys)), network)
+    return networks

@@ -39,7 +39,7 @@ CANDIDATES = np.array(
     [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64)],
     dtype=np.float64,
 )
-SPLIT_DEPTH = 256.0
+SPLIT_DEPTH = _FITTED.number("split_depth")
 # What the first candidates, of which small kernels have none, are of rows that have products in another space instead
 # (app.ops.base.Transformed): as fast as tiles of these sizes are. The first has kernels on GPUs before Ampere only, the
 # third since; the second where there are tensor units, the fourth where there are none. The last is the plain product.

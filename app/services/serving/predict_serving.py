@@ -161,8 +161,9 @@ def predict_serving(
             known = known_of(engine, request.workload, spec, target, request.predictor)
         figures = load_figures(deployment, with_factor(served, known.factor))
         if known.first_factor != 1.0:
-            first = load_figures(deployment, served).ttft
-            figures = with_first_token(figures, first, known.first_factor, request.workload.load)
+            plain = load_figures(deployment, served)
+            simulated += plain.steps
+            figures = with_first_token(figures, plain.ttft, known.first_factor, request.workload.load)
         simulated += figures.steps
         check_predicted(len(targets), simulated)
         predictions.append(answer.on(target, served, figures, known))
