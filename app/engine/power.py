@@ -27,7 +27,7 @@ from app.coefficients import Coefficients
 from app.engine.measurement_tables import operator_table
 from app.ops import kinds_of, work_of
 from app.predictors.physics.clock_model import IDLE_SHARE
-from app.predictors.roofline import peaks
+from app.predictors.roofline import formats_run, peaks
 from app.store import measurements, operator_rows, operators, revision
 from app.store.measurements import MeasurementRow
 from app.tables.architectures import generation_of
@@ -197,9 +197,9 @@ def _utilisation(compute: Floats, memory: Floats) -> Floats:
 
 def _busy(load: Load, spec: GpuSpec, seconds: float) -> Floats | None:
     """Return (1, u_compute, u_memory) [3]; None if the GPU has no peak for a format, or if the time is 0."""
-    each = np.divide(
-        load.flops, peaks(GpuTable.from_specs([spec]))[:, 0], out=np.zeros(len(DTYPES)), where=load.flops > 0
-    )
+    gpus = GpuTable.from_specs([spec])
+    peak = peaks(gpus)[formats_run(gpus)[:, 0], 0]
+    each = np.divide(load.flops, peak, out=np.zeros(len(DTYPES)), where=load.flops > 0)
     if seconds <= 0 or np.isnan(each).any():
         return None
     memory = load.bytes / spec.memory_bandwidth_bytes_per_s

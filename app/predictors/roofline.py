@@ -20,7 +20,7 @@ from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
-from app.tables.ops import DTYPES, OpTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY, Estimate
 
 # The fastest pipe of a dtype bounds it: a kernel may use tensor cores without declaring it.
@@ -40,6 +40,8 @@ PIPES_OF_DTYPE = {
     "w4a8_mxfp4": ("fp8_tensor",),
     "w4a8_mxfp4_mxfp8": ("fp8_tensor",),
 }
+# Formats that stand for one that a GPU lacks where nobody asked for it, the first that it has.
+_INSTEAD = {"bf16": ("fp16", "fp32"), "fp16": ("fp32",)}
 _COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
 _FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
 _L2 = COLUMN_INDEX["l2_bytes"]
@@ -61,6 +63,18 @@ def peak_flops(gpus: GpuTable, j: Ints, dtype: Ints) -> Floats:
     """Return the dense peak of the fastest pipe for `dtype[q]` on GPU row `j[q]`, FLOP/s [n]; NaN if unsupported."""
     peak: Floats = peaks(gpus)[dtype, j]
     return peak
+
+
+@once_per_table
+def formats_run(gpus: GpuTable) -> Ints:
+    """Return the format that stands for each one on every GPU, its own where the GPU has it, int [dtypes, gpus]."""
+    lacking = np.isnan(peaks(gpus))
+    run = np.tile(np.arange(len(DTYPES))[:, None], (1, len(gpus)))
+    for dtype, others in _INSTEAD.items():
+        for other in map(DTYPE_CODE.__getitem__, reversed(others)):
+            code = DTYPE_CODE[dtype]
+            run[code] = np.where(lacking[code] & ~lacking[other], other, run[code])
+    return run
 
 
 class GpuArrays(NamedTuple):

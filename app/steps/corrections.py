@@ -20,7 +20,7 @@ from app.ops import OP_CODE, OPS
 from app.ops.gemm import ACCESSES_PER_CLOCK
 from app.ops.network import NETWORK
 from app.predictors.priors import IS_COLLECTIVE, SENDS
-from app.predictors.roofline import PIPES_OF_DTYPE
+from app.predictors.roofline import PIPES_OF_DTYPE, formats_run
 from app.stacks.facts import NO_WAIT
 from app.steps.schedule import by_row
 from app.steps.stages import memory
@@ -174,6 +174,7 @@ def _is_busy_product(subject: Subject) -> Bools:
     has_units = np.zeros((len(gpus), len(DTYPES)), dtype=np.bool_)
     for code, pipe in _TENSOR_PIPES:
         has_units[:, code] |= np.isfinite(gpus.column(f"peak_{pipe}_flops"))
+    has_units = np.take_along_axis(has_units, formats_run(gpus).T, axis=1)
     names = gpus.architectures or ("",) * len(gpus)
     set_apart = np.array([name.endswith(_HBM) and not name.startswith(_SET_ON_NETWORKS) for name in names])
     slows = has_units[:, ops.dtype] & (set_apart[:, None] | (ops.kind != _CONV2D))

@@ -16,7 +16,7 @@ FP8 by blocks with DeepGEMM or with TensorRT-LLM's kernels from FlashInfer, by G
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import isqrt
 from typing import NamedTuple
@@ -28,7 +28,10 @@ from app.networks.run import Parallelism
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.figures import Pattern
+from app.predictors import DEFAULT
+from app.predictors.base import calibrated
 from app.predictors.priors import IS_COLLECTIVE
+from app.predictors.roofline import formats_run
 from app.stacks.libraries import kernel_fact
 from app.stacks.registry import code_of
 from app.tables.arrays import Bools, Floats, Ints
@@ -160,6 +163,7 @@ class OperatorQuery(NamedTuple):
     """A query of n operators on any GPUs, `requested` as in the request; by which predictor, and with which intervals.
 
     network_bytes_per_s  bandwidth of one network adapter, one way
+    assumed  whether nobody asked for the rows' formats, so that GPUs without them run others (`as_run`)
     """
 
     engine: Engine
@@ -168,6 +172,7 @@ class OperatorQuery(NamedTuple):
     predictor: str
     coverage: float
     network_bytes_per_s: float = USUAL_BYTES_PER_S
+    assumed: bool = False
 
     def predict(self, targets: Sequence[int]) -> Predictions:
         """Return the answers on GPU rows `targets`, GPU by GPU, with internode collectives over the network.
@@ -195,6 +200,13 @@ class OperatorQuery(NamedTuple):
         """Return the predictors' answers within a node, GPU by GPU; `requested` rows are looked up as measured."""
         n = ops.kind.size
         i, j = np.tile(np.arange(n), len(targets)), np.repeat(np.array(targets, dtype=np.intp), n)
+        formats = [as_run(self.engine, ops, self.gpus, target).dtype for target in targets] if self.assumed else []
+        different = {dtype.tobytes(): dtype for dtype in formats}
+        if any(dtype is not ops.dtype for dtype in formats):
+            places = [list(different).index(dtype.tobytes()) for dtype in formats]
+            i += n * np.repeat(places, n)
+            requested = None if requested is None else _in_formats(requested, different.values())
+            ops = _in_formats(ops, different.values())
         return self.engine.predict_with_hits(
             ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
@@ -236,6 +248,24 @@ class OperatorQuery(NamedTuple):
         linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
         within_s = np.where(linked, within.latency_s.reshape(len(targets), len(internode)).T, np.nan)
         return over_nodes(internode, within_s, self.network_bytes_per_s)
+
+
+def as_run(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> OpTable:
+    """Return rows in the formats that GPU row `target` runs where nobody asked for theirs; `ops` where it has these.
+
+    Rows that were measured there in a format which the data sheet lacks keep it.
+    """
+    dtype = formats_run(gpus)[ops.dtype, target]
+    if (dtype == ops.dtype).all():
+        return ops
+    served = engine.serving(DEFAULT, gpus.ids[target]).predictor
+    if calibrated(served):
+        dtype = np.where(served.ran_on(gpus.ids[target])[ops.kind, ops.dtype], ops.dtype, dtype)
+    return replace(ops, dtype=dtype)
+
+
+def _in_formats(ops: OpTable, formats: Iterable[Ints]) -> OpTable:
+    return concatenate([replace(ops, dtype=dtype) for dtype in formats])
 
 
 def _replace_times(answer: Predictions, rows: np.ndarray, seconds: np.ndarray) -> Predictions:

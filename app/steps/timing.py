@@ -96,7 +96,7 @@ class StepQuery(NamedTuple):
     def of_rows(self, ops: OpTable, run: Run) -> OperatorQuery:
         """Return the query of rows that run alone, on any GPUs."""
         network = run.parallelism.network_bytes_per_s
-        return OperatorQuery(self.engine, ops, self.gpus, self.predictor, self.coverage, network)
+        return OperatorQuery(self.engine, ops, self.gpus, self.predictor, self.coverage, network, run.assumed)
 
 
 class RowTimes(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from app.services.measurements.check_operators import (
     under_limit,
 )
 from app.services.measurements.parse_rows import ParsedRow, UploadGpus, operator_columns, parse_rows, to_stored_row
-from app.services.models.predict_networks import model_limit_s
+from app.services.models.predict_networks import in_its_format, model_limit_s
 from app.services.serving.deployment import resolve_deployment
 from app.store.doubtful import Breach
 from app.store.measurements import MeasurementRow
@@ -91,6 +91,8 @@ def check(catalog: Catalog, *sent: UploadPart, device: Mapping[str, Any] | None 
     for item in (*models, *served):
         if wrong := _check_workload(item, table):
             errors += wrong
+        elif isinstance(item.workload, MeasuredModel):
+            possible.append(replace(item, workload=in_its_format(item.workload, table, item.gpu)))
         else:
             possible.append(item)
     joined = join_checks(operators) if operators else None

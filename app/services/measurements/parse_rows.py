@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from app.errors import BadInput, FieldError, GpucastError
 from app.formats.own import FIGURES, WORDS
-from app.networks.run import has_formats
 from app.runtime.release import release
 from app.services.operators.operator_tables import json_columns
 from app.stacks.release import release_of
@@ -127,9 +126,7 @@ def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     if model.software not in (None, form.software):
         raise _bad_field((*loc, "software"), f"must be the measurement's own, {form.software!r}, or absent")
     _check_storable(model.config, (*loc, "config"))
-    # Its meaning where it is absent, unless the configuration has formats: stored alike in both spellings.
-    plain = model.dtype == "fp32" and not (model.config and has_formats(model.config))
-    return structs.replace(model, dtype=None) if plain else model
+    return model
 
 
 def _served(form: MeasurementIn, loc: Loc, thorough: bool) -> ServingWorkload:

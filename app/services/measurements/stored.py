@@ -164,7 +164,7 @@ class NetworkTime(NamedTuple):
     @property
     def dtype(self) -> str:
         """Its number format."""
-        return str(self.measured.workload.get("dtype", "fp32"))
+        return str(self.measured.workload["dtype"])
 
 
 def stored_networks(connection: Connection, gpus: GpuTable) -> list[OperatorRuns]:

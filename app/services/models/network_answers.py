@@ -25,11 +25,12 @@ from app.services.operators.explanations import explanations
 from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, uses_slot
 from app.steps.levels import figure_of_step
 from app.steps.networks import Prepared, rows_per_step
+from app.steps.predict_rows import as_run
 from app.steps.stages import stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.ops import DTYPES
+from app.tables.ops import DTYPES, OpTable
 from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, MEASURED, SUPPORTS, Predictions
 from app.tables.workload import PHASES
 from app.warning_codes import CodedWarning, warning
@@ -95,6 +96,11 @@ class TimedNetwork(NamedTuple):
     rows: Prepared
     step: Step
 
+    def table(self, k: int) -> OpTable:
+        """Return the distinct rows in the formats that they run in on target k."""
+        query, table = self.query, self.rows.distinct.table
+        return as_run(query.engine, table, query.gpus, query.targets[k]) if self.run.assumed else table
+
     def part(self, k: int, of: Predictions) -> Predictions:
         """Return the predictions of the distinct rows on target k, out of those on all targets."""
         u = self.rows.distinct.table.kind.size
@@ -117,7 +123,7 @@ class TimedNetwork(NamedTuple):
             unanswered=unanswered,
             unmeasured=0 if measured else int((part.support == EXTRAPOLATED).sum()),
             slotted=slotted,
-            notes=self.gpus.notes(target),
+            notes=[*self.gpus.notes(target), *self._substitutes(k)],
         )
         shares = _shares(self, k, seconds)
         return StepFacts(
@@ -127,6 +133,15 @@ class TimedNetwork(NamedTuple):
             shares,
             warnings,
         )
+
+    def _substitutes(self, k: int) -> list[CodedWarning]:
+        """Return a note on the formats that target k runs in place of those that nobody asked for."""
+        assumed, table = self.rows.distinct.table, self.table(k)
+        if table is assumed:
+            return []
+        pairs = sorted({*zip(assumed.dtype.tolist(), table.dtype.tolist(), strict=True)})
+        changes = ", ".join(f"{DTYPES[run]} in place of {DTYPES[code]}" for code, run in pairs if code != run)
+        return [warning("dtype_assumed", f"{self.gpus.spec(self.query.targets[k]).id} lacks the format: {changes}")]
 
 
 @dataclass(frozen=True)
@@ -253,7 +268,7 @@ def _support(support: Ints, seconds: Floats) -> int:
 def _details(answer: NetworkAnswer, k: int) -> list[OperatorRow]:
     """Return one line per distinct row and phase, in order, for all its repetitions in the step together."""
     query, _, run, rows, step = answer.timed
-    table, part = rows.distinct.table, answer.timed.part(k, answer.at_coverage)
+    table, part = answer.timed.table(k), answer.timed.part(k, answer.at_coverage)
     longer = step.longer.reshape(-1, len(table))[k]
     explanation = explanations(query.of_rows(table, run), query.targets[k], part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase

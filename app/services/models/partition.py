@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from app.bands.band import Band, sum_correlated
 from app.bands.coverage import COVERAGE
-from app.engine.engine import Engine
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput
 from app.networks.partition import Partition, Units, partition, units_of
@@ -19,15 +19,16 @@ from app.services.models.resolve_networks import resolve_network
 from app.services.operators.predict_operators import (
     gpu_warnings,
     require_predictor,
+    supported_targets,
     unsupported_dtypes,
-    unsupported_mask,
 )
 from app.steps.networks import Prepared, prepare
 from app.steps.schedule import EAGER_GAP_S
 from app.steps.stages import RESERVE_BYTES
 from app.steps.timing import Step, StepQuery, time_step
-from app.tables.arrays import Bools, Floats
-from app.tables.gpus import GpuSpec, GpuTable
+from app.tables.arrays import Bools, Floats, Ints
+from app.tables.gpus import GpuSpec
+from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED
 from app.warning_codes import CodedWarning, warning
 from app.wire.decoding import decode
@@ -65,7 +66,8 @@ def partition_network(
         )
     ready = prepare(network, run)
     gpus = rows.table()
-    _refuse_dtypes(engine, ready, gpus, targets)
+    table, work = ready.distinct.table, ready.work
+    supported_targets(engine, table, work, gpus, targets, partial(_refusal, table), assumed=run.assumed)
     units = units_of(ready.workload)
     if not len(targets) <= len(units.block) <= MOST_UNITS:
         message = f"{len(units.block):,} units cannot be cut into {len(targets)} stages (at most {MOST_UNITS:,} units)"
@@ -93,12 +95,9 @@ def partition_network(
     )
 
 
-def _refuse_dtypes(engine: Engine, ready: Prepared, gpus: GpuTable, targets: list[int]) -> None:
-    table = ready.distinct.table
-    for target in targets:
-        missing = np.flatnonzero(unsupported_mask(engine, table, ready.work, gpus, target))
-        if len(missing):
-            raise BadInput.at(("workload", "dtype"), unsupported_dtypes(gpus.ids[target], table, missing), end=".")
+def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
+    """That a GPU lacks a number format of the network."""
+    return BadInput.at(("workload", "dtype"), unsupported_dtypes(gpu, table, missing), end=".")
 
 
 def _unit_s(ready: Prepared, units: Units, step: Step, host_s: float) -> Floats:

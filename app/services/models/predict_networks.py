@@ -23,11 +23,19 @@ from app.networks.run import Mode, Run, has_formats
 from app.networks.serving import DEFINITIONS, decode_contexts, serving
 from app.ops import OP_CODE
 from app.predictors import capabilities
-from app.predictors.roofline import hardware_limit
+from app.predictors.roofline import formats_run, hardware_limit
 from app.services.graphs.graph_store import Graphs
 from app.services.models.memory_fit import MemoryFit
 from app.services.models.network_answers import NetworkAnswer, TimedNetwork
-from app.services.models.resolve_networks import config_of, is_network_name, resolve_network, run_assumption
+from app.services.models.resolve_networks import (
+    config_of,
+    formats_of,
+    is_network_name,
+    published_dtype,
+    resolve_network,
+    run_assumption,
+    workload_dtype,
+)
 from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
 from app.services.operators.predict_operators import (
     check_rows,
@@ -42,7 +50,7 @@ from app.steps.timing import Step, StepQuery, time_step
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
-from app.tables.ops import OpTable
+from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.warning_codes import CodedWarning, warning
 from app.wire.graph_form import NetworkRequest, NetworkWorkload
 from app.wire.measurement_form import MeasuredModel
@@ -77,7 +85,9 @@ def predict_network(
     check_rows(ready.workload.ops.kind.size, len(targets), max_rows=max_rows, detail=request.detail)
     gpus = rows.table()
     refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
-    targets, skipped = supported_targets(engine, ready.distinct.table, ready.work, gpus, targets, refusal)
+    targets, skipped = supported_targets(
+        engine, ready.distinct.table, ready.work, gpus, targets, refusal, assumed=run.assumed
+    )
     if not targets:
         return PredictResponse([], skipped)
     launched = run.release.eager and not whole
@@ -116,9 +126,17 @@ def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
 def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, run: Run, *, launched: bool) -> Step:
     """Return the step as it is known: measured on GPUs, if the predictor takes such times, or else of a known stack."""
     engine, targets = query.engine, query.targets
-    measured = engine.models.times.get(network_key(network, run, launched=launched))
-    if measured is not None and capabilities(query.predictor).takes_measured:
-        times = [np.nan if rows.is_uncatalogued(one) else measured.get(rows.id(one), np.nan) for one in targets]
+    if not engine.models.times or not capabilities(query.predictor).takes_measured:
+        return step
+
+    def measured_s(target: int) -> float:
+        dtype = DTYPES[formats_run(query.gpus)[DTYPE_CODE[run.dtype], target]] if run.assumed else run.dtype
+        key = network_key(network, replace(run, dtype=dtype), launched=launched)
+        known = {} if rows.is_uncatalogued(target) else engine.models.times.get(key, {})
+        return known.get(rows.id(target), np.nan)
+
+    times = [measured_s(one) for one in targets]
+    if np.isfinite(times).any():
         below, above = engine.serving(query.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
         step = step.with_measured(np.array(times), Band(-below, above))
     return step
@@ -127,21 +145,19 @@ def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, ru
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:
     """Return notes on the number formats and the longest context that a configuration states."""
     notes = []
-    if run.formats is not None:
+    if run.formats is not None and workload.dtype is not None:
+        text = f"{workload.dtype} is by blocks, as quantization_config says"
+        notes.append(warning("formats_assumed", text))
+    elif run.formats is not None:
         used = {field.name: getattr(run.formats, field.name) or run.dtype for field in fields(run.formats)}
         named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
         text = f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}"
         notes.append(warning("formats_assumed", text))
     elif has_formats(config):
-        text = f"quantization_config is ignored: weights and products use the requested dtype, {run.dtype}"
+        text = f"quantization_config is ignored: weights and products are in {run.dtype}"
         notes.append(warning("formats_ignored", text))
     nested = config.get("text_config")
     own = nested if isinstance(nested, Mapping) else config
-    published = own.get("torch_dtype") or own.get("dtype") or config.get("torch_dtype")
-    given = workload.dtype is None and run.formats is None
-    if given and isinstance(published, str) and published != "float32":
-        text = f"no dtype is given: {run.dtype}; the configuration says {published[:40]}, send it as dtype"
-        notes.append(warning("dtype_assumed", text))
     longest = own.get("max_position_embeddings")
     context = run.sequence + int(workload.output_tokens or 1) - 1
     if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
@@ -168,6 +184,11 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         text = f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}"
         notes.append(warning("operators_unknown", text))
     config = config_of(workload) if isinstance(workload, ModelWorkload) else None
+    if run.assumed and run.formats is None:
+        mixed, published = "mixed precision, ", published_dtype(config or {})
+        stated = f"; published are {published[:40]} weights" if published else ""
+        text = f"no dtype is given: {mixed if run.mode == 'training' else ''}{run.dtype}{stated}"
+        notes.append(warning("dtype_assumed", text))
     if isinstance(workload, ModelWorkload) and config is not None:
         notes += _configuration_notes(workload, config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
@@ -226,12 +247,20 @@ def _networks(measured: MeasuredModel, software: str) -> list[tuple[Network, Run
     return networks
 
 
+def in_its_format(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> MeasuredModel:
+    """Return a measured network with the format that it ran in on a GPU; one with formats of its own is as given."""
+    if measured.dtype is not None or formats_of(measured) is not None:
+        return measured
+    dtype = formats_run(gpus)[DTYPE_CODE[workload_dtype(measured, None)], gpu]
+    return structs.replace(measured, dtype=DTYPES[dtype])
+
+
 def model_limit_s(measured: MeasuredModel, gpus: GpuTable, gpu: int) -> float | None:
     """Return the hardware limit of the network on a GPU, seconds; None if the network is unknown.
 
     Raises BadInput for an impossible configuration or run.
     """
-    workload = to_workload(measured)
+    workload = to_workload(in_its_format(measured, gpus, gpu))
     if workload is None:
         return None
     network, run = resolve_network(workload, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,10 @@ _LOC = ("workload",)
 # Default image side in pixels: ImageNet's usual crop, that of diffusion transformers, and networks that need another.
 IMAGE_SIZE, _DENOISED_SIZE = 224, 1024
 _OWN_SIZES = {"inception_v3": 299}
-# Format of a network whose request names none; and of what a quantised model leaves as it is.
-_DTYPE, _BESIDE_FORMATS = "fp32", "bf16"
+# Format of what nobody gives or publishes another of, and of what a quantised model leaves as it is; in training that
+# of mixed precision. FP32 checkpoints are served in 16 bits too, as by vLLM.
+_DTYPE, _PUBLISHED = "bf16", {"float16": "fp16"}
+_BLOCKS = "fp8_block"
 # Format of the operators that products in MXFP8 run as: as fast, but for the quantisation of their operands.
 MXFP8, _LIKE_MXFP8 = "mxfp8", "fp8"
 _MEANINGS = {"decode": ": the context length, including the new token"}
@@ -174,11 +176,15 @@ def _adapter_rank(workload: ModelWorkload) -> int:
 
 
 def formats_of(workload: ModelWorkload) -> Formats | None:
-    """Return the formats of `quantization_config` where they decide: without a dtype, and not in training."""
+    """Return the formats of `quantization_config` where they decide: without a dtype, and not in training.
+
+    FP8 means by blocks where it is published so.
+    """
     config = config_of(workload)
-    if workload.dtype is not None or config is None or workload.mode == "training":
+    if workload.dtype not in (None, "fp8") or config is None or workload.mode == "training" or not has_formats(config):
         return None
-    return hf.formats_of(config) if has_formats(config) else None
+    formats = hf.formats_of(config)
+    return formats if workload.dtype is None or formats is None or _BLOCKS in astuple(formats) else None
 
 
 def config_of(workload: ModelWorkload) -> Mapping[str, Any] | None:
@@ -190,7 +196,20 @@ def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:
     """Return the format of all that has no format of its own."""
     if workload.dtype == MXFP8:
         return _LIKE_MXFP8
-    return workload.dtype or (_BESIDE_FORMATS if formats else _DTYPE)
+    if workload.dtype is not None and formats is None:
+        return workload.dtype
+    published = None if workload.mode == "training" else published_dtype(config_of(workload) or {})
+    return _PUBLISHED.get(published or "", _DTYPE)
+
+
+def published_dtype(config: Mapping[str, Any]) -> str | None:
+    """Return the format of the weights that a configuration states, as PyTorch calls it; None if it states none."""
+    text = config.get("text_config")
+    for part in (text if isinstance(text, Mapping) else {}, config):
+        for name in ("torch_dtype", "dtype"):
+            if isinstance(part.get(name), str):
+                return str(part[name])
+    return None
 
 
 def default_image_size(name: str) -> int:
@@ -259,6 +278,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         mode=given.mode,
         batch=int(given.batch),
         dtype=dtype,
+        assumed=given.dtype is None and not isinstance(given, GraphWorkload),
         fused=given.fused,
         memory_format=given.memory_format,
         optimizer=given.optimizer,
@@ -317,7 +337,7 @@ def attention_kernels(workload: ModelWorkload, run: Run) -> str:
     """
     if workload.attention is not None:
         return workload.attention
-    trains = run.mode == "training" and (workload.dtype or "fp32") not in EAGER_DTYPES
+    trains = run.mode == "training" and run.dtype not in EAGER_DTYPES
     fused = run.mode in SERVING_MODES or (trains and run.release.fuses_attention)
     return "flash" if fused else "eager"
 

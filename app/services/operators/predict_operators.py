@@ -29,7 +29,7 @@ from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.explanations import explanations
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import OperatorQuery
+from app.steps.predict_rows import OperatorQuery, as_run
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
@@ -106,14 +106,18 @@ def supported_targets(
     gpus: GpuTable,
     targets: Sequence[int],
     refusal: Callable[[str, Ints], BadInput] | None,
+    *,
+    assumed: bool = False,
 ) -> tuple[list[int], list[Skipped]]:
     """Return targets that support every dtype, and the skipped ones. With `refusal`, the first skipped one is raised.
 
     refusal  (GPU id, rows that it cannot run) -> error
+    assumed  whether nobody asked for the dtypes, so that GPUs run others in their place
     """
     keep, skipped = [], []
     for target in targets:
-        missing, gpu = np.flatnonzero(unsupported_mask(engine, ops, work, gpus, target)), gpus.ids[target]
+        rows, gpu = as_run(engine, ops, gpus, target) if assumed else ops, gpus.ids[target]
+        missing = np.flatnonzero(unsupported_mask(engine, rows, work, gpus, target))
         if not len(missing):
             keep.append(target)
         elif refusal is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,9 +11,8 @@ from msgspec import structs
 
 from app.bands.error_model import Levels
 from app.errors import BadInput, FieldError
-from app.networks.builtin import find_config
 from app.networks.importers import hf
-from app.networks.run import Mode, Run, has_formats
+from app.networks.run import Mode, Run
 from app.networks.transformers.architecture import Architecture, Attention, AttentionModule
 from app.services.models.resolve_networks import resolve_network
 from app.serving.engine import Lengths
@@ -32,7 +29,6 @@ from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorklo
 _MISSPELT = 0.75
 _LOC = ("workload",)
 _MOST_DEVICES = 2**16
-_BLOCKS = "fp8_block"
 _MOST_ARCHITECTURES = 256
 # Kinds of load by the field that a load has.
 LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
@@ -182,24 +178,11 @@ def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: 
         mode=mode,
         batch=batch,
         sequence=sequence,
-        dtype=served_dtype(workload.config, workload.name, workload.dtype),  # type: ignore[arg-type]  # or a default
+        dtype=workload.dtype,
         kv_dtype=workload.kv_dtype,
         software=workload.software,
         parallelism=_parallelism(split),
     )
-
-
-def served_dtype(config: Mapping[str, Any] | None, name: str | None, dtype: str | None) -> str | None:
-    """Return the format of a served model's weights; None: those of its `quantization_config`.
-
-    Engines serve a model without formats in 16 bits, and one that is published in FP8 by blocks by these.
-    """
-    config = config or find_config(name or "") or {}
-    formats = hf.formats_of(config) if has_formats(config) else None
-    if dtype is None:
-        half = "float16" in (config.get("torch_dtype"), config.get("dtype"))
-        return None if formats is not None else "fp16" if half else "bf16"
-    return None if dtype == "fp8" and formats is not None and _BLOCKS in astuple(formats) else dtype
 
 
 def _parallelism(split: ServingParallelism) -> ParallelismIn:

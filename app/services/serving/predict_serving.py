@@ -198,7 +198,8 @@ def runnable(
     """
     step = prepare(deployment.network, deployment.run)
     refusal = None if every else partial(_refusal, step.distinct.table)
-    return supported_targets(snapshot.engine, step.distinct.table, step.work, rows.table(), targets, refusal)
+    table, assumed = step.distinct.table, deployment.run.assumed
+    return supported_targets(snapshot.engine, table, step.work, rows.table(), targets, refusal, assumed=assumed)
 
 
 def _refusal(table: OpTable, gpu: str, missing: Ints) -> BadInput:
@@ -290,9 +291,10 @@ class _Answer(NamedTuple):
         ]
         ready = [rows_for(query.predictor, of.network, run) for of, run in zip(steps.values(), runs, strict=True)]
         tables = [each.distinct.table for each in ready]
-        for each, table in zip(ready, tables, strict=True):
+        for each, table, run in zip(ready, tables, runs, strict=True):
             check_rows(each.workload.ops.kind.size, 1, max_rows=self.max_rows, detail=False)
-            supported_targets(engine, table, each.work, gpus, [target], partial(_refusal, table))
+            refusal = partial(_refusal, table)
+            supported_targets(engine, table, each.work, gpus, [target], refusal, assumed=run.assumed)
         alone = query.predict_each(list(zip(tables, runs, strict=True)))
         known: Steps = {}
         for (key, of), run, each, answer in zip(steps.items(), runs, ready, alone, strict=True):

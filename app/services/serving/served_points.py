@@ -18,13 +18,15 @@ from app.engine.engine import Engine
 from app.engine.exact_hits import ServedPoint, ServedPoints
 from app.networks.builtin import canonical_name
 from app.runtime.sized_cache import SizedCache
-from app.services.serving.deployment import resolve_deployment, served_dtype, served_levels
+from app.services.models.resolve_networks import formats_of, workload_dtype
+from app.services.serving.deployment import resolve_deployment, served_levels
 from app.services.serving.engines import engines_on
 from app.services.serving.load_figures import load_figures
 from app.stacks.release import release_of
 from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
+from app.wire.network_form import ModelWorkload
 from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
 
 # Fields of a workload that describe a load, not the deployment.
@@ -121,7 +123,9 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
     own = {name: value for name, value in form.items() if name not in _LOAD and value is not None}
     if "name" in own:
         own["name"] = canonical_name(own["name"]) or own["name"]
-    own["dtype"] = served_dtype(form.get("config"), form.get("name"), form.get("dtype"))
+    served = {name: form.get(name) for name in ("config", "name", "dtype")}
+    step = ModelWorkload(kind="model", mode="decode", **served)
+    own["dtype"] = None if formats_of(step) else step.dtype or workload_dtype(step, None)
     return release_of(form.get("software", DEFAULT_SOFTWARE)).name, _encoded(own)
 
 

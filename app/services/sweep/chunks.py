@@ -24,6 +24,7 @@ from msgspec import Struct, structs
 from app.config import Settings
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, GpucastError
+from app.networks.run import Run
 from app.predictors.roofline import peaks
 from app.services.models.predict_networks import predict_network
 from app.services.models.whole_networks import NETWORKS_ONLY
@@ -33,6 +34,7 @@ from app.services.sweep import CHUNK_ROWS
 from app.services.sweep.model_groups import Group, Table
 from app.services.sweep.sweep_rows import SweepRows, is_model_table, open_rows
 from app.steps.networks import StepRows, step_rows
+from app.steps.predict_rows import as_run
 from app.steps.schedule import STEP_PHASES
 from app.steps.stages import memory
 from app.steps.timing import StepQuery, time_step
@@ -271,7 +273,7 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     """Return FIGURES of the group's configurations `of` with common rows, [figures, c]; None if they cannot run."""
     engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
     run, rows = group.run_of(of), step_rows(w, len(of))
-    if _has_unsupported_dtype(rows, target):
+    if _has_unsupported_dtype(rows, run, target):
         return None
     query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
     step = time_step(query, rows, run, launched=run.release.eager)
@@ -280,8 +282,9 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])
 
 
-def _has_unsupported_dtype(rows: StepRows, target: SweepTarget) -> bool:
+def _has_unsupported_dtype(rows: StepRows, run: Run, target: SweepTarget) -> bool:
     table, gpus, gpu = rows.distinct.table, target.snapshot.engine.gpus, target.snapshot.row_of[target.gpu]
+    table = as_run(target.snapshot.engine, table, gpus, gpu) if run.assumed else table
     if not np.isnan(peaks(gpus)[:, gpu])[table.dtype].any():
         return False
     return bool(unsupported_mask(target.snapshot.engine, table, rows.work, gpus, gpu).any())

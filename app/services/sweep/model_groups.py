@@ -28,6 +28,7 @@ from app.services.models.resolve_networks import (
     IMAGE_SIZE,
     convnet_run,
     default_image_size,
+    published_dtype,
     to_run,
     transformer_run,
     workload_dtype,
@@ -239,7 +240,7 @@ class Model(NamedTuple):
     key           the key of its Network
     architecture  None for a ConvNet
     side          default image side in pixels of networks for images; NaN for those that take sequences
-    has_formats   whether its configuration has formats, which decide where no dtype is given
+    has_formats   whether its configuration has formats of its own, which decide where no dtype is given
     """
 
     form: Hashable
@@ -287,4 +288,5 @@ def to_model(cells: Mapping[str, Any]) -> Model | None:
     form, sizes, architecture = split_sizes(hf.read(config))
     side = IMAGE_SIZE if "patch_size" in config else np.nan
     key = ("config", msgspec.json.encode(config, order="sorted"))
-    return Model(form, key, sizes, architecture, side, has_formats(config))
+    own = has_formats(config) or published_dtype(config) == "float16"
+    return Model(form, key, sizes, architecture, side, own)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from app.bootstrap.runtime import open_runtime
 from app.cli.database import migrate
 from app.config import MIGRATIONS, Settings
 from app.errors import BadInput
-from app.store import gpus, queue, schema
+from app.store import gpus, measurements, queue, schema
 from app.store.session import Database
 from tests.conftest import new_database
 
@@ -125,3 +126,36 @@ def test_what_was_saved_before_owners_gets_a_token_and_survives_a_downgrade(empt
     schema.downgrade(empty, "0016")
     with empty.begin() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM saved_predictions")).scalar_one() == 4
+
+
+STORED = """
+    INSERT INTO measurements (id, gpu_id, software, kind, name, workload, latency_s, source, measured_at)
+    VALUES (%s, 'titan-v', 'pytorch-2.1', 'model', 'gpt2', %s, 0.5, 'test', '2024-05-01T10:00:00.5+02:00')
+"""
+PUBLISHED = {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}
+# What ran without a format: FP32, but for models that are published in formats of their own, outside of training.
+FP32_UNTIL_NOW = [
+    ({"kind": "model", "name": "gpt2", "sequence": 128}, "fp32"),
+    ({"kind": "model", "name": "gpt2", "sequence": 256, "dtype": "fp16"}, "fp16"),
+    ({"kind": "model", "name": "gpt-oss-20b", "mode": "decode", "sequence": 128}, None),
+    ({"kind": "model", "name": "gpt-oss-20b", "mode": "training", "sequence": 128}, "fp32"),
+    ({"kind": "model", "config": PUBLISHED, "mode": "decode", "sequence": 128}, None),
+    ({"kind": "model", "config": {"text_config": PUBLISHED}, "mode": "decode", "sequence": 128}, None),
+    ({"kind": "model", "config": {"model_type": "gpt2"}, "mode": "training", "sequence": 128}, "fp32"),
+]
+
+
+def test_what_was_measured_without_a_format_keeps_fp32(empty: Database) -> None:
+    schema.upgrade(empty, "0017")
+    with empty.begin() as connection:
+        for number, (workload, _) in enumerate(FP32_UNTIL_NOW):
+            connection.exec_driver_sql(STORED, (str(number), json.dumps(workload)))
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        rows = measurements.load(connection, kind="model")
+    stored = {json.dumps({**row.workload, "dtype": None}, sort_keys=True): row for row in rows}
+    for workload, dtype in FP32_UNTIL_NOW:
+        row = stored[json.dumps({**workload, "dtype": None}, sort_keys=True)]
+        assert row.workload.get("dtype") == dtype
+        if row.workload.get("dtype") != workload.get("dtype"):
+            assert row.id == measurements.identity(row)  # sent again, it is known
