@@ -177,7 +177,7 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
     dtype: Annotated[
         NetworkDtype | None,
         about(
-            "Number format of weights and activations; absent: that of `quantization_config`, part by part, or fp32",
+            "Number format of weights and activations; absent: as published (`quantization_config`), or bf16",
             title="Number format",
         ),
     ] = None

@@ -85,7 +85,7 @@ def test_all_kinds_in_one_file_in_every_format(client: TestClient, database: Dat
     assert found[20.0]["kernel"] == {"name": "sgemm", "grid": [32, 32, 1]}
     assert found[21.0]["workload"] == SAXPY
     assert (found[90.0]["workload"], found[90.0]["phases_ms"]) == (RESNET, {"forward": 30.0, "backward": 60.0})
-    assert found[50.0]["workload"] == GPT2 | {"config": TINY}
+    assert found[50.0]["workload"] == GPT2 | {"config": TINY, "dtype": "fp16"}
     (tmp_path / "all.parquet").write_bytes(parquet(ROWS))
     (tmp_path / "failed.csv").write_bytes(text(ROWS[2:3]))
     report = import_parts(database, IMPORTERS["measurements"], tmp_path)

@@ -22,8 +22,8 @@ from tests.unit.transformers import config
 
 Body = dict[str, Any]
 SMALL = GPT2_LARGE | {"n_embd": 768, "n_head": 12, "n_layer": 12}
-MODEL: Body = {"kind": "model", "config": SMALL, "batch": 4, "sequence": 256}
-CONVNET: Body = {"kind": "model", "name": "resnet50", "batch": 8, "image_size": 224}
+MODEL: Body = {"kind": "model", "config": SMALL, "batch": 4, "sequence": 256, "dtype": "fp32"}
+CONVNET: Body = {"kind": "model", "name": "resnet50", "batch": 8, "image_size": 224, "dtype": "fp32"}
 GRAPH: Body = {"kind": "graph", "graph": GRAPH_EXAMPLE, "batch": 32}
 IMAGE = {"shape": ["batch", 64, 56, 56]}
 CONVOLUTIONS: Body = {
@@ -230,23 +230,71 @@ def test_every_built_in_network_by_name(client: TestClient, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"), [({"torch_dtype": "bfloat16"}, "bfloat16"), ({"dtype": "float16"}, "float16")]
+    ("extra", "dtype"),
+    [
+        ({}, "bf16"),
+        ({"torch_dtype": "bfloat16"}, "bf16"),
+        ({"torch_dtype": "float32"}, "bf16"),
+        ({"dtype": "float16"}, "fp16"),
+        ({"text_config": {**SMALL, "torch_dtype": "float16"}, "model_type": "gpt2"}, "fp16"),
+    ],
 )
-def test_a_published_format_that_is_not_asked_for_is_told(
-    client: TestClient, extra: dict[str, str], words: str
-) -> None:
-    workload = {name: value for name, value in MODEL.items() if name != "dtype"} | {"mode": "inference"}
-    told = ask(client, workload | {"config": SMALL | extra}, gpu="h100-sxm5-80gb")["warnings"]
-    assert any(f"no dtype is given: fp32; the configuration says {words}" in one for one in told), told
-    plain = ask(client, workload | {"config": SMALL | {"torch_dtype": "float32"}}, gpu="h100-sxm5-80gb")["warnings"]
-    assert not any("the configuration says" in one for one in plain)
+def test_the_published_format_is_the_default(client: TestClient, extra: Body, dtype: str) -> None:
+    workload = {**MODEL, "dtype": None, "mode": "inference", "config": SMALL | extra}
+    found = ask(client, workload, gpu="h100-sxm5-80gb")
+    assert any(f"no dtype is given: {dtype} is assumed" in one for one in found["warnings"])
+    assert found["latency_ms"] == ask(client, workload | {"dtype": dtype}, gpu="h100-sxm5-80gb")["latency_ms"]
+
+
+def test_training_without_a_format_is_mixed_precision(client: TestClient) -> None:
+    for workload in (MODEL, CONVNET, MODEL | {"config": SMALL | {"torch_dtype": "float16"}}):
+        training = {**workload, "mode": "training", "dtype": None}
+        found, mixed = ask(client, training), ask(client, training | {"dtype": "bf16"})
+        assert any("mixed precision, bf16" in one for one in found["warnings"])
+        assert found["latency_ms"] == mixed["latency_ms"] and found["memory"] == mixed["memory"]
+        weights, states = (found["memory"]["breakdown"][f"{part}_bytes"] for part in ("weights", "optimizer"))
+        assert states == pytest.approx(6 * weights, rel=1e-2)  # master weights and two moments in FP32
+
+
+@pytest.mark.parametrize("gpu", ["tesla-t4", "tesla-v100-sxm2-32gb", "titan-v"])
+def test_a_gpu_without_bf16_runs_fp16_where_nobody_asked(client: TestClient, gpu: str) -> None:
+    for workload in (MODEL, MODEL | {"mode": "training"}, MODEL | {"mode": "decode"}, CONVNET):
+        plain = {**workload, "dtype": None}
+        found, half = ask(client, plain, gpu=gpu, detail=True), ask(client, plain | {"dtype": "fp16"}, gpu=gpu)
+        assert found["latency_ms"] == pytest.approx(half["latency_ms"])
+        assert "bf16" not in {row["dtype"] for row in found["operators"]}
+        (note,) = [one["text"] for one in found["warning_codes"] if "in place of" in one["text"]]
+        assert note == f"{gpu} lacks the format: fp16 in place of bf16"
+        asked = client.post("/predict", json={"gpu": gpu, "workload": plain | {"dtype": "bf16"}})
+        assert asked.status_code == 422 and "does not compute in bf16" in asked.text
+    together = client.post("/predict", json={"gpus": [gpu, "nvidia-l4"], "workload": {**MODEL, "dtype": None}}).json()
+    own, other = together["predictions"]
+    assert own["latency_ms"] == pytest.approx(ask(client, {**MODEL, "dtype": "fp16"}, gpu=gpu)["latency_ms"])
+    assert other["latency_ms"] == pytest.approx(ask(client, {**MODEL, "dtype": "bf16"})["latency_ms"])
+
+
+def test_what_is_measured_without_a_format_is_stored_with_the_one_that_ran(client: TestClient) -> None:
+    workload = {**MODEL, "batch": 3, "dtype": None, "mode": "training"}
+    for gpu, dtype in (("nvidia-l4", "bf16"), ("titan-v", "fp16")):
+        before = ask(client, workload, gpu=gpu)["latency_ms"]
+        row = {"gpu": gpu, "software": "pytorch-2.1", "source": "of the default", "workload": workload}
+        assert client.post("/measurements", json=[row | {"latency_ms": 1.2 * before}]).json()["inserted"] == 1
+        (stored,) = client.get(f"/measurements?source=of the default&gpu={gpu}").json()["items"]
+        assert stored["workload"]["dtype"] == dtype
+        assert ask(client, workload, gpu=gpu)["latency_ms"] == pytest.approx(1.2 * before)
+    assert client.delete("/measurements?source=of the default").status_code == 200  # they would teach other steps
+
+
+def test_llama_fits_an_l4_as_published(client: TestClient) -> None:
+    prefill = {"kind": "model", "name": "llama-3.1-8b", "mode": "prefill", "sequence": 1024}
+    assert ask(client, prefill)["memory"]["fits"] is True
 
 
 def test_a_quantised_configuration_has_its_formats_unless_a_dtype_is_given(client: TestClient) -> None:
     fp8 = {"quantization_config": {"quant_method": "fp8"}}
     plain, ignored, read = (
         ask(client, MODEL | {"mode": "inference", "config": SMALL | extra} | dtype, gpu="h100-sxm5-80gb")
-        for extra, dtype in (({}, {"dtype": "bf16"}), (fp8, {"dtype": "bf16"}), (fp8, {}))
+        for extra, dtype in (({}, {"dtype": "bf16"}), (fp8, {"dtype": "bf16"}), (fp8, {"dtype": None}))
     )
     assert ignored["latency_ms"] == plain["latency_ms"]
     assert any("quantization_config is ignored" in words for words in ignored["warnings"])

@@ -154,7 +154,12 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
         text = f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}"
         notes.append(warning("formats_assumed", text))
     elif has_formats(config):
-        text = f"quantization_config is ignored: weights and products are in {run.dtype}"
+        which = (
+            "in training weights and products are in"
+            if run.assumed
+            else "weights and products use the requested dtype,"
+        )
+        text = f"quantization_config is ignored: {which} {run.dtype}"
         notes.append(warning("formats_ignored", text))
     nested = config.get("text_config")
     own = nested if isinstance(nested, Mapping) else config
@@ -187,7 +192,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
     if run.assumed and run.formats is None:
         mixed, published = "mixed precision, ", published_dtype(config or {})
         stated = f"; published are {published[:40]} weights" if published else ""
-        text = f"no dtype is given: {mixed if run.mode == 'training' else ''}{run.dtype}{stated}"
+        text = f"no dtype is given: {mixed if run.mode == 'training' else ''}{run.dtype} is assumed{stated}"
         notes.append(warning("dtype_assumed", text))
     if isinstance(workload, ModelWorkload) and config is not None:
         notes += _configuration_notes(workload, config, run)
