@@ -123,7 +123,7 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
     own = {name: value for name, value in form.items() if name not in _LOAD and value is not None}
     if "name" in own:
         own["name"] = canonical_name(own["name"]) or own["name"]
-    served = {name: form.get(name) for name in ("config", "name", "dtype")}
+    served: Any = {name: form.get(name) for name in ("config", "name", "dtype")}
     step = ModelWorkload(kind="model", mode="decode", **served)
     own["dtype"] = None if formats_of(step) else step.dtype or workload_dtype(step, None)
     return release_of(form.get("software", DEFAULT_SOFTWARE)).name, _encoded(own)
