@@ -49,9 +49,9 @@ from app.runtime.apart import Apart
 from app.services.graphs.graph_store import Graphs
 from app.store.session import TimeLimits
 
-# Allocations, and young collections, between two collections. Requests leave no cycles, so looking often finds nothing,
-# and a look at all objects of a large request stops everyone for 0.3 s, at 300,000 of them for 50 ms.
-COLLECT_AFTER = (50_000, 1, 5_000)
+# Allocations, and young collections, between two collections. Requests leave no cycles, so a look at old objects finds
+# nothing, and one at all objects of a large request stops everyone for 0.3 s; at 50,000 young ones it does for 50 ms.
+COLLECT_AFTER = (5_000, 1, 50_000)
 # Time after which a thread passes on Python's lock: the event loop waits for it several times per request.
 SWITCH_S = 0.001
 
@@ -97,7 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
-            Thread(target=long_tail.warm, daemon=True).start()  # a first unknown name must not stop the others
+            Thread(target=partial(_prepare, app), daemon=True).start()  # for which first requests would stop others
             yield {} if settings.traces is not None else {DIRECT: Direct(app, predict)}
 
     predict = PredictRoute()
@@ -123,6 +123,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount(STATIC, assets())
     openapi.install(app)
     return app
+
+
+def _prepare(app: FastAPI) -> None:
+    """Work out the routes of each router, which FastAPI does when it first looks for one, and read the long tail."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "", "headers": []})
+    long_tail.warm()
 
 
 def _holder(runtime: Runtime) -> SnapshotHolder:

@@ -111,12 +111,15 @@ def _hosts(
 def _measured(
     connection: Connection, table: GpuTable, last: Engine | None, changed: frozenset[Part]
 ) -> tuple[KernelIndex, MeasuredModels, ServedPoints]:
-    """Measured launches, networks and loads on served models."""
+    """Measured launches, networks and loads on served models; the latter two of `last` if they are the same."""
     if last and not changed & {"measurements", "gpus"}:
         return last.kernels, last.models, last.served_points
     launched, _ = stored_kernels(measurements.load(connection, kind="kernel"), table)
-    networks = measured_models(measurements.load(connection, kind="model"), last.models if last else None)
-    points = served_points(measurements.load(connection, kind="serving"), last.served_points if last else None)
+    networks, points = (last.models, last.served_points) if last else (None, None)
+    if networks is None or networks.fingerprint != measurements.stored_set_hash(connection, kind="model"):
+        networks = measured_models(measurements.load(connection, kind="model"))
+    if points is None or points.fingerprint != measurements.stored_set_hash(connection, kind="serving"):
+        points = served_points(measurements.load(connection, kind="serving"))
     return KernelIndex.build(launched), networks, points
 
 

@@ -158,6 +158,19 @@ def training_set_hash(rows: Iterable[MeasurementRow]) -> str:
     return hashlib.sha256("\n".join(sorted(row.id or identity(row) for row in rows)).encode()).hexdigest()
 
 
+def stored_set_hash(connection: Connection, *, kind: str) -> str:
+    """Return `training_set_hash` of all rows of one kind, without reading them."""
+    hashed: str
+    (hashed,) = ask(connection, Question(_SET_HASH, [kind], lambda rows: rows[0][0]))
+    return hashed
+
+
+_SET_HASH = (
+    "SELECT encode(sha256(convert_to(coalesce(string_agg(id, E'\\n' ORDER BY id COLLATE \"C\"), ''), 'UTF8')), 'hex')"
+    " FROM measurements WHERE kind = %s"
+)
+
+
 def _insert_statement() -> str:
     """Return an INSERT with one array parameter per column, for any number of rows; new ones change the revision."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]

@@ -196,7 +196,7 @@ def _repeated(body: bytes, name: bytes) -> list[FieldError]:
     return [FieldError(place, "appears more than once") for place in islice(places, MAX_ERRORS)]
 
 
-PART_BYTES = 262_144
+PART_BYTES = 131_072
 # The name of a member, and the colon behind it.
 _NAME = re.compile(rb'\s*("(?:[^"\\]|\\.){0,1000}")\s*:', re.DOTALL)
 

@@ -74,7 +74,7 @@ def _request_hosts(database: Database, gpu: str | None) -> int:
     if gpu is not None:
         raise BadInput.at(("gpu",), f"{SERVING_HOSTS} are those of all GPUs: leave it out", end=".")
     with database.begin() as connection:
-        points = served_points(measurements.load(connection, kind="serving"), None)
+        points = served_points(measurements.load(connection, kind="serving"))
     if not fittable_stacks(points):
         raise Conflict(f"Of no serving stack are enough deployments measured. {HINT}.")
     return queue_retrain(database, SERVING_HOSTS, None)

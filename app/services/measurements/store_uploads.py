@@ -9,7 +9,9 @@ remove one by its source). Repetitions, spread and power annotate a row and are 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -41,6 +43,9 @@ from app.wire.measurement_form import Doubt, Drift, Objects, Upload, UploadRepor
 
 # Uploads of more rows are stored alone, and no more once their caller left: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000
+# Held while one of those is checked: of threads that want Python's lock each makes a prediction wait for a millisecond,
+# as often as it takes one itself.
+_CHECKING = threading.Lock()
 
 
 class Owned(NamedTuple):
@@ -249,11 +254,11 @@ def ingest(
     Rows more than `doubtful_factor` times off what is expected are stored as doubtful; 0: none is. `key_id`: the
     caller's key. `announce` is called with new operators once they are committed, those of other uploads included.
     """
-    checked = check(engine.catalog, *upload.parts, device=upload.device)
+    checked = _checked(engine.catalog, upload)
     if checked.breaches and not dry_run and correct_limits(database, checked.breaches, key_id):
         with database.begin() as connection:
             catalog = load_catalog(connection)
-        checked = check(catalog, *upload.parts, device=upload.device)
+        checked = _checked(catalog, upload)
     measured = len(upload) - upload.skipped.total()
     try:
         raise_errors(checked, measured)
@@ -276,8 +281,19 @@ def ingest(
     return report, stored.revision
 
 
+def _checked(catalog: Catalog, upload: Upload) -> Checked:
+    with _turn(len(upload)):
+        return check(catalog, *upload.parts, device=upload.device)
+
+
+def _turn(rows: int) -> AbstractContextManager[object]:
+    """Return what to hold while so many rows are checked."""
+    return _CHECKING if rows <= MOST_ROWS_TOGETHER else nullcontext()
+
+
 def _to_store(engine: Engine, checked: Checked, factor: float, key_id: int | None, *, dry_run: bool) -> ToStore:
-    doubts, sample = compare_with_predictions(engine, checked, factor)
+    with _turn(len(checked)):
+        doubts, sample = compare_with_predictions(engine, checked, factor)
     return ToStore(checked, doubts, sample, key_id, dry_run)
 
 

@@ -213,11 +213,8 @@ def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
     return network.key, replace(run, release=release), launched
 
 
-def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None) -> MeasuredModels:
-    """Return the index of stored rows of kind `model`; `last` if the rows are the same."""
-    fingerprint = training_set_hash(rows)
-    if last is not None and last.fingerprint == fingerprint:
-        return last
+def measured_models(rows: Sequence[MeasurementRow]) -> MeasuredModels:
+    """Return the index of stored rows of kind `model`."""
     seconds: dict[Hashable, dict[str, list[float]]] = {}
     uploads: dict[str, list[UploadedStep]] = {}
     for row in rows:
@@ -230,7 +227,7 @@ def measured_models(rows: Sequence[MeasurementRow], last: MeasuredModels | None)
             of_gpu.append(UploadedStep(*named[-1], launched, row.latency_s, row.upload_id))
     times = {key: {gpu: median(each) for gpu, each in by_gpu.items()} for key, by_gpu in seconds.items()}
     last_ones = {gpu: sorted(of, key=lambda one: -one.upload)[:_MOST_UPLOADS] for gpu, of in uploads.items()}
-    return MeasuredModels(times, last_ones, fingerprint)
+    return MeasuredModels(times, last_ones, training_set_hash(rows))
 
 
 def to_workload(measured: MeasuredModel) -> ModelWorkload | None:

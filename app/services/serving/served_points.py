@@ -55,17 +55,14 @@ class Known(NamedTuple):
     first_factor: float = 1.0
 
 
-def served_points(rows: Sequence[MeasurementRow], last: ServedPoints | None) -> ServedPoints:
-    """Return the index of stored rows of kind `serving`; `last` if the rows are the same."""
-    fingerprint = training_set_hash(rows)
-    if last is not None and last.fingerprint == fingerprint:
-        return last
+def served_points(rows: Sequence[MeasurementRow]) -> ServedPoints:
+    """Return the index of stored rows of kind `serving`."""
     points: dict[tuple[Hashable, str], list[ServedPoint]] = {}
     for row in rows:
         phases = row.phases_s or {}
         point = ServedPoint(row.workload, phases["ttft"], phases["tpot"], row.latency_s, row.upload_id)
         points.setdefault((_deployment(row.workload), row.gpu_id), []).append(point)
-    return ServedPoints(points, fingerprint)
+    return ServedPoints(points, training_set_hash(rows))
 
 
 def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:

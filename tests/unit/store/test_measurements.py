@@ -58,6 +58,14 @@ def test_training_set_hash_ignores_order() -> None:
     assert measurements.training_set_hash([ROW]) != measurements.training_set_hash([ROW, other])
 
 
+def test_the_hash_of_what_is_stored(database: Database) -> None:
+    with database.begin() as connection:
+        assert measurements.stored_set_hash(connection, kind="nothing") == measurements.training_set_hash([])
+        measurements.insert(connection, [replace(ROW, name="hashed", latency_s=k / 1e3) for k in range(1, 5)])
+        rows = measurements.load(connection, kind="kernel")
+        assert measurements.stored_set_hash(connection, kind="kernel") == measurements.training_set_hash(rows)
+
+
 def test_more_rows_than_one_statement_takes(database: Database) -> None:
     rows = [replace(ROW, name="many", latency_s=k / 1e7) for k in range(1, 25_001)]
     with database.begin() as connection:
