@@ -62,10 +62,21 @@ def array_of(values: Sequence[float | None]) -> Floats:
     return array if which is None else array[which]
 
 
+# Numbers converted at a time, some 2 ms for which other threads wait.
+_STEP = 65_536
+
+
+def in_steps(values: Sequence[Any], dtype: type[Any]) -> NDArray[Any]:
+    """Return a list as an array, [n]; of arrays of one length [n, c]. Raises ValueError for other arrays."""
+    return np.concatenate(
+        [np.array(values[at : at + _STEP], dtype=dtype) for at in range(0, max(len(values), 1), _STEP)]
+    )
+
+
 def distinct_values(values: Sequence[float | None]) -> tuple[Floats, Ints | None]:
     """Return `array_of(values)` and None; with a PerConfiguration, the d distinct values [d, c] and an index [n]."""
     try:
-        return np.array(values, dtype=np.float64), None
+        return in_steps(values, np.float64), None
     except ValueError:
         number: dict[Any, int] = {}
         which = [

@@ -5,14 +5,14 @@ Tensors that PyTorch's autograd saves for backward follow from what each operato
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.networks.batched import array_of, as_batched, distinct_values
+from app.networks.batched import array_of, as_batched, distinct_values, in_steps
 from app.ops import MIXED_FIELDS, OP_CODE, OPS
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable, concatenate
@@ -72,7 +72,7 @@ class Builder:
         self._blocks: list[int] = []
         self._names: list[str] = []
         self._repeats: list[float] = []
-        self._edges: list[tuple[int, int]] = []
+        self._edges: list[int] = []  # per edge, producer and consumer
         self._unknown: dict[str, int] = {}
 
     def begin(self, repeats: float = 1.0) -> None:
@@ -122,7 +122,7 @@ class Builder:
         self._blocks.append(len(self._repeats) - 1)
         self._names.append(name)
         for producer in inputs:
-            self._edges.append((producer, row))
+            self._edges += (producer, row)
         return row
 
     def add_unknown(self, op: str, inputs: Sequence[int] = (), *, moved_bytes: float, **row: Any) -> int:
@@ -137,34 +137,32 @@ class Builder:
         """Return the workload added so far, all of it forward."""
         n, u = len(self._like), len(self._ops)
         figures, which = distinct_values(self._figures)
-        fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(frozenset(self._ops))
-        place = np.zeros((1 + max(fields.values()), u), dtype=np.intp)
-        if u:
-            columns_of = {op: [fields[name] for name in OPS[OP_CODE[op]].fields] for op in set(self._ops)}
-            places = [columns_of[op] for op in self._ops]
-            rows = np.repeat(np.arange(u), [len(place) for place in places])
-            place[np.concatenate(places), rows] = 1 + (np.arange(len(rows)) if which is None else which)
-        place = place[:, self._like] if u < n else place
-        figures = np.concatenate([np.full((1, *figures.shape[1:]), np.nan), figures])
+        ops, like = frozenset(self._ops), in_steps(self._like, np.intp)
+        fields = MIXED_FIELDS if figures.ndim == 1 else _fields_of(ops)
         sizes = array_of(self._sizes)
         columns = np.moveaxis(sizes.reshape(u, _SIZES, *sizes.shape[1:]), 1, 0)
-        columns = columns[:, self._like] if u < n else columns.copy()  # each contiguous
+        place = np.zeros((1 + max(fields.values()), u), dtype=np.intp)
+        rows, column = _places(ops, fields, (columns[0] if columns.ndim == 2 else columns[0, :, 0]).astype(np.intp))
+        place[column, rows] = 1 + (np.arange(len(rows)) if which is None else which)
+        place = place[:, like] if u < n else place
+        figures = np.concatenate([np.full((1, *figures.shape[1:]), np.nan), figures])
+        columns = columns[:, like] if u < n else columns.copy()  # each contiguous
         # All configurations share operators and dtypes.
         kind, dtype = (columns[:2] if columns.ndim == 2 else columns[:2, :, 0]).astype(np.intp)
         outputs, parameters, saved, kv_bytes = (column.T for column in columns[2:])
-        block = np.array(self._blocks, dtype=np.intp)
-        edges = np.array(self._edges, dtype=np.intp).reshape(-1, 2).T
+        block = in_steps(self._blocks, np.intp)
+        edges = in_steps(self._edges, np.intp).reshape(-1, 2).T
         # Drop a last block without rows.
         repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
         own = ~np.isnan(np.atleast_2d(saved)[0])
         saved = outputs * is_saved(kind, block, edges, own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
         if figures.ndim == 1:
-            ops = OpTable(kind, dtype, label, fields, figures[place])
+            table = OpTable(kind, dtype, label, fields, figures[place])
         else:
-            ops = OpTable(kind, dtype, label, fields, figures, place)
+            table = OpTable(kind, dtype, label, fields, figures, place)
         return Workload(
-            ops=ops,
+            ops=table,
             names=tuple(self._names),
             phase=np.full(n, FORWARD, dtype=np.intp),
             source=np.arange(n),
@@ -180,6 +178,17 @@ class Builder:
             overlapped=np.zeros(n, dtype=np.bool_),
             unknown=self._unknown,
         )
+
+
+def _places(ops: Collection[str], fields: Mapping[str, int], kind: Ints) -> tuple[Ints, Ints]:
+    """Return row and column of each figure of rows of these operators, which follow one another; kind: int [n]."""
+    column = np.full((len(OPS), max((len(OPS[OP_CODE[op]].fields) for op in ops), default=0)), -1)
+    for op in ops:
+        of_op = [fields[name] for name in OPS[OP_CODE[op]].fields]
+        column[OP_CODE[op], : len(of_op)] = of_op
+    each = column[kind]
+    rows, place = np.nonzero(each >= 0)
+    return rows, each[rows, place]
 
 
 class InsertedRows(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.errors import BadInput, FieldError
+from app.networks.batched import in_steps
 from app.networks.build import DEFAULTS, Builder
 from app.networks.importers.node_fields import Fields, Mistake, completed, read_attributes
 from app.networks.importers.tensors import INDEX_BYTES, RESHAPES, STANDS_FOR, VIEWS, Tensor, binding, bound
@@ -285,7 +286,7 @@ def _cycle(nodes: Sequence[Node], cycle: Sequence[int]) -> FieldError:
 
 def wrong_figures(ops: OpTable, node_of_row: Sequence[int]) -> list[FieldError]:
     """Return an error for every field that is missing, out of range or breaks a rule between fields, by node."""
-    nodes = np.array(node_of_row, dtype=np.intp)
+    nodes = in_steps(node_of_row, np.intp)
     errors: list[FieldError] = []
     for op, rows, table in kinds_of(ops):
         own = nodes[rows]
