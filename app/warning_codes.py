@@ -13,6 +13,7 @@ Code = Literal[
     "attention_assumed",
     "context_too_long",
     "dtype_assumed",
+    "encoder_left_out",
     "evidence_related",
     "evidence_unknown",
     "extrapolated",

@@ -6,6 +6,7 @@ The end of a name may say a format (-AWQ, -NVFP4), which is then that of the wei
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any
@@ -14,6 +15,8 @@ from app.config import SEED_DATA
 
 # Ends of names of models that differ by their training alone.
 _VARIANTS = ("-instruct", "-it", "-chat", "-base", "-hf")
+# A file of GGUF by the format of its weights: MODEL-GGUF:Q4_K_M, MODEL-Q4_K_M-GGUF, MODEL-Q4_K_M.gguf.
+_GGUF = re.compile(r"(?P<model>.+?)(?:-gguf)?[-.:](?P<kind>i?q\d\w*?)(?:[-.]gguf)?$")
 # Longer than any known name; bounds the cost of hostile names.
 _LONGEST = 200
 
@@ -48,6 +51,9 @@ def _derived(key: str) -> tuple[str, str] | None:
     organisation, _, bare = key.rpartition("/")
     if (network := _networks().get(bare)) is not None:
         return network, ""
+    if (file := _GGUF.match(bare)) is not None and file["kind"] in _quantization("gguf"):
+        meant = _meant(file["model"])
+        return None if meant is None or meant[1] else (meant[0], f"-{file['kind']}")
     for suffix in sorted(_quantization("suffixes"), key=len, reverse=True):
         meant = _meant(bare.removesuffix(suffix)) if bare.endswith(suffix) else None
         if meant is not None and not meant[1]:
@@ -65,7 +71,8 @@ def _row_of(organisation: str, suffix: str) -> str:
 def _config(network: str, suffix: str) -> Mapping[str, Any]:
     """Return the configuration of a network, in the format of an end of its name."""
     config: Mapping[str, Any] = _files()[network]["config"]
-    return config if not suffix else {**config, "quantization_config": _quantization("suffixes")[suffix]}
+    own = {"quant_method": "gguf", "quant_type": suffix[1:]} if suffix[1:] in _quantization("gguf") else None
+    return config if not suffix else {**config, "quantization_config": own or _quantization("suffixes")[suffix]}
 
 
 @cache

@@ -20,7 +20,7 @@ from app.runtime.compiled import compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.measurements import Evidence
-from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
+from app.tables.ops import DTYPE_CODE, DTYPES, WEIGHT_ONLY_DTYPES, OpTable
 from app.tables.predictions import COMMUNICATION, COMPUTE, EXTRAPOLATED, MEMORY, Estimate
 
 # The fastest pipe of a dtype bounds it: a kernel may use tensor cores without declaring it.
@@ -34,20 +34,42 @@ PIPES_OF_DTYPE = {
     "fp8_block": ("fp8_tensor",),
     "int8": ("int8", "int8_tensor"),
     "nvfp4": ("fp4_tensor",),
-    # Weights of four bits are widened to the activations' format.
-    "int4_wo": ("bf16", "bf16_tensor"),
+    # Weights of few bits are widened to the activations' format.
+    **dict.fromkeys(WEIGHT_ONLY_DTYPES, ("bf16", "bf16_tensor", "fp16", "fp16_tensor")),
     "w4a16_mxfp4": ("bf16", "bf16_tensor"),
     "w4a8_mxfp4": ("fp8_tensor",),
     "w4a8_mxfp4_mxfp8": ("fp8_tensor",),
+    "mxfp4": ("fp4_tensor",),
+    "mxfp6": ("fp8_tensor",),
 }
 # Formats that stand for one that a GPU lacks where nobody asked for it, the first that it has.
-_INSTEAD = {"bf16": ("fp16", "fp32"), "fp16": ("fp32",)}
+# vLLM runs
+# checkpoints in FP8 and NVFP4 by Marlin's kernels there, which read the weights in these and multiply in 16 bits.
+_INSTEAD = {
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("fp32",),
+    "fp8": ("fp8_wo",),
+    "fp8_block": ("fp8_wo",),
+    "nvfp4": ("int4_wo",),
+    "mxfp4": ("int4_wo",),
+    **dict.fromkeys(("w4a8_mxfp4", "w4a8_mxfp4_mxfp8"), ("w4a16_mxfp4",)),
+}
+_SIX_BITS, _FAST_SIX_BITS = "mxfp6", "cdna 4/"
 _COLUMNS = [[COLUMN_INDEX[f"peak_{pipe}_flops"] for pipe in PIPES_OF_DTYPE[dtype]] for dtype in DTYPES]
-_FP16, _FP32 = DTYPES.index("fp16"), DTYPES.index("fp32")
+_FROM_FP16, _FP32 = [DTYPE_CODE[dtype] for dtype in ("fp16", *WEIGHT_ONLY_DTYPES)], DTYPE_CODE["fp32"]
 _L2 = COLUMN_INDEX["l2_bytes"]
 _L2_BANDWIDTH = COLUMN_INDEX["l2_bandwidth_bytes_per_s"]
 _BANDWIDTH = COLUMN_INDEX["memory_bandwidth_bytes_per_s"]
 _LINK = COLUMN_INDEX["link_bandwidth_bytes_per_s"]
+
+
+def rate_share(gpus: GpuTable, dtype: str) -> Floats:
+    """Return the rate of a dtype's products over that of its pipes, [gpus]: 1 but of six bits where four are as fast.
+
+    CDNA 4 multiplies MXFP6 as fast as MXFP4, twice as fast as FP8 (AMD's white paper, 2025); Blackwell as FP8.
+    """
+    made = gpus.architectures or ("",) * len(gpus)
+    return np.array([2.0 if dtype == _SIX_BITS and name.startswith(_FAST_SIX_BITS) else 1.0 for name in made])
 
 
 @once_per_table
@@ -55,7 +77,8 @@ def peaks(gpus: GpuTable) -> Floats:
     """Return the peak of the fastest pipe per dtype, FLOP/s [dtypes, gpus]."""
     peak: Floats = np.stack([np.fmax.reduce(gpus.values[columns]) for columns in _COLUMNS])
     # If the FP16 pipe is slower than FP32 (compute capability 6.1), kernels convert and compute in FP32.
-    peak[_FP16] = np.maximum(peak[_FP16], peak[_FP32])
+    peak[_FROM_FP16] = np.maximum(peak[_FROM_FP16], peak[_FP32])
+    peak[DTYPE_CODE[_SIX_BITS]] *= rate_share(gpus, _SIX_BITS)
     return peak
 
 

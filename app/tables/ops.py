@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from app.config import SEED_DATA
 from app.tables.arrays import Floats, Ints
 
-# Number formats of activations; then formats in which only weights are narrow, of experts and linear layers.
+_GGUF: dict[str, float] = json.loads((SEED_DATA / "quantization.json").read_text("utf-8"))["gguf"]["rows"]
+
+# Number formats of activations; then those of products alone, of experts and linear layers: of weights only, or of
+# activations that are quantised for each product. Codes are kept in artefacts, so new formats come last.
 ACTIVATION_DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4")
-WEIGHT_DTYPES = ("int4_wo", "w4a16_mxfp4", "w4a8_mxfp4", "w4a8_mxfp4_mxfp8")
+EXPERT_DTYPES = ("w4a16_mxfp4", "w4a8_mxfp4", "w4a8_mxfp4_mxfp8")
+WEIGHT_DTYPES = ("int4_wo", *EXPERT_DTYPES, "int8_wo", "fp8_wo", "mxfp4", "mxfp6", *_GGUF)
+# Those whose products are in 16 bits.
+WEIGHT_ONLY_DTYPES = ("int4_wo", "int8_wo", "fp8_wo", *_GGUF)
 DTYPES = ACTIVATION_DTYPES + WEIGHT_DTYPES
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}
 
 # Bytes per element including scales: inputs, weights, outputs. FP8 is scaled per tensor or row (negligible bytes),
 # `fp8_block` by one FP32 per 1x128 inputs and 128x128 weights, NVFP4 by an FP8 per 16, MXFP by a
-# byte per 32 (OCP MX 1.0), `int4_wo` by an FP16 per group of 128; results of 8 bits and fewer are written in BF16.
+# byte per 32 (OCP MX 1.0), `int4_wo` and `int8_wo` by an FP16 per group of 128, formats of GGUF as a whole model is;
+# results of 8 bits and fewer are written in BF16.
 _MX = 1.0 / 32.0
 _BYTES = {
     "fp64": (8.0, 8.0, 8.0),
@@ -33,6 +42,11 @@ _BYTES = {
     "w4a16_mxfp4": (2.0, 0.5 + _MX, 2.0),
     "w4a8_mxfp4": (1.0, 0.5 + _MX, 2.0),
     "w4a8_mxfp4_mxfp8": (1.0 + _MX, 0.5 + _MX, 2.0),
+    "int8_wo": (2.0, 1.0 + 2.0 / 128.0, 2.0),
+    "fp8_wo": (2.0, 1.0, 2.0),
+    "mxfp4": (0.5 + _MX, 0.5 + _MX, 2.0),
+    "mxfp6": (0.75 + _MX, 0.75 + _MX, 2.0),
+    **{name: (2.0, bits / 8.0, 2.0) for name, bits in _GGUF.items()},
 }
 DTYPE_BYTES, WEIGHT_BYTES, OUTPUT_BYTES = np.array([_BYTES[name] for name in DTYPES]).T
 

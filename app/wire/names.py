@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from app.tables.ops import DTYPES
+
 # Least similarity (difflib's ratio) of names that are suggested, and the most of them.
 _SIMILAR, _MOST = 0.6, 3
 
@@ -32,7 +34,7 @@ DTYPE_NAMES = {
     "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "float8_e4m3fn": "fp8", "fp8_e4m3": "fp8",
     "e4m3": "fp8", "fp4": "nvfp4",
 }  # fmt: skip
-_OWN = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "int8", "nvfp4", "int4_wo")
+_OWN = (*DTYPES, "mxfp8")
 _FIELDS = ("dtype", "kv_dtype")
 # Patterns begin with a literal, which is found in a body of megabytes in a millisecond.
 _TEXT = re.compile(rb'dtype(?:(?<=[^\\]"dtype)|(?<=[^\\]"kv_dtype))"(\s*:\s*)("[A-Za-z0-9_.]{1,40}"|\[[^\[\]{}]*\])')

@@ -37,7 +37,8 @@ Samples: TypeAlias = Annotated[float, Meta(ge=1, le=1e15, **WHOLE)]
 # Number formats of whole networks: those of operators, and of weights alone, or scaled by groups of 32 elements.
 NetworkDtype: TypeAlias = Literal[
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8_block", "mxfp8", "int8", "nvfp4", "int4_wo", "w4a16_mxfp4",
-    "w4a8_mxfp4", "w4a8_mxfp4_mxfp8",
+    "w4a8_mxfp4", "w4a8_mxfp4_mxfp8", "int8_wo", "fp8_wo", "mxfp4", "mxfp6", "q2_k", "q3_k_s", "q3_k_m", "q3_k_l",
+    "q4_0", "q4_k_s", "q4_k_m", "q5_0", "q5_k_s", "q5_k_m", "q6_k", "q8_0", "iq4_xs", "iq4_nl",
 ]  # fmt: skip
 KvDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"]
 

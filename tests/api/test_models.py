@@ -273,6 +273,90 @@ def test_a_gpu_without_bf16_runs_fp16_where_nobody_asked(client: TestClient, gpu
     assert other["latency_ms"] == pytest.approx(ask(client, {**MODEL, "dtype": "bf16"})["latency_ms"])
 
 
+DECODE: Body = {"kind": "model", "mode": "decode", "batch": 8, "sequence": 512}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "instead"),
+    [
+        ("a100-sxm4-80gb", "deepseek-v3", "fp8_wo in place of fp8_block"),
+        ("a100-sxm4-80gb", "qwen3-8b-fp8", "fp8_wo in place of fp8_block"),
+        ("h100-sxm5-80gb", "qwen3-8b-nvfp4", "int4_wo in place of nvfp4"),
+        ("tesla-t4", "qwen3-8b-awq", "fp16 in place of bf16"),
+    ],
+)
+def test_what_a_gpu_cannot_multiply_it_reads_in_few_bits(client: TestClient, gpu: str, name: str, instead: str) -> None:
+    found = ask(client, DECODE | {"name": name}, gpu=gpu)
+    assert any(instead in one for one in found["warnings"])
+    for dtype in ("fp8", "nvfp4", "mxfp4", "mxfp6"):  # of a model without these
+        asked = client.post("/predict", json={"gpu": gpu, "workload": DECODE | {"name": "qwen3-4b", "dtype": dtype}})
+        assert asked.status_code == (200 if gpu.startswith("h100") and dtype in ("fp8", "mxfp6") else 422)
+
+
+def test_fp8_of_a_model_that_is_published_by_blocks_is_by_blocks(client: TestClient) -> None:
+    workload = DECODE | {"name": "deepseek-v3", "software": "vllm", "parallelism": {"tensor": 8}}
+    asked, published = (ask(client, workload | more, gpu="h200-sxm-141gb") for more in ({"dtype": "fp8"}, {}))
+    assert asked["latency_ms"] == published["latency_ms"]
+    assert any("fp8 is by blocks" in one for one in asked["warnings"])
+    assert published["memory"]["fits"] is True
+    assert ask(client, workload | {"name": "qwen3-8b", "dtype": "fp8"}, gpu="h200-sxm-141gb")["latency_ms"] > 0
+
+
+def test_a_decode_step_is_as_quick_as_its_weights_have_few_bits(client: TestClient) -> None:
+    formats = ("bf16", "q8_0", "int8_wo", "fp8_wo", "q6_k", "Q4_K_M", "int4_wo")
+    times = [ask(client, DECODE | {"name": "llama-3.1-8b", "dtype": dtype})["latency_ms"] for dtype in formats]
+    assert times == sorted(times, reverse=True) and times[0] > 2.5 * times[-1]
+    at_once = DECODE | {"name": "llama-3.1-8b", "mode": "prefill", "batch": 4, "sequence": 2048}
+    dense, narrow = (ask(client, at_once | {"dtype": dtype})["latency_ms"] for dtype in ("bf16", "int4_wo"))
+    assert narrow > 0.8 * dense  # products are in 16 bits
+
+
+def test_six_bits_are_as_quick_as_four_on_cdna_4_and_as_eight_elsewhere(client: TestClient) -> None:
+    prefill = DECODE | {"name": "llama-3.1-8b", "mode": "prefill", "sequence": 4096}
+    limits = {}
+    for gpu in ("amd-instinct-mi355x", "b200"):
+        for dtype in ("mxfp4", "mxfp6", "fp8"):
+            rows = ask(client, prefill | {"dtype": dtype}, gpu=gpu, predictor="roofline", detail=True)["operators"]
+            limits[gpu, dtype] = sum(row["latency_ms"] for row in rows if row["dtype"] == dtype)
+    assert limits["amd-instinct-mi355x", "mxfp6"] == pytest.approx(limits["amd-instinct-mi355x", "mxfp4"], rel=0.02)
+    assert limits["b200", "mxfp6"] == pytest.approx(limits["b200", "fp8"], rel=0.02)
+
+
+def test_adapters_are_trained_beside_weights_in_four_bits(client: TestClient) -> None:
+    """QLoRA: 8B on 24 GB, each pass of a frozen layer widens its weights first."""
+    adapted = {"kind": "model", "mode": "training", "sequence": 1024, "trainable": {"lora": {"rank": 16}}}
+    narrow, plain = (ask(client, adapted | {"name": f"llama-3.1-8b{end}"}, gpu="rtx-4090") for end in ("-bnb-4bit", ""))
+    assert narrow["memory"]["fits"] is True
+    weights = [one["memory"]["breakdown"]["weights_bytes"] for one in (narrow, plain)]
+    assert weights[0] < 0.45 * weights[1]
+    assert narrow["phases_ms"]["backward"] > plain["phases_ms"]["backward"]
+    whole = adapted | {"name": "llama-3.1-8b", "trainable": "all", "dtype": "int4_wo"}
+    refused = client.post("/predict", json={"gpu": "rtx-4090", "workload": whole})
+    assert refused.status_code == 422 and "not trained" in refused.text
+
+
+def test_encoders_run_fused_attention_unless_eager_is_asked_for(client: TestClient) -> None:
+    encoder = {"kind": "model", "name": "bge-m3", "sequence": 512, "batch": 32}
+    found, fused, eager = (
+        ask(client, encoder | more, detail=True) for more in ({}, {"attention": "fused"}, {"attention": "eager"})
+    )
+    assert (
+        found["latency_ms"] == pytest.approx(fused["latency_ms"], rel=0.01)
+        and eager["latency_ms"] > 1.5 * found["latency_ms"]
+    )
+    assert "softmax" not in {row["op"] for row in found["operators"]}
+    wide = ask(client, encoder | {"dtype": "fp32"})
+    assert not any("CUDA graphs" in one for one in wide["warnings"])  # eager attention, launched by the host
+
+
+def test_the_vision_encoder_is_said_to_be_left_out(client: TestClient) -> None:
+    found = ask(client, DECODE | {"name": "gemma-3-27b", "mode": "prefill", "dtype": "int4_wo"}, gpu="h100-sxm5-80gb")
+    (note,) = [one["text"] for one in found["warning_codes"] if one["code"] == "encoder_left_out"]
+    assert "its time is not in" in note
+    text = ask(client, DECODE | {"name": "qwen3-8b"}, gpu="h100-sxm5-80gb")
+    assert "encoder_left_out" not in [one["code"] for one in text["warning_codes"]]
+
+
 def test_what_is_measured_without_a_format_is_stored_with_the_one_that_ran(client: TestClient) -> None:
     workload = {**MODEL, "batch": 3, "dtype": None, "mode": "training"}
     for gpu, dtype in (("nvidia-l4", "bf16"), ("titan-v", "fp16")):

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from app.ops import OPS
+from app.tables.ops import DTYPES
 
 Json = dict[str, Any]
 
@@ -87,6 +88,10 @@ FORMATS = (
     "int4_wo",
     "w4a16_mxfp4",
 )
+# Those that operators' formats are drawn from, however many there are by now.
+FIRST_DTYPES = DTYPES[: DTYPES.index("int8_wo")]
+# Formats of linear layers, each in cases of its own.
+LATER_FORMATS = ("int4_wo", "int8_wo", "fp8_wo", "mxfp4", "mxfp6", "q4_k_m", "q8_0", None)
 SERVED_FORMATS = ("bf16", "bf16", "fp8", "fp8_block", "nvfp4", None)
 
 
@@ -112,6 +117,7 @@ def cases() -> Iterator[Case]:
     yield from _operators()
     for number in range(560):
         yield _model(number)
+    yield from _formats()
     for number in range(24):
         yield _graph(number)
     for number in range(220):
@@ -202,7 +208,11 @@ def _operators() -> Iterator[Case]:
             draw = Draw(name)
             rows = []
             for scale in (1, draw.one("scale", (2, 4))):
-                row = {"op": op.name, **op.example, "dtype": draw.one("dtype", op.dtypes)}
+                row = {
+                    "op": op.name,
+                    **op.example,
+                    "dtype": draw.one("dtype", [dtype for dtype in op.dtypes if dtype in FIRST_DTYPES]),
+                }
                 first = next(iter(op.example))
                 row[first] = row[first] * scale
                 software = draw.one(f"software {scale}", RELEASES)
@@ -211,6 +221,21 @@ def _operators() -> Iterator[Case]:
             gpus = draw.some("gpus", (*NVIDIA[:5], *OTHERS[:4]), 2)
             predictor = draw.one("predictor", PREDICTORS) if number > 2 else "auto"
             yield Case(name, "/predict", _request(draw, workload, gpus, predictor=predictor, detail=number == 1))
+
+
+def _formats() -> Iterator[Case]:
+    for dtype, (name, mode) in product(LATER_FORMATS, (("qwen3-4b", "decode"), ("qwen3-30b-a3b", "prefill"))):
+        gpus = ["b200", "amd-instinct-mi355x"] if dtype in ("mxfp4", "mxfp6") else ["nvidia-l4", "tesla-t4"]
+        workload = {"kind": "model", "name": name, "mode": mode, "batch": 8, "sequence": 500, "dtype": dtype}
+        yield Case(f"format {dtype} {mode}", "/predict", {"gpus": gpus, "workload": workload})
+    for name in ("deepseek-v3", "qwen3-32b-nvfp4", "qwen3-8b-gguf:q4_k_m", "gpt-oss-20b"):
+        workload = {"kind": "model", "name": name, "mode": "decode", "batch": 8, "sequence": 500}
+        yield Case(
+            f"published {name}", "/predict", {"gpus": ["a100-sxm4-80gb", "tesla-t4", "h100"], "workload": workload}
+        )
+    adapted = {"kind": "model", "name": "qwen3-8b-bnb-4bit", "mode": "training", "sequence": 512}
+    body = {"gpu": "rtx-4090", "workload": adapted | {"trainable": {"lora": {"rank": 16}}}}
+    yield Case("adapters beside 4 bits", "/predict", body)
 
 
 def _split(draw: Draw, devices: int) -> Json:

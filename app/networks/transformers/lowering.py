@@ -46,7 +46,7 @@ from app.networks.transformers.recurrence import recurrence
 from app.networks.transformers.row_writer import Flow, RowWriter
 from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Floats
-from app.tables.ops import WEIGHT_DTYPES
+from app.tables.ops import EXPERT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.tables.workload import Workload
 
 _FP32_BYTES = 4.0
@@ -270,14 +270,21 @@ def check(architecture: Architecture, run: Run) -> None:
     mixtures = [
         layer for stack in architecture.stacks for layer, _ in stack.layers if isinstance(layer.feed_forward, Experts)
     ]
-    if run.dtype in WEIGHT_DTYPES and not mixtures:
-        refuse(("workload", "dtype"), f"{run.dtype} is of experts' weights, and the model has no experts")
+    _dtype(run, mixed=bool(mixtures))
     if run.parallelism.expert > 1 and not mixtures:
         refuse(_EXPERT, "the model has no experts")
     if run.parallelism.sequence:
         _tokens(architecture, run)
     if run.parallelism.context > 1:
         _shared_sequences(architecture, run)
+
+
+def _dtype(run: Run, *, mixed: bool) -> None:
+    """Refuse formats of experts' weights for a model without any (`mixed`), and training of weights in few bits."""
+    if run.dtype in EXPERT_DTYPES and not mixed:
+        refuse(("workload", "dtype"), f"{run.dtype} is of experts' weights, and the model has no experts")
+    if run.mode == "training" and run.dtype in WEIGHT_ONLY_DTYPES and not run.adapter_rank:
+        refuse(("workload", "dtype"), f"weights in {run.dtype} are not trained: send trainable, low-rank adapters")
 
 
 def _shared_sequences(architecture: Architecture, run: Run) -> None:

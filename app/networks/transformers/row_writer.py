@@ -19,7 +19,7 @@ from app.ops.attention import HYBRIDS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.elementwise import MASK_BYTES
 from app.stacks.registry import code_of
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, EXPERT_DTYPES, WEIGHT_BYTES, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 
 # Producer rows of a tensor.
 Flow = tuple[int, ...]
@@ -67,7 +67,7 @@ class RowWriter:
         self.norm_kind: NormKind = architecture.stacks[-1].norm
         self.tensor = parallelism.tensor
         self.dtype = _BESIDE.get(run.dtype, run.dtype)
-        self.linear_dtype = self.dtype if run.dtype in WEIGHT_DTYPES else run.dtype
+        self.linear_dtype = self.dtype if run.dtype in EXPERT_DTYPES else run.dtype
         self.product_dtype = "tf32" if run.dtype == "tf32" else self.dtype
         formats = run.formats or Formats()
         self.expert_dtype = formats.experts or run.dtype
@@ -112,6 +112,8 @@ class RowWriter:
         """Add `count` products y[m, n] = x[m, k] W + bias, and return their row."""
         dtype = dtype or self.format_of(name)
         x = self._quantised(x, (m, n, k), dtype, name, count)
+        if self.run.mode == "training" and dtype in WEIGHT_ONLY_DTYPES:
+            x, dtype, parameters = self._widened(x, (m, n, k), dtype, name, count), self.dtype, 0.0
         held = (n * k + n if bias else n * k) if parameters is None else parameters
         held, self.norm_weights = held + self.norm_weights / count, 0.0
         y = self.add(
@@ -129,6 +131,15 @@ class RowWriter:
         # Forward handles the input, backward the output's gradient: half of both in either.
         moved, kept = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], count * m * k
         return self.add("memory", x, outputs=kept, saved=kept, name=f"{name}.quantised", dtype=dtype, bytes=moved)
+
+    def _widened(self, x: Flow, sizes: tuple[float, float, float], dtype: str, name: str, count: float) -> Flow:
+        """Add the widening of frozen weights to 16 bits, for a product in either pass (QLoRA, Dettmers et al. 2023)."""
+        m, n, k = sizes
+        each = float(WEIGHT_BYTES[DTYPE_CODE[dtype]]) + self.size
+        return self.add(
+            "memory", x, outputs=count * m * k, saved=0.0, name=f"{name}.widened", dtype=dtype,
+            parameters=count * n * k, bytes=count * n * k * each,
+        )  # fmt: skip
 
     def _adapted(self, y: Flow, x: Flow, sizes: tuple[float, float, float], name: str, count: float) -> Flow:
         """Add the low-rank adapter beside a projection of attention (LoRA, Hu et al. 2021), and return the sum."""

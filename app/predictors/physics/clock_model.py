@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from app.coefficients import Coefficients
-from app.predictors.roofline import PIPES_OF_DTYPE
+from app.predictors.roofline import PIPES_OF_DTYPE, rate_share
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
@@ -97,10 +97,12 @@ def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     """Yield for each pipe of a dtype its rate at boost, FLOP/s [gpus], and the sustained fraction [3, gpus]."""
     lanes_cap = np.where(gpus.column("generation") >= _HOPPER, HOPPER_LANES_CAP, LANES_CAP)
     # If the FP16 pipe is slower than FP32 (compute capability 6.1), kernels convert and compute in FP32.
-    for pipe in (*PIPES_OF_DTYPE[dtype], *(_CONVERTED if dtype == "fp16" else ())):
+    converts = "fp16" in PIPES_OF_DTYPE[dtype]
+    for pipe in (*PIPES_OF_DTYPE[dtype], *(_CONVERTED if converts else ())):
         tensor = pipe.endswith("tensor")
         rate = (TENSOR_CAP if tensor else lanes_cap) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
-        if pipe in _CONVERTED and dtype == "fp16":
+        rate = rate * rate_share(gpus, dtype)
+        if pipe in _CONVERTED and converts:
             rate = np.where(np.isnan(gpus.column("peak_fp16_flops")), np.nan, rate)
         busy = _clock_share(gpus, pipe, rate, ALONE_SHARE)
         between = busy if tensor else _clock_share(gpus, pipe, rate, NETWORK_SHARE)

@@ -19,6 +19,7 @@ from app.bands.groups import EXACT
 from app.engine.exact_hits import MeasuredModels, UploadedStep
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
+from app.networks.importers import hf
 from app.networks.run import Mode, Run, has_formats
 from app.networks.serving import DEFINITIONS, decode_contexts, serving
 from app.ops import OP_CODE
@@ -156,13 +157,20 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
     elif has_formats(config):
         which = (
             "in training weights and products are in"
-            if run.assumed
+            if workload.dtype is None
             else "weights and products use the requested dtype,"
         )
         text = f"quantization_config is ignored: {which} {run.dtype}"
         notes.append(warning("formats_ignored", text))
     nested = config.get("text_config")
     own = nested if isinstance(nested, Mapping) else config
+    if "vision_config" in config and hf.read(config).towers:
+        tower = config["vision_config"]
+        side, patch = tower.get("image_size"), tower.get("patch_size")
+        known = isinstance(side, int) and isinstance(patch, int) and patch > 0
+        image = f": {(side // patch) ** 2:,} patches of an image of {side} pixels a side" if known else ""
+        text = f"the vision encoder's weights take memory, its time is not in{image}"
+        notes.append(warning("encoder_left_out", text))
     longest = own.get("max_position_embeddings")
     context = run.sequence + int(workload.output_tokens or 1) - 1
     if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
@@ -189,7 +197,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         text = f"{sum(unknown.values())} operators are unknown and counted as memory traffic: {named}{more}"
         notes.append(warning("operators_unknown", text))
     config = config_of(workload) if isinstance(workload, ModelWorkload) else None
-    if run.assumed and run.formats is None:
+    if isinstance(workload, ModelWorkload) and workload.dtype is None and run.formats is None:
         mixed, published = "mixed precision, ", published_dtype(config or {})
         stated = f"; published are {published[:40]} weights" if published else ""
         text = f"no dtype is given: {mixed if run.mode == 'training' else ''}{run.dtype} is assumed{stated}"

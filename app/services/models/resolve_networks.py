@@ -19,7 +19,7 @@ from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusio
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.steps.networks import Network
-from app.tables.ops import WEIGHT_DTYPES
+from app.tables.ops import WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
 from app.wire.network_form import ModelWorkload, ParallelismIn
 
@@ -100,6 +100,7 @@ def transformer_run(workload: ModelWorkload, *, of_images: bool) -> Run:
     return replace(
         with_transformer_options(run, workload),
         formats=formats,
+        assumed=run.assumed or formats is not None,
         sequence=int(workload.sequence or 1),
         of_images=of_images,
         image_size=int(workload.image_size or IMAGE_SIZE),
@@ -118,7 +119,7 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
         if getattr(workload, field) is not None:
             raise _refused(field, "a diffusion transformer generates no tokens")
     if workload.dtype in WEIGHT_DTYPES:
-        raise _refused("dtype", f"{workload.dtype} is of experts' weights, and the model has no experts")
+        raise _refused("dtype", f"{workload.dtype} is of linear layers of language models")
     _refuse_layout(workload)
     if workload.input_copy != "none":
         raise _refused("input_copy", "a diffusion transformer's input is made on the device")
@@ -178,13 +179,18 @@ def _adapter_rank(workload: ModelWorkload) -> int:
 def formats_of(workload: ModelWorkload) -> Formats | None:
     """Return the formats of `quantization_config` where they decide: without a dtype, and not in training.
 
-    FP8 means by blocks where it is published so.
+    FP8 means by blocks where it is published so. Adapters are trained beside weights that are only stored in few bits.
     """
     config = config_of(workload)
-    if workload.dtype not in (None, "fp8") or config is None or workload.mode == "training" or not has_formats(config):
+    if workload.dtype not in (None, "fp8") or config is None or not has_formats(config):
+        return None
+    if workload.mode == "training" and (workload.dtype or workload.trainable == "all"):
         return None
     formats = hf.formats_of(config)
-    return formats if workload.dtype is None or formats is None or _BLOCKS in astuple(formats) else None
+    if formats is None or (workload.dtype and _BLOCKS not in astuple(formats)):
+        return None
+    stored = {*astuple(formats)} <= {"", *WEIGHT_ONLY_DTYPES}
+    return formats if stored or workload.mode != "training" else None
 
 
 def config_of(workload: ModelWorkload) -> Mapping[str, Any] | None:
@@ -278,7 +284,8 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         mode=given.mode,
         batch=int(given.batch),
         dtype=dtype,
-        assumed=given.dtype is None and not isinstance(given, GraphWorkload),
+        # Of weights alone, it says nothing of the 16 bits beside them.
+        assumed=given.dtype in (None, *WEIGHT_ONLY_DTYPES) and not isinstance(given, GraphWorkload),
         fused=given.fused,
         memory_format=given.memory_format,
         optimizer=given.optimizer,
@@ -333,12 +340,11 @@ def run_assumption(run: Run) -> Assumption | None:
 def attention_kernels(workload: ModelWorkload, run: Run) -> str:
     """Return the attention kernels: as requested, else those of the mode's usual software.
 
-    Training in 16 bits and fewer runs fused kernels, as Megatron-LM does and PyTorch from 2.0 on, for Hugging Face too.
+    In 16 bits and fewer kernels are fused, as in Megatron-LM and in PyTorch from 2.0 on, for Hugging Face too.
     """
     if workload.attention is not None:
         return workload.attention
-    trains = run.mode == "training" and run.dtype not in EAGER_DTYPES
-    fused = run.mode in SERVING_MODES or (trains and run.release.fuses_attention)
+    fused = run.mode in SERVING_MODES or (run.dtype not in EAGER_DTYPES and run.release.fuses_attention)
     return "flash" if fused else "eager"
 
 

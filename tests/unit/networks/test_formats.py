@@ -94,7 +94,7 @@ def test_most_layers_of_a_part_decide_what_is_left(left: list[str], attention: s
 @pytest.mark.parametrize(
     ("given", "field"),
     [
-        ({"quant_method": "gguf"}, ("quantization_config", "quant_method")),
+        ({"quant_method": "exl9"}, ("quantization_config", "quant_method")),
         ({"quant_method": "gptq", "bits": 3}, ("quantization_config", "bits")),
         ({"quant_algo": "FP3"}, ("quantization_config", "quant_algo")),
         ({"quant_method": "fp8", "modules_to_not_convert": 7}, ("quantization_config", "modules_to_not_convert")),

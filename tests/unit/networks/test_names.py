@@ -119,6 +119,11 @@ def test_nearly_all_much_downloaded_models_are_known() -> None:
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b-gptq-int4", "int4_wo", "int4_wo"),
         ("nvidia/DeepSeek-R1-NVFP4", "deepseek-v3-nvfp4", "nvfp4", "nvfp4"),
         ("RedHatAI/Qwen3-8B-quantized.w8a8", "qwen3-8b-quantized.w8a8", "int8", "int8"),
+        ("RedHatAI/Qwen3-8B-quantized.w8a16", "qwen3-8b-quantized.w8a16", "int8_wo", "int8_wo"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b-gptq-int8", "int8_wo", "int8_wo"),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M", "llama-3-8b-q4_k_m", "q4_k_m", "q4_k_m"),
+        ("ggml-org/Qwen3-8B-Q8_0-GGUF", "qwen3-8b-q8_0", "q8_0", "q8_0"),
+        ("qwen3-30b-a3b-IQ4_XS.gguf", "qwen3-30b-a3b-iq4_xs", "iq4_xs", "iq4_xs"),
         ("nvidia/Llama-3.1-8B-FP8-Instruct", "llama-3-8b-fp8-tensor", "fp8", "fp8"),
         ("qwen3-8b-awq-base", "qwen3-8b-awq", "int4_wo", "int4_wo"),
         ("openai/gpt-oss-120b", "gpt-oss-120b", "w4a16_mxfp4", ""),
@@ -134,7 +139,21 @@ def test_the_end_of_a_name_decides_the_format(name: str, network: str, experts: 
     assert canonical_name(name) == network
 
 
-@pytest.mark.parametrize("name", ["llama-2", "foo/bar", "-fp8", "-fp8" * 60, "fp8-fp8", "qwen3-8b-fp8-awq", "/", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-2",
+        "foo/bar",
+        "qwen3-8b-q9_k",
+        "foo-gguf:q4_k_m",
+        "-fp8",
+        "-fp8" * 60,
+        "fp8-fp8",
+        "qwen3-8b-fp8-awq",
+        "/",
+        "",
+    ],
+)
 def test_other_names_are_unknown(name: str) -> None:
     assert find_config(name) is None
     assert canonical_name(name) is None

@@ -1,13 +1,13 @@
 """Formats of a published model: `quantization_config` of its config.json, or the content of hf_quant_config.json.
 
 Methods: `fp8` (DeepSeek, Qwen; by blocks with weight_block_size), `mxfp4` (gpt-oss), AWQ and GPTQ, bitsandbytes, HQQ,
-torchao, ModelOpt (NVIDIA), Quark (AMD), w4afp8 (SGLang) and compressed-tensors (vLLM). What is left in 16 bits is named
-by lists of modules, layer by layer or by patterns; a kind of part is in 16 bits if at least half of its layers are
-named.
+torchao, ModelOpt (NVIDIA), Quark (AMD), w4afp8 (SGLang), GGUF (llama.cpp) and compressed-tensors (vLLM). What is left
+in 16 bits is named by lists of modules, layer by layer or by patterns; a kind of part is in 16 bits if at least half of
+its layers are named.
 
 Formats without kernels of their own in the tables are read as the nearest: MXFP8 as `fp8_block` (8 bits, a scale per
 32 elements for one per 128), NVFP4 and NF4 weights under 16-bit activations as `int4_wo` (4 bits, a scale per group),
-MXFP4 under MXFP4 as `nvfp4`, and INT4 under FP8 as `w4a8_mxfp4`.
+and INT4 under FP8 as `w4a8_mxfp4`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,34 @@ _TABLES: Mapping[str, Any] = {
 }
 _ALGORITHMS: Mapping[str, str] = _TABLES["algorithms"]
 _CACHES: Mapping[str, str] = _TABLES["caches"]
-_INT4, _MIXED = 4, "MIXED_PRECISION"
-_QUARK = {("fp8", "fp8"): "fp8", ("int8", "int8"): "int8", ("fp4", "fp4"): "nvfp4", ("fp4", "fp8"): "w4a8_mxfp4"}
+_MIXED = "MIXED_PRECISION"
+# Formats of weights alone, by their bits.
+_WEIGHT_ONLY = {4: "int4_wo", 8: "int8_wo"}
+_QUARK = {
+    ("fp8", "fp8"): "fp8",
+    ("int8", "int8"): "int8",
+    ("fp4", "fp4"): "mxfp4",
+    ("fp6", "fp6"): "mxfp6",
+    ("fp4", "fp8"): "w4a8_mxfp4",
+}
+# Formats of compressed-tensors by bits and type of weights, and bits of activations; and those of 32 elements a group.
+_HALF = 16
+_SCHEMES = {
+    (4, "int", _HALF): "int4_wo",
+    (4, "float", _HALF): "int4_wo",
+    (4, "float", 8): "w4a8_mxfp4",
+    (4, "float", 4): "nvfp4",
+    (8, "int", 8): "int8",
+    (8, "int", _HALF): "int8_wo",
+    (8, "float", _HALF): "fp8_wo",
+}
+_FINE_SCHEMES = {(4, "float", _HALF): "w4a16_mxfp4", (4, "float", 4): "mxfp4"}
+# Formats of GGUF that are not quantised.
+_PLAIN_GGUF = ("f16", "bf16", "f32")
 _TORCHAO = {
     "int4weightonly": "int4_wo",
+    "int8weightonly": "int8_wo",
+    "float8weightonly": "fp8_wo",
     "int8dynamicactivationint8weight": "int8",
     "float8dynamicactivationfloat8weight": "fp8",
 }
@@ -51,7 +75,7 @@ def read_formats(config: Mapping[str, Any], architecture: Architecture) -> Forma
     given, text = _given(fields), fields.config.get("text_config")
     if given is None and isinstance(text, Mapping):
         given = _given(Fields(text, fields.model_type, ("text_config",)))
-    if given is None:
+    if given is None or given.config.get("quant_type") in _PLAIN_GGUF:
         return None
     parts = _Parts(_layers(architecture), _TABLES["modules"] | _TABLES["own_modules"].get(fields.model_type, {}))
     listed = _listed(given, parts)
@@ -71,7 +95,10 @@ class _Parts(NamedTuple):
 
 def _given(fields: Fields) -> Fields | None:
     for name in ("quantization_config", "quantization"):
-        if fields.config.get(name) is not None:
+        value = fields.config.get(name)
+        if isinstance(value, str) and name == "quantization":
+            return Fields({"quant_method": "gguf", "quant_type": value.lower()}, fields.model_type, (name,))
+        if value is not None:
             return fields.inside(name)
     return None
 
@@ -95,12 +122,14 @@ def _layers(architecture: Architecture) -> Counter[str]:
 def _usual_of_parts(given: Fields, parts: _Parts) -> dict[str, str]:
     """Return the format of each kind of part that is quantised as the method says."""
     usual = _usual(given)
-    if given.config.get("quant_method") == "mxfp4":  # gpt-oss: experts alone
+    if given.config.get("quant_method") == "mxfp4" and parts.layers["experts"]:  # gpt-oss: experts alone
         return {"experts": usual}
     # Lists of an NVFP4 export name what it left as the method before it made it (DeepSeek-V4).
     names = ("modules_to_not_convert",) if given.config.get("quantized_layers") else _LISTS
     left = _modules(given, names)
-    # Methods of 4 and 8 bits leave the head as it is, named or not.
+    # Methods of 4 and 8 bits leave the head as it is, named or not, but for GGUF.
+    if given.config.get("quant_method") == "gguf":
+        return dict.fromkeys(parts.modules, usual)
     return {
         kind: usual
         for kind, modules in parts.modules.items()
@@ -120,17 +149,27 @@ def _fp8(given: Fields) -> str:
     return "fp8_block" if given.config.get("weight_block_size") is not None else "fp8"
 
 
-def _int4(given: Fields) -> str:
+def _weight_only(given: Fields) -> str:
     """Return the format of AWQ and GPTQ."""
-    if given.size("bits", "w_bit", default=_INT4) != _INT4:
-        given.refuse("bits", f"must be {_INT4}{_INSTEAD}")
-    return "int4_wo"
+    bits = given.size("bits", "w_bit", default=4)
+    if bits not in _WEIGHT_ONLY:
+        given.refuse("bits", f"must be 4 or 8{_INSTEAD}")
+    return _WEIGHT_ONLY[bits]
 
 
 def _hqq(given: Fields) -> str:
-    if given.inside("quant_config").inside("weight_quant_params").size("nbits", default=_INT4) != _INT4:
-        given.refuse("quant_config", f"must have nbits {_INT4}{_INSTEAD}")
-    return "int4_wo"
+    bits = given.inside("quant_config").inside("weight_quant_params").size("nbits", default=4)
+    if bits not in _WEIGHT_ONLY:
+        given.refuse("quant_config", f"must have nbits 4 or 8{_INSTEAD}")
+    return _WEIGHT_ONLY[bits]
+
+
+def _gguf(given: Fields) -> str:
+    kind = str(given.config.get("quant_type")).lower()
+    if kind not in _TABLES["gguf"]:
+        known = ", ".join((*_TABLES["gguf"], *_PLAIN_GGUF)).upper()
+        given.refuse("quant_type", f"must be one of {known}{_INSTEAD}")
+    return kind
 
 
 def _bitsandbytes(given: Fields) -> str:
@@ -171,33 +210,25 @@ def _group(given: Fields) -> str:
         given.refuse("config_groups", f"is missing{_INSTEAD}")
     group = groups.inside(next(iter(groups.config)))
     weights, inputs = group.inside("weights"), group.inside("input_activations")
-    scheme = (weights.size("num_bits"), weights.config.get("type"), inputs.size("num_bits", default=16))
+    scheme = (weights.size("num_bits"), weights.config.get("type"), inputs.size("num_bits", default=_HALF))
     blocks = weights.config.get("strategy") == "block"
     fine = weights.config.get("group_size") == 32
-    match scheme:
-        case (4, "int", 16):
-            return "int4_wo"
-        case (4, "float", 16):
-            return "w4a16_mxfp4" if fine else "int4_wo"
-        case (4, "float", 8):
-            return "w4a8_mxfp4"
-        case (4, "float", 4):
-            return "nvfp4"
-        case (8, "float", _):
-            return "fp8_block" if blocks or fine else "fp8"
-        case (8, "int", 8):
-            return "int8"
+    if scheme[:2] == (8, "float") and scheme[2] < _HALF:
+        return "fp8_block" if blocks or fine else "fp8"
+    if scheme in _SCHEMES:
+        return _FINE_SCHEMES.get(scheme, _SCHEMES[scheme]) if fine else _SCHEMES[scheme]
     group.refuse("weights", f"are of {scheme[0]} bits under activations of {scheme[2]}, which is not known{_INSTEAD}")
 
 
 _METHODS: Mapping[str, Callable[[Fields], str]] = {
     **dict.fromkeys(("fp8", "fbgemm_fp8"), _fp8),
-    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "intel/auto-round"), _int4),
+    **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "auto-round", "intel/auto-round"), _weight_only),
     **dict.fromkeys(
         ("modelopt", "modelopt_fp4", "modelopt_mixed"), lambda given: _algorithm(given, given.config.get("quant_algo"))
     ),
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _group,
+    "gguf": _gguf,
     "hqq": _hqq,
     "mxfp4": lambda given: "w4a16_mxfp4",
     "quark": lambda given: _quark(given.inside("global_quant_config")),

@@ -21,12 +21,13 @@ from app.predictors.roofline import peaks
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Bools, Floats, Ints, Singles
 from app.tables.gpus import GpuTable
-from app.tables.ops import DTYPE_CODE, DTYPES
+from app.tables.ops import DTYPE_CODE, DTYPES, WEIGHT_ONLY_DTYPES
 
 CellKey = tuple[str, str]
 # Formats of the same pipe: a dtype without a cell of its own borrows that of the other, and with one on the GPUs that
 # the other knows better.
-LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8"}
+LIKE = {"fp16": "bf16", "bf16": "fp16", "int8": "fp8", "mxfp4": "nvfp4", "mxfp6": "fp8"}
+LIKE |= {dtype: "int4_wo" for dtype in WEIGHT_ONLY_DTYPES if dtype != "int4_wo"}
 # The dtype that borrows from native GPUs only: an Arc emulates FP8 on its vector units, but runs INT8 on matrix units.
 _BORROWS_NATIVE = "int8"
 
