@@ -40,6 +40,19 @@ class Hostile(NamedTuple):
     leaves_s: float | None = None
 
 
+def print_header(name: str, *others: str) -> None:
+    """Print the head of a table of `print_case`."""
+    print(f"\n| {name} | goals | processor time | others wait | {' | '.join(others)} |")
+    print(f"|---|---|---:|---:|{'---:|' * len(others)}", flush=True)
+
+
+def print_case(name: str, good: bool, computed_s: float | None, wait_ms: float | None, *others: str) -> bool:
+    """Print whether a case passes, the server's processor time, others' waiting, and the rest; return `good`."""
+    computed, wait = "" if computed_s is None else f"{computed_s:.1f} s", "" if wait_ms is None else f"{wait_ms:.0f} ms"
+    print(f"| {name} | {'pass' if good else 'FAIL'} | {computed} | {wait} | {' | '.join(others)} |", flush=True)
+    return good
+
+
 class Beside(NamedTuple):
     """What small requests saw: the longest wait, ms, bytes that the API process grew by, and whether all were 200."""
 
