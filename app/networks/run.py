@@ -119,6 +119,7 @@ class Run:
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
     loss          True if training includes the loss over the vocabulary
+    pooled        True if prompts are embedded or ranked, not answered: models that generate no tokens are served so
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
     recompute     True if backward recomputes each block's activations instead of saving them
@@ -148,6 +149,7 @@ class Run:
     release: Release = field(default_factory=plain_release)
     kv_dtype: str | None = None
     formats: Formats | None = None
+    pooled: bool = False
     microscaled: bool = False
     adapter_rank: int = 0
     loss: bool = False

@@ -133,7 +133,10 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         ServingParallelism, about("How an engine is split over devices, and how many engines there are")
     ] = ServingParallelism()
     input_tokens: Annotated[ServedTokens | None, about("Most tokens of a prompt; absent with a trace")] = None
-    output_tokens: Annotated[ServedTokens | None, about("Most tokens of an answer; absent with a trace")] = None
+    output_tokens: Annotated[
+        Annotated[float, Meta(ge=0, le=2**21, **WHOLE)] | None,
+        about("Most tokens of an answer; absent with a trace; 0: prompts are embedded or ranked, not answered"),
+    ] = None
     length_spread: Annotated[
         Fraction, about("Lengths are uniform in (1 - this) to 1 of those given", title="Spread of lengths")
     ] = 0.2

@@ -232,6 +232,31 @@ def test_engines_serve_in_16_bits_or_the_published_format(client: TestClient) ->
     assert ask(client, blocks)["serving"] == ask(client, blocks | {"dtype": "fp8"})["serving"]
 
 
+EMBEDDED: Body = {"kind": "serving", "software": "vllm", "input_tokens": 512, "length_spread": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("bge-m3", {}), ("bge-reranker-v2-m3", {"output_tokens": 0}), ("qwen3-embedding-8b", {"output_tokens": 0})],
+)
+@pytest.mark.parametrize("load", [{"concurrency": 32}, {"rate_per_s": 5}, {"burst": 32}])
+def test_embeddings_are_served_by_batches_of_prompts(client: TestClient, name: str, more: Body, load: Body) -> None:
+    def answer(workload: Body) -> Body:
+        sent = client.post("/predict", json={"gpu": "nvidia-l4", "workload": workload}).raise_for_status()
+        return dict(sent.json()["predictions"][0])
+
+    found = answer(EMBEDDED | {"name": name, "load": load} | more)
+    served = found["serving"]
+    assert found["latency_ms"] == pytest.approx(served["ttft_ms"]["mean"])  # a prompt's end is its answer
+    assert served["tpot_ms"] is None and served["step_ms"]["decode"] is None
+    assert served["output_tokens_per_s"] == served["requests_per_s"]  # an embedding is one
+    assert found["bound"] == "compute" or "rate_per_s" in load
+    # Batches of all prompts in flight are no quicker, and a server no quicker than its products.
+    step = {"kind": "model", "name": name, "batch": 32, "sequence": 512, "software": "vllm"}
+    together_s = answer(step)["latency_ms"] / 1e3
+    assert 0.6 * 32 / together_s < served["highest_rate_per_s"] < 1.4 * 32 / together_s
+
+
 def test_all_gpus_are_answered(client: TestClient) -> None:
     answer = client.post("/predict", json={"gpus": "all", "workload": SMALL | {"dtype": "fp8"}}).json()
     assert len(answer["predictions"]) > 5 and answer["skipped"]
@@ -262,7 +287,10 @@ def test_all_gpus_are_answered(client: TestClient) -> None:
         ({"parallelism": {"tensor": 8, "attention_data": 3}}, ["parallelism", "attention_data"]),
         ({"parallelism": {"data": 2}}, ["parallelism", "data"]),
         ({"name": "resnet50"}, ["name"]),
-        ({"name": "bert-base"}, ["name"]),
+        ({"name": "bert-base"}, ["output_tokens"]),
+        ({"output_tokens": 0, "speculative": {"tokens": 2, "acceptance": 0.5}}, ["speculative"]),
+        ({"output_tokens": 0, "prefill_pool": {}}, ["prefill_pool"]),
+        ({"output_tokens": -1}, ["output_tokens"]),
         ({"name": "t5-base"}, ["name"]),
         ({"name": "no-such-model"}, ["name"]),
         ({"name": "gpt2", "input_tokens": 1000, "output_tokens": 500}, ["input_tokens"]),
@@ -349,3 +377,22 @@ def test_exchanges_of_experts_are_communication(client: TestClient) -> None:
     assert lines["expert_exchange"]["operators"] == 2 * lines["moe"]["operators"]
     assert sum(line["latency_ms"] for line in lines.values()) == pytest.approx(found["latency_ms"])
     assert {"expert_dispatch", "expert_combine"} <= {row["name"] for row in found["operators"]}
+
+
+def test_embeddings_are_compared_planned_and_asked_of_by_gateways(client: TestClient) -> None:
+    workload = EMBEDDED | {"name": "bge-m3", "load": {"rate_per_s": 20}}
+    body = {"gpus": ["nvidia-l4", "tesla-t4"], "workload": workload, "rank_by": "tokens_per_s_per_gpu"}
+    compared = client.post("/compare", json=body)
+    assert compared.status_code == 200, compared.text
+    planned = client.post("/plan", json={"gpus": ["nvidia-l4"], "workload": workload, "ttft_ms": 500, "tpot_ms": 50})
+    assert planned.status_code == 200, planned.text
+    measured = {
+        "gpu": "nvidia-l4",
+        "software": "vllm-0.19.0",
+        "source": "mine",
+        "latency_ms": 50.0,
+        "workload": workload,
+    }
+    sent = client.post("/measurements", json=[measured | {"serving": {"ttft_ms": 50.0, "tpot_ms": 0.1}}])
+    assert sent.status_code < 500, sent.text
+    assert client.delete("/measurements?source=mine").status_code == 200

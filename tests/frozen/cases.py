@@ -236,6 +236,11 @@ def _formats() -> Iterator[Case]:
     adapted = {"kind": "model", "name": "qwen3-8b-bnb-4bit", "mode": "training", "sequence": 512}
     body = {"gpu": "rtx-4090", "workload": adapted | {"trainable": {"lora": {"rank": 16}}}}
     yield Case("adapters beside 4 bits", "/predict", body)
+    for name, load in product(("bge-m3", "qwen3-embedding-8b"), ({"concurrency": 16}, {"rate_per_s": 4.0})):
+        served = {"kind": "serving", "name": name, "input_tokens": 500, "output_tokens": 0, "load": load}
+        yield Case(
+            f"embedded {name} {next(iter(load))}", "/predict", {"gpus": ["nvidia-l4", "b200"], "workload": served}
+        )
 
 
 def _split(draw: Draw, devices: int) -> Json:

@@ -252,7 +252,7 @@ _CONTEXT = ("workload", "parallelism", "context")
 
 def check(architecture: Architecture, run: Run) -> None:
     """Raise BadInput, naming the field, for an unsupported mode, too many tokens, or sizes that do not divide."""
-    if run.mode in ("prefill", "decode") and not architecture.generates:
+    if run.mode in ("prefill", "decode") and not (architecture.generates or run.pooled):
         refuse(("workload", "mode"), "the model generates no tokens: inference or training")
     patches = architecture.stacks[0].embedding.patches
     if patches and run.image_size not in (patches.image_size, Run().image_size):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from msgspec import structs
 
 from app.bands.error_model import Levels
 from app.errors import BadInput, FieldError
+from app.networks.builtin import find_config
 from app.networks.importers import hf
 from app.networks.run import Mode, Run
 from app.networks.transformers.architecture import Architecture, Attention, AttentionModule
@@ -92,7 +95,8 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
     """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
     _check_software(workload.software)
     _check_load(workload.load)
-    lengths = _lengths(workload)
+    pooled = _is_pooled(workload)
+    lengths = _lengths(structs.replace(workload, output_tokens=0) if pooled else workload)
     split = workload.parallelism
     if split.tensor * split.pipeline * split.replicas > _MOST_DEVICES:
         raise refused("parallelism.replicas", f"all engines together have more than {_MOST_DEVICES:,} devices")
@@ -100,6 +104,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
     step = model_workload(workload, "decode", int(split.attention_data), longest)
     try:
         network, run = resolve_network(step, None)
+        run = replace(run, pooled=pooled)
         architecture = _architecture(network, run)
     except BadInput as error:
         raise _as_serving(error, workload) from error
@@ -117,6 +122,24 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         lengths=lengths,
         pool=_pool(workload),
     )
+
+
+def _is_pooled(workload: ServingWorkload) -> bool:
+    """Return whether prompts are embedded or ranked: without output tokens, or by a model that generates none.
+
+    Raises BadInput for what such loads do not have.
+    """
+    config = workload.config if workload.name is None else find_config(workload.name)
+    encodes = False
+    with suppress(BadInput):
+        encodes = config is not None and not hf.read(config).generates
+    if encodes and (workload.output_tokens or workload.load.trace is not None):
+        raise refused("output_tokens", "the model generates no tokens: leave it out, or send 0, and no trace")
+    pooled = encodes or workload.output_tokens == 0
+    for field in ("speculative", "prefill_pool"):
+        if pooled and getattr(workload, field) is not None:
+            raise refused(field, "prompts alone are computed: leave it out")
+    return pooled
 
 
 def served_levels(gpus: GpuTable, target: int, deployment: Deployment) -> Levels:

@@ -52,7 +52,7 @@ class NextRequests:
         workload = structs.replace(request.workload, load=ServingLoad(concurrency=1), method="closed_form")
         if workload.prefill_pool is not None:
             raise refused("prefill_pool", "a gateway asks about one engine: leave it out")
-        if workload.output_tokens is None:
+        if request.workload.load.trace is not None:
             raise refused("load.trace", "send input_tokens, output_tokens and another load")
         (answer,) = predict_serving(
             snapshot, structs.replace(request, workload=workload), max_rows=max_rows
@@ -68,7 +68,7 @@ class NextRequests:
             engine = with_factor(engine, known_of(snapshot.engine, workload, spec, target, request.predictor).factor)
         served = answer.serving
         bands = _band(served.ttft_ms), _band(served.tpot_ms)
-        return cls(engine, float(workload.output_tokens), *bands, request.coverage)
+        return cls(engine, float(workload.output_tokens or 1), *bands, request.coverage)
 
     def times(self, state: EngineState) -> NextRequestTimes:
         """Return the times of a request in this state."""

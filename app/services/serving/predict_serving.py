@@ -228,7 +228,10 @@ class _Answer(NamedTuple):
         """Return the answer of the GPU type in this row, whose loads were measured as `known` says."""
         deployment, spec = self.deployment, self.rows.spec(target)
         shape = shape_of(deployment)
-        facts, token, first = self._steps(target, figures.decoding, shape)
+        together = figures.decoding
+        if deployment.run.pooled:
+            together = min(figures.running / deployment.engines, engine.settings.budget_tokens / shape.prompt)
+        facts, token, first = self._steps(target, together, shape)
         errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
@@ -269,7 +272,8 @@ class _Answer(NamedTuple):
         """
         deployment, known = self.deployment, {} if self.known is None else self.known
         pool = deployment.pool or deployment
-        decode = _key(deployment, "decode", decoding, shape.context)
+        mode: Mode = "prefill" if deployment.run.pooled else "decode"
+        decode = _key(deployment, mode, decoding, shape.prompt if deployment.run.pooled else shape.context)
         prefill = _key(pool, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
         missing = {key: of for key, of in ((decode, deployment), (prefill, pool)) if key not in known}
         if missing:
@@ -301,7 +305,7 @@ class _Answer(NamedTuple):
             step = time_step(query, each, run, launched=False, alone=answer)
             step = known_step(step, query, rows, of.network, run, launched=False)
             facts = None
-            if run.mode == "decode":
+            if run.mode == "decode" or run.pooled:
                 facts = TimedNetwork(query, rows, run, each, step).facts(0)
                 facts = facts._replace(warnings=[*notes_of(of.step, each, run, launched=False), *facts.warnings])
             own = step.band if step.measured[0] else step.own
@@ -343,7 +347,9 @@ class _Answer(NamedTuple):
             requests_per_s=None if saturated else figures.requests_per_s,
             sequences=ServedSequences(None if saturated else figures.running, sequence_limit(deployment, engine)),
             kv_cache=KvCacheUse(figures.kv_bytes, engine.kv_capacity_bytes),
-            step_ms=ServingSteps(milliseconds(figures.decode_s), milliseconds(figures.mixed_s)),
+            step_ms=ServingSteps(
+                None if deployment.run.pooled else milliseconds(figures.decode_s), milliseconds(figures.mixed_s)
+            ),
             saturated=saturated,
             saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
             highest_rate_per_s=figures.highest_rate,
