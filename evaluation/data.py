@@ -50,6 +50,7 @@ _READERS: Mapping[str, Callable[[Path], Iterator[Part]]] = {
     NEUSIGHT: partial(operator_tables.read, NEUSIGHT),
     "serving_operators": aiconfigurator.read,
     "whole_models": partial(operator_tables.read, "llmservingsim"),
+    "aiter_operators": partial(operator_tables.read, "aiter"),
 }
 # A tag is split * _PER_SPLIT + position among all rows read; of duplicate rows the one with the least tag is kept.
 _PER_SPLIT = 1 << 40

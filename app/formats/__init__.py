@@ -10,6 +10,7 @@ FORMS = {
     "neusight": ("operator_tables", "NeuSight's operators, operators_fp32.parquet; convolutions without drift"),
     "aiconfigurator": ("aiconfigurator", "aiconfigurator's operators of serving stacks: its checkout, or gemm.parquet"),
     "llmservingsim": ("operator_tables", "LLMServingSim's operators of vLLM, llmservingsim_ops_*.parquet"),
+    "aiter": ("operator_tables", "tuned products and experts of AMD's AITER, gemm.parquet and moe.parquet"),
     "timm": ("operator_tables", "timm's step times of ConvNets, vision_models.parquet"),
     "nsys": ("profilers", "Nsight Systems, CSV files of `nsys stats` or a folder of them"),
     "ncu": ("profilers", "Nsight Compute, CSV files of `ncu --csv` or a folder of them"),

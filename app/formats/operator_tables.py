@@ -3,6 +3,8 @@
 neusight       NeuSight's operators, one per row, PyTorch eager in FP32. A trailing u means tensor with scalar. Rows of
                both splits (train and test dimensions, as in the paper) are stored alike. Convolutions are stored
                without host drift (doubtful_times).
+aiter          Products and experts of AMD's AITER: of each shape the quickest kernel that its tuner found, with the caches
+               warm and without the quantisation of activations.
 llmservingsim  LLMServingSim's measurements of vLLM 0.19, of one of `tp` devices in BF16: what runs between products,
                the head, and attention of mixed batches. Attention without a chunk of a prompt is decoding, without
                decodes a chunk on keys that are cached already.
@@ -41,6 +43,7 @@ FOLDER = SEED_DATA / "formats"
 _LEFT_OUT = "number formats that the operator lacks"
 _HOST_BOUND = "bound by the host, not by the device"
 _UNSTEADY = "times that fall as often as they grow with the sizes"
+_SLOWER = "slower kernels of sizes that a tuner timed others of"
 _MS_PER_S = 1e3
 
 
@@ -71,6 +74,7 @@ class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floors      columns that tell kernels of all sizes apart, whose floors, and `grow`, show which rows the host bounds;
                 empty: not compared
     grow        columns of sizes that times grow with, by which unsteady kernels are found; empty: not compared
+    quickest    columns: of rows that are equal in all of them the quickest is read; empty: all are
     drifting    whether times are stored without host drift
     """
 
@@ -83,6 +87,7 @@ class Meaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     formats: tuple[str, ...] = ()
     floors: tuple[str, ...] = ()
     grow: tuple[str, ...] = ()
+    quickest: tuple[str, ...] = ()
     drifting: bool = False
 
 
@@ -291,6 +296,8 @@ def _conditions(meaning: Meaning, form: Format) -> Iterator[tuple[str, partial[B
         yield _HOST_BOUND, partial(_set_by_device, meaning=meaning)
     if meaning.grow:
         yield _UNSTEADY, partial(_steady, meaning=meaning)
+    if meaning.quickest:
+        yield _SLOWER, partial(_quickest, meaning=meaning, form=form)
 
 
 def _in_known_format(columns: FileColumns, meaning: Meaning, form: Format) -> Bools:
@@ -310,6 +317,15 @@ def _steady(columns: FileColumns, meaning: Meaning) -> Bools:
     identity = {"gpu", "framework", "op_name", "kernel_source"}
     kernel = _codes(columns, [name for name in columns.table.column_names if name in identity])
     return ~unsteady(kernel, *_sizes(columns, meaning), columns.numbers("latency_ms").values)
+
+
+def _quickest(columns: FileColumns, meaning: Meaning, form: Format) -> Bools:
+    code, latency = _codes(columns, meaning.quickest), columns.field(meaning.latency_ms or form.latency_ms).values
+    order = np.lexsort((latency, code))
+    first = np.unique(code[order], return_index=True)[1]
+    mask = np.zeros(len(columns), dtype=np.bool_)
+    mask[order[first]] = True
+    return mask
 
 
 def _sizes(columns: FileColumns, meaning: Meaning) -> tuple[Ints, Floats]:

@@ -26,7 +26,7 @@ PRODUCTS = {
     "NVIDIA GeForce RTX 4090 Laptop GPU": "geforce-rtx-4090-mobile",
     "RTX 5090 Laptop GPU": "geforce-rtx-5090-mobile",
     "NVIDIA GeForce RTX 3060 Laptop GPU": "rtx-3060-mobile",
-    "MI308X": "radeon-instinct-mi308x",
+    "MI308X": "amd-instinct-mi308x",
     "AMD Instinct MI300X VF": "amd-instinct-mi300x",
     "MI50": "radeon-instinct-mi50",
     "Jetson Thor": "jetson-agx-thor",

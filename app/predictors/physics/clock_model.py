@@ -27,6 +27,9 @@ _FITTED = Coefficients("physics")
 # Part of a pipe's peak that the best kernels reach: lanes; lanes since Hopper, whose kernels are those of the A100 with
 # half as many per SM (products of our H200 and H100 at their boost clock); and tensor units.
 LANES_CAP, HOPPER_LANES_CAP, TENSOR_CAP = _FITTED.each("lanes_cap", "hopper_lanes_cap", "tensor_cap")
+# The same of AMD's matrix cores, and the rate of FP8 by blocks over that by rows there, by the start of their key.
+MATRIX_CORE_CAP, MATRIX_CORE_BLOCK_SHARE = _FITTED.each("matrix_core_cap", "matrix_core_block_share")
+_MATRIX_CORES = ("cdna 3", "cdna 4")
 # Energy at 1 V of a BF16 operation on tensor units, J; fewer bits take less, by this factor each time they are halved.
 TENSOR_ENERGY_J, HALVING_SAVING = _FITTED.each("tensor_energy_j", "halving_saving")
 # Saving of tensor units since Hopper (the 4 nm class), and of lanes, which ran at the boost clock on our H200 and draw
@@ -93,6 +96,13 @@ def sustained_clocks(gpus: GpuTable) -> Floats:
     return clocks
 
 
+def _tensor_cap(gpus: GpuTable, dtype: str) -> Floats:
+    """Return the part of the peak of tensor units that the best kernels of a dtype reach at any clock, [gpus]."""
+    amd = np.array([key.startswith(_MATRIX_CORES) for key in gpus.architectures or ("",) * len(gpus)])
+    blocks = MATRIX_CORE_BLOCK_SHARE if dtype == "fp8_block" else 1.0
+    return np.where(amd, MATRIX_CORE_CAP * blocks, TENSOR_CAP)
+
+
 def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     """Yield for each pipe of a dtype its rate at boost, FLOP/s [gpus], and the sustained fraction [3, gpus]."""
     lanes_cap = np.where(gpus.column("generation") >= _HOPPER, HOPPER_LANES_CAP, LANES_CAP)
@@ -100,7 +110,7 @@ def _pipes(gpus: GpuTable, dtype: str) -> Iterator[tuple[Floats, Floats]]:
     converts = "fp16" in PIPES_OF_DTYPE[dtype]
     for pipe in (*PIPES_OF_DTYPE[dtype], *(_CONVERTED if converts else ())):
         tensor = pipe.endswith("tensor")
-        rate = (TENSOR_CAP if tensor else lanes_cap) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
+        rate = (_tensor_cap(gpus, dtype) if tensor else lanes_cap) * gpus.values[COLUMN_INDEX[f"peak_{pipe}_flops"]]
         rate = rate * rate_share(gpus, dtype)
         if pipe in _CONVERTED and converts:
             rate = np.where(np.isnan(gpus.column("peak_fp16_flops")), np.nan, rate)
