@@ -34,6 +34,7 @@ Code = Literal[
     "price_stale",
     "price_unknown",
     "request_too_large",
+    "near_capacity",
     "requests_unfinished",
     "software_assumed",
     "software_unknown",

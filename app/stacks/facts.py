@@ -115,6 +115,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "fuses_attention": bool,
     "multi_tensor": bool,
     "fuses_training": bool,
+    "quantised_cache": str,
     "gradient_bucket": tuple[float, float],
     "gathers_beside_forward": bool,
 }

@@ -172,9 +172,7 @@ def insert(connection: Connection, sent: Sequence[Sent]) -> Inserted:
         return insert_few(connection, sent)
     # Two writers of the same contexts could deadlock.
     before, *_ = ask(connection, revision.LOCK, *_MAKE_ROOM)
-    for number, parts in enumerate(_chunks(sent)):
-        if number:
-            run(connection, "TRUNCATE given")
+    for parts in _chunks(sent):
         inserted.update(_insert(connection, parts, before + 1))
     if inserted:
         revision.bump(connection, "added")
@@ -223,6 +221,7 @@ def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[in
             stamp: Stamp = {"added": added, "upload_id": upload_id}
             yield from _encoded(_cells(len(block.dims)), block, of_block, stamp)
 
+    run(connection, "TRUNCATE given")  # rows of the same transaction
     copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", rows())
     (inserted,) = ask(connection, _TAKE_NEW)
     new: dict[int | None, int] = inserted

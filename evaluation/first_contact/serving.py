@@ -30,6 +30,9 @@ _CONFIGS = "model_configs"
 # MLPerf's mean tokens of a prompt, by data set: OpenOrca, CNN/DailyMail, LongBench and others (mlcommons/inference,
 # language/*/README.md); of the others the source says nothing.
 _PROMPTS = {"llama2-70b": 294, "llama3.1-8b": 778, "llama3_1-8b": 778, "llama3.1-405b": 9428}
+# Lengths of data sets, from a tenth of the longest to it, of which the mean is known.
+_SPREAD = 0.9
+_MEAN_OF_LONGEST = 1.0 - 0.5 * _SPREAD
 _MLPERF_CONFIGS = {
     "llama2-70b": "meta-llama/Llama-2-70b-hf",
     "llama3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
@@ -186,9 +189,9 @@ def _mlperf(folder: Path) -> Iterator[Question]:
             "dtype": dtype,
             "software": "vllm" if gpu.startswith("mi") or "vLLM" in row["framework"][:6] else "trtllm",
             "parallelism": {"tensor": tensor, "replicas": max(total // tensor, 1)},
-            "input_tokens": _PROMPTS[model],
-            "output_tokens": max(round(row["tokens_per_s"] / row["completed_samples_per_s"]), 2),
-            "length_spread": 0.9,
+            "input_tokens": round(_PROMPTS[model] / _MEAN_OF_LONGEST),
+            "output_tokens": max(round(row["tokens_per_s"] / row["completed_samples_per_s"] / _MEAN_OF_LONGEST), 2),
+            "length_spread": _SPREAD,
             "load": {"rate_per_s": row["target_qps"]},
         }
         name = _MLPERF_CONFIGS[model]

@@ -19,7 +19,7 @@ from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusio
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
 from app.steps.networks import Network
-from app.tables.ops import WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
 from app.wire.network_form import ModelWorkload, ParallelismIn
 
@@ -105,8 +105,15 @@ def transformer_run(workload: ModelWorkload, *, of_images: bool) -> Run:
         of_images=of_images,
         image_size=int(workload.image_size or IMAGE_SIZE),
         input_copy=workload.input_copy,
-        kv_dtype=workload.kv_dtype or (formats.kv_cache or None if formats else None),
+        kv_dtype=workload.kv_dtype or _cache_format(run, formats),
     )
+
+
+def _cache_format(run: Run, formats: Formats | None) -> str | None:
+    """Return the format of the KV cache by a model's files, else its stack's of such models; None: attention's."""
+    if formats is not None:
+        return formats.kv_cache or None
+    return run.release.quantised_cache if DTYPE_BYTES[DTYPE_CODE[run.dtype]] <= 1.0 else None
 
 
 def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Network, Run]:

@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from app.engine.exact_hits import ServedPoint
 from app.errors import TooLarge
@@ -146,7 +147,7 @@ def too_much(most: int) -> TooLarge:
 
 
 _BISECTIONS = 40
-# Share of the highest rate that a closed loop reaches at most.
+# Share of the highest rate that a load reaches at most.
 _MOST = 0.98
 
 
@@ -267,12 +268,19 @@ _PREFILL_BOUND = 0.7
 _HOST_BOUND = 0.98
 
 
-def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.0) -> LoadFigures:
-    """Return the figures of the deployment's load on engines of one GPU type, with this percentile of the times too."""
+def load_figures(
+    deployment: Deployment, engine: Engine, percentile: float = 90.0, known_within: float = 1.0
+) -> LoadFigures:
+    """Return the figures of the deployment's load on engines of one GPU type, with this percentile of the times too.
+
+    known_within  factor by which the highest rate is known: at a rate above it by less the times are those at the
+                  highest one, as an engine that is full takes no longer for a token
+    """
     if engine.pool is not None and deployment.pool is not None:
         return pooled_figures(deployment, engine, deployment.pool, engine.pool, percentile)
     shape, engines = shape_of(deployment), deployment.engines
     most = highest_rate(engine.times, engine.limits, shape)
+    deployment = _at_most(deployment, engines * most, known_within)
     steady = _steady(deployment, engine, shape)
     cause, bytes_each = _cause(engine, shape, most), admitted_bytes(engine.limits, shape.kept, shape.output)
     if most == 0.0 or not np.isfinite(steady.tpot_s):
@@ -293,6 +301,15 @@ def load_figures(deployment: Deployment, engine: Engine, percentile: float = 90.
     if deployment.workload.method == "closed_form":
         return by_form
     return _simulated(deployment, engine, _requests(deployment, steady), by_form, percentile)
+
+
+def _at_most(deployment: Deployment, most: float, known_within: float) -> Deployment:
+    """Return the deployment with a rate that its engines bear, in place of one that they may bear."""
+    load, reached = deployment.workload.load, _MOST * most
+    if load.rate_per_s is None or not reached < load.rate_per_s <= known_within * most:
+        return deployment
+    borne = structs.replace(deployment.workload, load=structs.replace(load, rate_per_s=reached))
+    return deployment._replace(workload=borne)
 
 
 def _cause(engine: Engine, shape: Shape, most: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import exp
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -159,9 +160,10 @@ def predict_serving(
         known = Known()
         if engine.served_points.by_deployment and not rows.is_uncatalogued(target):
             known = known_of(engine, request.workload, spec, target, request.predictor)
-        figures = load_figures(deployment, with_factor(served, known.factor))
+        within = answer.known_within(target)
+        figures = load_figures(deployment, with_factor(served, known.factor), known_within=within)
         if known.first_factor != 1.0:
-            plain = load_figures(deployment, served)
+            plain = load_figures(deployment, served, known_within=within)
             simulated += plain.steps
             figures = with_first_token(figures, plain.ttft, known.first_factor, request.workload.load)
         simulated += figures.steps
@@ -280,10 +282,17 @@ class _Answer(NamedTuple):
             known |= self._predicted(target, missing)
         facts = known[decode].facts
         assert facts is not None
-        levels, errors = served_levels(self.rows.table(), target, deployment), self.snapshot.engine.error_models
-        assumed = is_assumed(deployment.run, levels)
-        token, first = (errors[name].uncertainty(levels, assumed=assumed) for name in ("tpot", "ttft"))
+        token, first = (self._uncertainty(target, name) for name in ("tpot", "ttft"))
         return facts, _Figure(token, known[decode].own), _Figure(first, known[prefill].own)
+
+    def _uncertainty(self, target: int, figure: str) -> Uncertainty:
+        levels = served_levels(self.rows.table(), target, self.deployment)
+        assumed = is_assumed(self.deployment.run, levels)
+        return self.snapshot.engine.error_models[figure].uncertainty(levels, assumed=assumed)
+
+    def known_within(self, target: int) -> float:
+        """Return the factor by which the highest rate is known: that of the time per token, without operators' own."""
+        return exp(self._uncertainty(target, "tpot").band(Band(0.0, 0.0)).above)
 
     def _predicted(self, target: int, steps: Mapping[StepKey, Deployment]) -> Steps:
         """Return the steps on one GPU, each of a deployment."""
@@ -325,6 +334,13 @@ class _Answer(NamedTuple):
         elif figures.highest_rate == 0.0:
             text = "not one request fits in the memory that the weights leave"
             messages.append(warning("request_too_large", text))
+        rate = self.deployment.workload.load.rate_per_s
+        if rate is not None and figures.e2e is not None and rate > figures.highest_rate:
+            text = (
+                f"the rate is above the highest that is predicted, {figures.highest_rate:.4g} a second, by less than that"
+                " is known: times are those at that rate, and more may wait"
+            )
+            messages.append(warning("near_capacity", text))
         if figures.unfinished:
             text = f"{figures.unfinished} requests were not answered when the simulation ended: figures lack them"
             messages.append(warning("requests_unfinished", text))
