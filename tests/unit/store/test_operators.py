@@ -80,6 +80,16 @@ def test_few_known_rows_change_nothing(database: Database) -> None:
     assert stored(database, "again") == before
 
 
+def test_parts_of_one_import_are_taken_alone(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "FEW", 0)
+    parts = [checked(source).operators for source in ("first part", "second part")]
+    with database.begin() as connection:
+        for part in parts:
+            assert part is not None
+            assert operators.insert(connection, [Sent(block, None) for block in part.blocks]).rows[None] == 4
+        assert connection.execute(sa.text("SELECT count(*) FROM given")).scalar_one() == sum(map(len, part.blocks))
+
+
 def test_an_error_in_the_midst_of_a_copy_is_that_of_the_server(database: Database) -> None:
     statement = "COPY (SELECT 1::int8 / (5000 - k) AS x FROM generate_series(1, 10000) AS k) TO STDOUT (FORMAT BINARY)"
     cells = [Cell("x", "int8")]
