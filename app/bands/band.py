@@ -85,6 +85,10 @@ class Band(Generic[Width]):
         """Return the band with this part of its half-widths."""
         return Band(part * self.below, part * self.above)
 
+    def amplified(self, by: Band[float]) -> Band[Width]:
+        """Return the band with these parts of its half-widths, each of its side."""
+        return Band(by.below * self.below, by.above * self.above)
+
     def wider(self, other: Band[Width]) -> Band[Width]:
         """Return what two intervals around one middle cover together."""
         return Band(np.maximum(self.below, other.below), np.maximum(self.above, other.above))

@@ -133,6 +133,11 @@ class Uncertainty(NamedTuple):
         squares[COMPONENTS.index(component)] += square
         return self._replace(squares=squares, total=self.total + square)
 
+    def amplified(self, elasticity: float) -> Uncertainty:
+        """Return that of a figure which changes by so many percent where the answer's does by one."""
+        square = elasticity**2
+        return self._replace(squares=square * self.squares, total=square * self.total, spread=square**2 * self.spread)
+
     def narrowed(self, left: float) -> Uncertainty:
         """Return what remains where uploads leave this part of the variance; that of one load stays."""
         squares = np.append(left * self.squares[:-1], self.squares[-1])

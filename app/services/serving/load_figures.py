@@ -8,17 +8,18 @@ devices that hold them.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, exp, inf
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
 
+from app.bands.band import Band
 from app.engine.exact_hits import ServedPoint
 from app.errors import TooLarge
 from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
-from app.services.serving.engines import Engine, shape_of
+from app.services.serving.engines import Engine, shape_of, with_factor
 from app.serving.engine import (
     Requests,
     admitted_bytes,
@@ -310,6 +311,23 @@ def _at_most(deployment: Deployment, most: float, known_within: float) -> Deploy
         return deployment
     borne = structs.replace(deployment.workload, load=structs.replace(load, rate_per_s=reached))
     return deployment._replace(workload=borne)
+
+
+def elasticities(deployment: Deployment, engine: Engine, band: Band[float]) -> tuple[Band[float], Band[float]]:
+    """Return by what times more the times per token and to the first token change than the steps' do, to either side.
+
+    Over steps that are faster and slower by `band`. Of open arrivals: the nearer the rate is to the highest one, the
+    more sequences run beside one another where steps take longer, until no more have a place.
+    """
+    shape, times = shape_of(deployment), list[Floats]()
+    for deviation in (-band.below, 0.0, band.above):
+        other = with_factor(engine, exp(deviation))
+        most = deployment.engines * highest_rate(other.times, other.limits, shape)
+        steady = _steady(_at_most(deployment, most, inf), other, shape)
+        times.append(np.log([steady.tpot_s, steady.ttft_s]))
+    below = np.maximum((times[1] - times[0]) / band.below, 1.0).tolist()
+    above = np.maximum((times[2] - times[1]) / band.above, 1.0).tolist()
+    return Band(below[0], above[0]), Band(below[1], above[1])
 
 
 def _cause(engine: Engine, shape: Shape, most: float) -> str:

@@ -31,6 +31,7 @@ from app.services.serving.load_figures import (
     LoadFigures,
     Times,
     check_predicted,
+    elasticities,
     load_figures,
     measured_figures,
     sequence_limit,
@@ -93,15 +94,19 @@ _UNKNOWN = Known()
 
 
 class _Figure(NamedTuple):
-    """How well a figure of a load is known: by the error model, and its operators' band."""
+    """How well a figure of a load is known: by the error model, and its operators' band.
+
+    elasticity  by what times more the figure changes than steps do, to either side
+    """
 
     uncertainty: Uncertainty
     own: Band[float]
+    elasticity: Band[float] = Band(1.0, 1.0)
 
     @property
     def band(self) -> Band[float]:
         """Its band."""
-        return self.uncertainty.band(self.own)
+        return self.uncertainty.band(self.own).amplified(self.elasticity)
 
     def learned(self, errors: ErrorModel, uploads: Sequence[tuple[Levels, float]]) -> _Figure:
         """Return it as uploads leave it."""
@@ -110,7 +115,16 @@ class _Figure(NamedTuple):
 
     def facts(self, errors: ErrorModel, support: str) -> WidthFacts:
         """Return why its band is as wide, with operators of this support."""
-        return width_facts(errors, self.uncertainty, self.own, support)
+        most = max(self.elasticity.below, self.elasticity.above)
+        return width_facts(errors, self.uncertainty.amplified(most), self.own.times(most), support)
+
+
+def _near_capacity(
+    deployment: Deployment, engine: Engine, token: _Figure, first: _Figure
+) -> tuple[_Figure, _Figure]:
+    """Return the times of open arrivals as well known as the engine's highest rate leaves them."""
+    per_token, to_first = elasticities(deployment, engine, token.band)
+    return token._replace(elasticity=per_token), first._replace(elasticity=to_first)
 
 
 class ServedStep(NamedTuple):
@@ -237,6 +251,8 @@ class _Answer(NamedTuple):
         errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
+        if deployment.workload.load.rate_per_s is not None and figures.e2e is not None and engine.pool is None:
+            token, first = _near_capacity(deployment, engine, token, first)
         bands = Served(token.band, first.band)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, deployment.workload.load)
