@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import pytest
@@ -144,6 +145,20 @@ def test_a_rate_that_is_too_high_is_saturated(client: TestClient) -> None:
     assert found["latency_ms"] is found["interval_ms"] is served["ttft_ms"] is served["tpot_ms"] is None
     below = SMALL | {"load": {"rate_per_s": 0.95 * served["highest_rate_per_s"]}}
     assert ask(client, below)["serving"]["saturated"] is False
+
+
+def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(client: TestClient) -> None:
+    most = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})["serving"]["highest_rate_per_s"]
+    calm, busy, over = (ask(client, SMALL | {"load": {"rate_per_s": share * most}}) for share in (0.3, 0.95, 1.05))
+    assert over["serving"]["saturated"] is False
+    assert over["serving"]["requests_per_s"] < 1.05 * most
+    assert over["serving"]["tpot_ms"]["mean"] > busy["serving"]["tpot_ms"]["mean"]
+    assert [any(each["code"] == "near_capacity" for each in one["warning_codes"]) for one in (busy, over)] == [False, True]
+    widths = [
+        log(one["serving"]["tpot_ms"]["interval"]["high"] / one["serving"]["tpot_ms"]["interval"]["low"])
+        for one in (calm, busy)
+    ]
+    assert widths[1] > 1.5 * widths[0]
 
 
 def test_the_highest_rate_does_not_depend_on_the_load(client: TestClient) -> None:
