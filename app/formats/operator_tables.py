@@ -3,8 +3,8 @@
 neusight       NeuSight's operators, one per row, PyTorch eager in FP32. A trailing u means tensor with scalar. Rows of
                both splits (train and test dimensions, as in the paper) are stored alike. Convolutions are stored
                without host drift (doubtful_times).
-aiter          Products and experts of AMD's AITER: of each shape the quickest kernel that its tuner found, with the caches
-               warm and without the quantisation of activations.
+aiter          Products and experts of AMD's AITER: of each shape the quickest kernel that its tuner found, with
+               caches that are warm and without the quantisation of activations.
 llmservingsim  LLMServingSim's measurements of vLLM 0.19, of one of `tp` devices in BF16: what runs between products,
                the head, and attention of mixed batches. Attention without a chunk of a prompt is decoding, without
                decodes a chunk on keys that are cached already.

@@ -69,7 +69,7 @@ class Release:
     cudnn_attention  fused attention on Hopper is cuDNN's
     fuses_attention  training in 16 bits and fewer runs fused attention
     multi_tensor    the update is torch.optim's, an operation after the other, not one fused kernel
-    quantised_cache  format of the KV cache of models in 8 bits and fewer, where their files do not say; None: attention's
+    quantised_cache  format of the KV cache of models in 8 bits and fewer whose files do not say; None: attention's
     fuses_training  rows of training are fused kernels, not PyTorch's own
     gradient_bucket  parameters of a bucket of gradients, at least and per data-parallel device; None: PyTorch's
     gathers_beside_forward  updated weights are gathered beside the next forward pass

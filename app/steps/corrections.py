@@ -216,6 +216,23 @@ def _early_launch(subject: Subject) -> Floats:
     return np.maximum(1.0 - _SAVED_S / _answer_s(subject), _LEAST_LEFT)
 
 
+# AMD's graphs: the next kernel starts so many seconds after the one before it ended, by architecture. Operators are
+# timed alone, and by kernels of NVIDIA's, whose graphs leave no such gap.
+_GAPS = _FITTED.by_name("hip_graph_gap_s")
+
+
+def _waits_between_kernels(subject: Subject) -> Bools:
+    if subject.run.release.kernels is None or subject.run.mode not in ("prefill", "decode"):
+        return _NOWHERE
+    return _of_architectures(subject.gpus, tuple(_GAPS))[:, None]
+
+
+def _gap_s(subject: Subject) -> Floats:
+    names = subject.gpus.architectures or ("",) * len(subject.gpus)
+    gaps = [next((gap for start, gap in _GAPS.items() if name.startswith(start)), 0.0) for name in names]
+    return np.array(gaps)[:, None]
+
+
 # How much longer the slowest of several equal devices takes, which synchronous training waits for: standard deviation
 # of the speed of equal GPUs. Measured times of collectives, and of networks, have waited for all devices already.
 _DEVICE_SPREAD = _FITTED.number("spread_of_gpus")
@@ -325,6 +342,7 @@ CORRECTIONS = (
     Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY)),
     Correction("host_collectives", "row", _waits_for_collectives, added_s=_host_collective_s, band=HOST_COLLECTIVE),
     Correction("early_launch", "row", _launches_early, _early_launch),
+    Correction("hip_graph_gap", "row", _waits_between_kernels, added_s=_gap_s),
     Correction(
         "stragglers",
         "launch",

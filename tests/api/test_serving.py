@@ -153,7 +153,10 @@ def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(clie
     assert over["serving"]["saturated"] is False
     assert over["serving"]["requests_per_s"] < 1.05 * most
     assert over["serving"]["tpot_ms"]["mean"] > busy["serving"]["tpot_ms"]["mean"]
-    assert [any(each["code"] == "near_capacity" for each in one["warning_codes"]) for one in (busy, over)] == [False, True]
+    assert [any(each["code"] == "near_capacity" for each in one["warning_codes"]) for one in (busy, over)] == [
+        False,
+        True,
+    ]
     widths = [
         log(one["serving"]["tpot_ms"]["interval"]["high"] / one["serving"]["tpot_ms"]["interval"]["low"])
         for one in (calm, busy)

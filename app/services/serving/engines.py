@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, floor, sqrt
+from math import ceil, exp, floor, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.band import Band
 from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
@@ -28,7 +29,7 @@ from app.serving.engine import (
     closed_count,
 )
 from app.serving.simulation import MOST_STEPS
-from app.serving.steady_state import Shape
+from app.serving.steady_state import Shape, highest_rate, open_load
 from app.stacks.facts import HostTimes
 from app.steps.networks import prepare
 from app.steps.stages import Memory
@@ -248,6 +249,27 @@ def with_factor(engine: Engine, factor: float) -> Engine:
     scalars[[HOST_STEP_S, HOST_SEQUENCE_S]] *= factor
     shifted = {name: getattr(times, name) + shift for name in parts}
     return engine._replace(times=times._replace(scalars=scalars, **shifted))
+
+
+# Share of the highest rate that a load reaches at most.
+REACHED = 0.98
+
+
+def elasticities(deployment: Deployment, engine: Engine, band: Band[float]) -> tuple[Band[float], Band[float]]:
+    """Return by what times more the times per token and to the first token change than the steps' do, to either side.
+
+    Over steps that are faster and slower by `band`. Of open arrivals: the nearer the rate is to the highest one, the
+    more sequences run beside one another where steps take longer, until no more have a place.
+    """
+    shape, rate, times = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0, list[Floats]()
+    for deviation in (-band.below, 0.0, band.above):
+        other = with_factor(engine, exp(deviation))
+        most = REACHED * highest_rate(other.times, other.limits, shape)
+        steady = open_load(other.times, other.limits, shape, min(rate / deployment.engines, most))
+        times.append(np.log([steady.tpot_s, steady.ttft_s]))
+    below = np.maximum((times[1] - times[0]) / band.below, 1.0).tolist()
+    above = np.maximum((times[2] - times[1]) / band.above, 1.0).tolist()
+    return Band(below[0], above[0]), Band(below[1], above[1])
 
 
 def shape_of(deployment: Deployment) -> Shape:

@@ -8,18 +8,17 @@ devices that hold them.
 
 from __future__ import annotations
 
-from math import ceil, exp, inf
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
 
-from app.bands.band import Band
 from app.engine.exact_hits import ServedPoint
 from app.errors import TooLarge
 from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
-from app.services.serving.engines import Engine, shape_of, with_factor
+from app.services.serving.engines import REACHED, Engine, shape_of
 from app.serving.engine import (
     Requests,
     admitted_bytes,
@@ -148,8 +147,6 @@ def too_much(most: int) -> TooLarge:
 
 
 _BISECTIONS = 40
-# Share of the highest rate that a load reaches at most.
-_MOST = 0.98
 
 
 def prompted_shape(shape: Shape) -> Shape:
@@ -191,7 +188,7 @@ class _Pools:
 
     def closed_rate(self, concurrency: float) -> float:
         """Return the rate at which so many requests are in flight, or the highest that is reached."""
-        low, high = 0.0, _MOST * self.most
+        low, high = 0.0, REACHED * self.most
         if high * self.e2e_s(high) <= concurrency:
             return high
         for _ in range(_BISECTIONS):
@@ -306,28 +303,11 @@ def load_figures(
 
 def _at_most(deployment: Deployment, most: float, known_within: float) -> Deployment:
     """Return the deployment with a rate that its engines bear, in place of one that they may bear."""
-    load, reached = deployment.workload.load, _MOST * most
+    load, reached = deployment.workload.load, REACHED * most
     if load.rate_per_s is None or not reached < load.rate_per_s <= known_within * most:
         return deployment
     borne = structs.replace(deployment.workload, load=structs.replace(load, rate_per_s=reached))
     return deployment._replace(workload=borne)
-
-
-def elasticities(deployment: Deployment, engine: Engine, band: Band[float]) -> tuple[Band[float], Band[float]]:
-    """Return by what times more the times per token and to the first token change than the steps' do, to either side.
-
-    Over steps that are faster and slower by `band`. Of open arrivals: the nearer the rate is to the highest one, the
-    more sequences run beside one another where steps take longer, until no more have a place.
-    """
-    shape, times = shape_of(deployment), list[Floats]()
-    for deviation in (-band.below, 0.0, band.above):
-        other = with_factor(engine, exp(deviation))
-        most = deployment.engines * highest_rate(other.times, other.limits, shape)
-        steady = _steady(_at_most(deployment, most, inf), other, shape)
-        times.append(np.log([steady.tpot_s, steady.ttft_s]))
-    below = np.maximum((times[1] - times[0]) / band.below, 1.0).tolist()
-    above = np.maximum((times[2] - times[1]) / band.above, 1.0).tolist()
-    return Band(below[0], above[0]), Band(below[1], above[1])
 
 
 def _cause(engine: Engine, shape: Shape, most: float) -> str:

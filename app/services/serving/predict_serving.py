@@ -26,12 +26,11 @@ from app.services.operators.predict_operators import (
     unsupported_dtypes,
 )
 from app.services.serving.deployment import Deployment, resolve_deployment, served_levels
-from app.services.serving.engines import Engine, engines_on, expected_steps, shape_of, with_factor
+from app.services.serving.engines import Engine, elasticities, engines_on, expected_steps, shape_of, with_factor
 from app.services.serving.load_figures import (
     LoadFigures,
     Times,
     check_predicted,
-    elasticities,
     load_figures,
     measured_figures,
     sequence_limit,
@@ -119,9 +118,7 @@ class _Figure(NamedTuple):
         return width_facts(errors, self.uncertainty.amplified(most), self.own.times(most), support)
 
 
-def _near_capacity(
-    deployment: Deployment, engine: Engine, token: _Figure, first: _Figure
-) -> tuple[_Figure, _Figure]:
+def _near_capacity(deployment: Deployment, engine: Engine, token: _Figure, first: _Figure) -> tuple[_Figure, _Figure]:
     """Return the times of open arrivals as well known as the engine's highest rate leaves them."""
     per_token, to_first = elasticities(deployment, engine, token.band)
     return token._replace(elasticity=per_token), first._replace(elasticity=to_first)
@@ -353,8 +350,8 @@ class _Answer(NamedTuple):
         rate = self.deployment.workload.load.rate_per_s
         if rate is not None and figures.e2e is not None and rate > figures.highest_rate:
             text = (
-                f"the rate is above the highest that is predicted, {figures.highest_rate:.4g} a second, by less than that"
-                " is known: times are those at that rate, and more may wait"
+                f"the rate is above the highest that is predicted, {figures.highest_rate:.4g} a second, by less than"
+                " that is known: times are those at that rate, and more may wait"
             )
             messages.append(warning("near_capacity", text))
         if figures.unfinished:

@@ -468,6 +468,40 @@ def test_layers_of_vllm_become_operators(database: Database, tmp_path: Path) -> 
     assert (by_name["attention_mixed"]["decodes"], by_name["attention_mixed"]["decode_context"]) == (4, 1024)
 
 
+PRODUCT = {
+    **dict.fromkeys(
+        ("gfx", "dtype", "scaleAB", "bpreshuffle", "library", "kernel", "source_file", "q_dtype_w", "bias"), ""
+    ),
+    **dict.fromkeys(("cu_num", "split_k", "tflops", "bw", "error_ratio"), 0.0),
+    **{"gpu": "mi300x", "out_dtype": "torch.bfloat16", "kind": "a8w8_blockscale", "batch": 1},
+    **{"m": 64, "n": 1536, "k": 7168, "latency_us": 9.0},
+}
+
+
+def test_of_tuned_products_the_quickest_kernel_is_read(database: Database, tmp_path: Path) -> None:
+    rows = [
+        PRODUCT,
+        PRODUCT | {"kind": "a8w8_blockscale_bpreshuffle", "latency_us": 7.0},
+        PRODUCT | {"kind": "bf16", "latency_us": 20.0},
+        PRODUCT | {"kind": "a8w8", "q_dtype_w": "torch.int8", "latency_us": 8.0},
+        PRODUCT | {"batch": 16},
+        PRODUCT | {"gpu": "gfx1250_256"},
+        PRODUCT | {"kind": "bf16", "bias": "True"},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "gemm.parquet")
+    report = bring_in(database, "aiter", tmp_path)
+    assert report.inserted == 3
+    assert {
+        "batches of products": 1,
+        "GPUs that are no product": 1,
+        "products with a bias": 1,
+    }.items() <= report.skipped.items()
+    rows_read = stored(database, source="aiter")
+    assert {row.gpu_id for row in rows_read} == {"amd-instinct-mi300x"}
+    times = {row.workload["dtype"]: round(1e6 * row.latency_s, 3) for row in rows_read}
+    assert times == {"fp8_block": 7.0, "bf16": 20.0, "int8": 8.0}
+
+
 TIMM = {
     "device": "rtx3090",
     "framework": "torch-1.13",
