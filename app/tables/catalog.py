@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from app.errors import FieldError, NotFound
 from app.tables.gpus import GpuSpec
+from app.tables.mig import slice_of, slices_of
 from app.tables.names import NameIndex, normalise
 
 _NEAR = 5
@@ -57,7 +58,11 @@ class Catalog:
         return self._owners.keys()
 
     def find(self, name: str) -> GpuSpec | None:
-        """Return the GPU of an id, name or alias, or None."""
+        """Return the GPU of an id, name or alias, a slice of one by its profile after a colon, or None."""
+        whole, _, profile = name.partition(":")
+        if profile:
+            spec = self.find(whole) or self.most_rented(whole)
+            return None if spec is None else slice_of(spec, profile)
         return self._owners.get(normalise(name)) or self._tail(name)
 
     def most_rented(self, name: str) -> GpuSpec | None:
@@ -76,6 +81,9 @@ class Catalog:
 
     def near(self, name: str) -> list[str]:
         """Return the closest known names: GPUs whose name contains it, then by similarity, the catalogue's first."""
+        whole, _, profile = name.partition(":")
+        if profile and (spec := self.find(whole) or self.most_rented(whole)) is not None and slices_of(spec.id):
+            return slices_of(spec.id)
         query = normalise(name)
         members = [owner.id for key, owner in self._owners.items() if len(query) >= _FAMILY and query in key]
         known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
