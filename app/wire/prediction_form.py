@@ -53,7 +53,9 @@ StrictNames: TypeAlias = Annotated[
 class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
-    gpu: Annotated[GpuRef | None, about("Id, alias or whole specification of a GPU")] = None
+    gpu: Annotated[
+        GpuRef | None, about("Id, alias or whole specification of a GPU; NAME:3g.40gb is a MIG slice of it")
+    ] = None
     gpus: Annotated[
         Annotated[list[GpuRef], Meta(min_length=1, max_length=MAX_GPUS)] | Literal["all"] | None,
         about('Ids, aliases or specifications of GPUs; "all": the whole catalogue'),
