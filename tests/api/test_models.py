@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.config import CHECKOUT
+from app.networks.builtin import find_config
 from app.networks.convnets import CONVNETS
 from app.predictors import OPERATOR_PREDICTORS
 from app.services.models.resolve_networks import network_names
@@ -300,6 +301,18 @@ def test_fp8_of_a_model_that_is_published_by_blocks_is_by_blocks(client: TestCli
     assert any("fp8 is by blocks" in one for one in asked["warnings"])
     assert published["memory"]["fits"] is True
     assert ask(client, workload | {"name": "qwen3-8b", "dtype": "fp8"}, gpu="h200-sxm-141gb")["latency_ms"] > 0
+
+
+def test_a_format_that_a_model_is_published_in_leaves_other_parts_as_they_are(client: TestClient) -> None:
+    layers = [f"model.layers.{k}.self_attn*" for k in range(36)]
+    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", *layers]}
+    plain = {**(find_config("qwen3-8b") or {})}
+    mixed = plain | {"quantization_config": quantised}
+    times = [
+        ask(client, DECODE | more, gpu="b200")["latency_ms"]
+        for more in ({"config": mixed}, {"config": mixed, "dtype": "nvfp4"}, {"config": plain, "dtype": "nvfp4"})
+    ]
+    assert times[0] == times[1] > 1.05 * times[2]
 
 
 def test_a_decode_step_is_as_quick_as_its_weights_have_few_bits(client: TestClient) -> None:

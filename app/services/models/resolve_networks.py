@@ -184,17 +184,20 @@ def _adapter_rank(workload: ModelWorkload) -> int:
 
 
 def formats_of(workload: ModelWorkload) -> Formats | None:
-    """Return the formats of `quantization_config` where they decide: without a dtype, and not in training.
+    """Return the formats of `quantization_config` where they decide: not in training, and without another dtype.
 
-    FP8 means by blocks where it is published so. Adapters are trained beside weights that are only stored in few bits.
+    A dtype that the model is published in means as published, FP8 by blocks too: other parts stay as they are. Adapters are trained beside weights that are only stored in few bits.
     """
     config = config_of(workload)
-    if workload.dtype not in (None, "fp8") or config is None or not has_formats(config):
+    if config is None or not has_formats(config):
         return None
     if workload.mode == "training" and (workload.dtype or workload.trainable == "all"):
         return None
     formats = hf.formats_of(config)
-    if formats is None or (workload.dtype and _BLOCKS not in astuple(formats)):
+    if formats is None:
+        return None
+    published = {None, *filter(None, astuple(formats))}
+    if workload.dtype not in published | ({"fp8"} if _BLOCKS in published else set()):
         return None
     stored = {*astuple(formats)} <= {"", *WEIGHT_ONLY_DTYPES}
     return formats if stored or workload.mode != "training" else None
