@@ -130,9 +130,7 @@ def _is_pooled(workload: ServingWorkload) -> bool:
     Raises BadInput for what such loads do not have.
     """
     config = workload.config if workload.name is None else find_config(workload.name)
-    encodes = False
-    with suppress(BadInput):
-        encodes = config is not None and not hf.read(config).generates
+    encodes = config is not None and not _generates(msgspec.json.encode(config))
     if encodes and (workload.output_tokens or workload.load.trace is not None):
         raise refused("output_tokens", "the model generates no tokens: leave it out, or send 0, and no trace")
     pooled = encodes or workload.output_tokens == 0
@@ -211,6 +209,14 @@ def model_workload(workload: ServingWorkload, mode: Mode, batch: int, sequence: 
 def _parallelism(split: ServingParallelism) -> ParallelismIn:
     fields = {name: getattr(split, name) for name in split.__struct_fields__ if name != "replicas"}
     return structs.replace(ParallelismIn(), **fields)
+
+
+@lru_cache(_MOST_ARCHITECTURES)
+def _generates(config: bytes) -> bool:
+    """Return whether a configuration, JSON, is of a model that generates tokens; one that cannot be read counts so."""
+    with suppress(BadInput):
+        return hf.read(msgspec.json.decode(config)).generates
+    return True
 
 
 @lru_cache(_MOST_ARCHITECTURES)
