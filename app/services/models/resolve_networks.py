@@ -186,7 +186,8 @@ def _adapter_rank(workload: ModelWorkload) -> int:
 def formats_of(workload: ModelWorkload) -> Formats | None:
     """Return the formats of `quantization_config` where they decide: not in training, and without another dtype.
 
-    A dtype that the model is published in means as published, FP8 by blocks too: other parts stay as they are. Adapters are trained beside weights that are only stored in few bits.
+    A dtype that the model is published in means as published, FP8 by blocks too: other parts stay as they are. Adapters
+    are trained beside weights that are only stored in few bits.
     """
     config = config_of(workload)
     if config is None or not has_formats(config):
