@@ -150,6 +150,13 @@ def million_rows() -> bytes:
     return parquet({name: pa.array([value] * 1_000_000) for name, value in (texts | figures).items()})
 
 
+def million_kernels() -> bytes:
+    """Measured kernels that take a few bytes each, and kilobytes as objects."""
+    texts = {"gpu": "titan-v", "name": "x", "source": "x"}
+    figures = {"flops": 1, "bytes": 1, "threads_per_block": 32, "blocks": 1, "latency_ms": 1.0}
+    return parquet({name: pa.array([value] * 1_000_000) for name, value in (texts | figures).items()})
+
+
 def compare() -> bytes:
     """Every split of a network on every GPU."""
     network = {"kind": "model", "name": "densenet201", "mode": "training", "batch": 4096, "dtype": "fp32"}
@@ -284,6 +291,7 @@ ATTACKS = (
     Hostile("form of 60 MB", "/graphs", FORM, lambda: FORM_HEAD + bytes(60_000_000) + b"\r\n--x--\r\n"),
     Hostile("8 times 500 nodes of 1,000 tensors", "/graphs", JSON, lambda: graph(500, 1_000), 8),
     Hostile("8 times a million rows in Parquet", MEASURED, PARQUET, million_rows, 8),
+    Hostile("8 times a million kernels in Parquet", MEASURED, PARQUET, million_kernels, 8),
     Hostile("dictionary of 100 kB in Arrow", BATCH, ARROW, lambda: arrow({"op": one_word(1_000_000, 100_000)})),
 )
 

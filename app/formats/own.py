@@ -44,7 +44,7 @@ from app.wire.measurement_rows import (
 )
 from app.wire.operator_columns import Column, Numbers, Problems
 from app.wire.operator_forms import COLUMN_NAMES, PAIR_FIELDS, WORD_FIELDS
-from app.wire.table_files import DAMAGED, PARQUET, TableReader, read_schema, read_table
+from app.wire.table_files import DAMAGED, PARQUET, TableReader, check_rows, read_schema, read_table
 
 _ABSENT = float("nan")
 # Figures besides the operator's own, in the request's units.
@@ -218,14 +218,14 @@ class CellReaders(NamedTuple):
     objects: Callable[[pa.Table, Ints], Objects]
 
 
-def split_by_kind(table: pa.Table, cells: CellReaders, device: Mapping[str, Any] | None = None) -> Upload:
-    """Return the rows of a table with known columns, by kind."""
+def split_by_kind(table: pa.Table, cells: CellReaders, most: int, device: Mapping[str, Any] | None = None) -> Upload:
+    """Return the rows of a table with known columns, by kind; at most so many as objects."""
     ignored = Counter(
         {name: len(table[name]) - table[name].null_count for name in REMARKS if name in table.schema.names}
     )
     table = table.drop_columns(list(ignored))
     table, position, skipped = _drop_unmeasured(table)
-    return Upload(tuple(_by_kind(table, position, cells)), skipped, +ignored, device)
+    return Upload(tuple(_by_kind(table, position, cells, most)), skipped, +ignored, device)
 
 
 def _wrong(name: str, msg: str) -> BadInput:
@@ -259,7 +259,7 @@ def _drop_unmeasured(table: pa.Table) -> tuple[pa.Table, Ints, Counter[str]]:
     return table.filter(measured), position[measured.to_numpy()], skipped
 
 
-def _by_kind(table: pa.Table, position: Ints, cells: CellReaders) -> Iterator[UploadPart]:
+def _by_kind(table: pa.Table, position: Ints, cells: CellReaders, most: int) -> Iterator[UploadPart]:
     """Yield operators as cells of columns whose types are right, and other rows as objects."""
     operator = _is_operator(table)
     without_kind = table.drop_columns(["kind"]) if "kind" in table.schema.names else table
@@ -268,6 +268,7 @@ def _by_kind(table: pa.Table, position: Ints, cells: CellReaders) -> Iterator[Up
         cells.operators(rows.table.slice(0, 0), position[:0])
         yield rows
     if not operator.all():
+        check_rows(int(np.sum(~operator)), "file besides operators", most)
         yield cells.objects(*_select_kind(table, position, ~operator, COLUMNS))
 
 
@@ -299,8 +300,9 @@ def _is_operator(table: pa.Table) -> NDArray[np.bool_]:
     return mask
 
 
-# Rows of a JSON list: as objects each takes some 3 kB, and half a million of them over a GiB. A table takes more rows.
-MAX_JSON_ROWS = 200_000
+# Rows of a request as objects: each takes 3 to 4 kB, and half a million of them over a GiB. Operators may be columns.
+MAX_OBJECTS = 200_000
+_MAX_ROWS = 100_000_000  # of local files, for which only memory is the limit
 
 _AS_TABLE = {"op", OUTCOME, *REMARKS}
 _PARQUET = CellReaders(read_parquet_columns, read_parquet_table)
@@ -321,9 +323,13 @@ def read_measurements(
     return upload
 
 
+def _most_objects(max_rows: int) -> int:
+    return max_rows if max_rows == _MAX_ROWS else min(max_rows, MAX_OBJECTS)
+
+
 def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
     """Read a list of objects that are already in the API's form."""
-    if (count := list_length(body)) > (most := min(max_rows, MAX_JSON_ROWS)):
+    if (count := list_length(body)) > (most := _most_objects(max_rows)):
         raise TooLarge(f"At most {most:,} rows are accepted at once in JSON; this list has {count:,}. Send Parquet.")
     rows = decode_plain(body)
     if not isinstance(rows, list):
@@ -341,11 +347,10 @@ def _csv(body: bytes, max_rows: int, _: TableReader) -> Upload:
     check_lines(body)
     names = csv_names(body)
     if _AS_TABLE.isdisjoint(map(strip_prefix, names)):
-        return Upload((Objects.of(read_csv(body, max_rows=max_rows)),))
+        return Upload((Objects.of(read_csv(body, max_rows=_most_objects(max_rows))),))
     table = text_table(body, check_column_names(names))
-    if table.num_rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this file has {table.num_rows:,}.")
-    return split_by_kind(table, _TEXT)
+    check_rows(table.num_rows, "file", max_rows)
+    return split_by_kind(table, _TEXT, _most_objects(max_rows))
 
 
 def _parquet(body: bytes, max_rows: int, read_table: TableReader) -> Upload:
@@ -353,7 +358,7 @@ def _parquet(body: bytes, max_rows: int, read_table: TableReader) -> Upload:
         schema = read_schema(body, PARQUET)
         names = check_column_names(schema.names)
         table = read_table(body, PARQUET, max_rows).rename_columns(names)
-        return split_by_kind(table, _PARQUET, _device(schema.metadata))
+        return split_by_kind(table, _PARQUET, _most_objects(max_rows), _device(schema.metadata))
     except DAMAGED as error:
         raise Malformed(f"The Parquet file cannot be read: {str(error)[:200]}") from error
 
@@ -370,17 +375,11 @@ def _device(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any] | None:
     return device
 
 
-READERS: dict[str, Callable[[bytes, int, TableReader], Upload]] = {
-    "application/json": _json,
-    "text/csv": _csv,
-    "application/vnd.apache.parquet": _parquet,
-    "application/x-parquet": _parquet,
-}
+READERS: dict[str, Callable[[bytes, int, TableReader], Upload]] = {"application/json": _json, "text/csv": _csv}
+READERS |= dict.fromkeys(("application/vnd.apache.parquet", "application/x-parquet"), _parquet)
 
 
 _MEDIA = {".json": "application/json", ".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
-# For local files only memory is the limit.
-_MAX_ROWS = 100_000_000
 
 
 def read(path: Path) -> Iterator[Part]:

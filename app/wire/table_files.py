@@ -76,7 +76,7 @@ def _read_parquet(body: bytes, max_rows: int, *, as_words: bool) -> tuple[pa.Sch
     texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
     source = pq.ParquetFile(pa.BufferReader(body), read_dictionary=texts if as_words else [])
     metadata: Any = source.metadata
-    _check_rows(metadata.num_rows, PARQUET, max_rows)
+    check_rows(metadata.num_rows, PARQUET, max_rows)
     groups = range(metadata.num_row_groups)
     _check_bytes(sum(metadata.row_group(group).total_byte_size for group in groups), PARQUET)
     batches = source.iter_batches(batch_size=_BATCH, use_threads=False)
@@ -98,7 +98,7 @@ def _within_limits(batches: Iterable[pa.RecordBatch], form: str, max_rows: int) 
     words: dict[int, pa.Array] = {}
     for batch in batches:
         rows += batch.num_rows
-        _check_rows(rows, form, max_rows)
+        check_rows(rows, form, max_rows)
         for k, column in enumerate(batch.columns):
             size += _decoded_bytes(column)
             if pa.types.is_dictionary(column.type) and not (k in words and column.dictionary.equals(words[k])):
@@ -120,7 +120,8 @@ def _decoded_bytes(column: pa.Array) -> int:
     return size
 
 
-def _check_rows(rows: int, form: str, max_rows: int) -> None:
+def check_rows(rows: int, form: str, max_rows: int) -> None:
+    """Raise TooLarge if a file has more rows than it may."""
     if rows > max_rows:
         raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this {form} has {rows:,}.")
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.errors import BadInput, Malformed, TooLarge, UnsupportedMedia
-from app.formats.own import read_measurements
+from app.formats.own import MAX_OBJECTS, read_measurements
 from app.wire.measurement_form import Objects
 from tests.busy_machine import cpu_s
 
@@ -167,6 +167,17 @@ def test_too_many_rows() -> None:
     ):
         with pytest.raises(TooLarge, match="At most 2 rows"):
             read(body, media, max_rows=2)
+
+
+@pytest.mark.parametrize("media", ["application/x-parquet", "text/csv"])
+def test_rows_that_become_objects_are_limited_as_in_json(media: str) -> None:
+    columns = {"gpu": ["a"] * (MAX_OBJECTS + 1), "n": [1] * (MAX_OBJECTS + 1)}
+    rows = as_parquet(columns) if media != "text/csv" else b"gpu,n\n" + b"a,1\n" * (MAX_OBJECTS + 1)
+    with pytest.raises(TooLarge, match=r"At most 200,?000 rows"):
+        read(rows, media, max_rows=2 * MAX_OBJECTS)
+    operators = as_parquet(columns | {"op": ["linear"] * (MAX_OBJECTS + 1)})
+    (part,) = read_measurements(operators, "application/x-parquet", max_rows=2 * MAX_OBJECTS).parts
+    assert len(part) == MAX_OBJECTS + 1
 
 
 def test_other_media_are_refused_by_name() -> None:
