@@ -17,8 +17,11 @@ pytestmark = pytest.mark.slow
 
 # Section IV-D 1: Qwen3-4B in BF16, batch 8, over an RTX 3060 Mobile and an RTX 5070. The text does not say how long the
 # sequences were, nor the link: 512 tokens over the cards' own links give about the 622 ms a request that the paper
-# measured, cut after block 12.
-QWEN = {"kind": "model", "name": "qwen3-4b", "mode": "inference", "batch": 8, "sequence": 512, "dtype": "bf16"}
+# measured, cut after block 12. The products of attention ran apart, as it times them.
+QWEN = {
+    "kind": "model", "name": "qwen3-4b", "mode": "inference", "batch": 8, "sequence": 512, "dtype": "bf16",
+    "attention": "eager",
+}  # fmt: skip
 PM2LAT = {"gpus": ["rtx-3060-mobile", "rtx-5070"], "workload": QWEN}
 SLOW_LINK = {"link_bandwidth_bytes_per_s": 1.25e8}
 MEASURED_MS, MEASURED_CUT = 622.0, 12

@@ -52,6 +52,8 @@ def test_memory_and_deadline_filter_nodes(client: TestClient) -> None:
     big = {"kind": "model", "name": "llama-3.1-70b", "batch": 1, "sequence": 128, "dtype": "bf16", "mode": "prefill"}
     answer = ask(client, "filter", question(big))
     assert kept(answer) == [] and "GiB of memory, has 24" in answer["FailedNodes"]["l4"]
+    published = {"kind": "model", "name": "llama-3.1-8b", "sequence": 128, "mode": "prefill"}  # in 16 bits, 16 GB
+    assert "l4" in kept(ask(client, "filter", question(published)))
     times = client.post("/predict", json={"workload": LINEAR, "gpus": ["h100-sxm5-80gb", "nvidia-l4"]}).json()
     fast = times["predictions"][0]["interval_ms"]["high"]
     answer = ask(client, "filter", question(**{DEADLINE: str(2 * fast)}))
