@@ -29,7 +29,7 @@ Scaled: TypeAlias = Annotated[
 ]
 Split: TypeAlias = Annotated[
     Fields,
-    RequestOptions(ModelWorkload, "batch", "sequence", "mode", "dtype", within="workload.", defaults={"dtype": "bf16"}),
+    RequestOptions(ModelWorkload, "batch", "sequence", "mode", "dtype", within="workload."),
 ]
 Predictor: TypeAlias = Annotated[Fields, RequestOptions(BaseRequest, "predictor")]
 Links: TypeAlias = Annotated[Fields, RequestOptions(PartitionRequest, "link_latency_ms", "predictor")]

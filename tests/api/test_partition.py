@@ -108,4 +108,5 @@ def test_the_command_equals_the_route(client: TestClient, settings: Settings) ->
     gpus = [f"--gpu={gpu}" for gpu in PM2LAT["gpus"]]  # type: ignore[union-attr]
     done = run_command("partition", "qwen3-4b", *gpus, *options, env=os.environ | settings.environment())
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == client.post("/partition", json=PM2LAT | SLOW_LINK).json()
+    body = PM2LAT | SLOW_LINK | {"workload": QWEN | {"attention": None, "dtype": None}}
+    assert json.loads(done.stdout) == client.post("/partition", json=body).json()
