@@ -129,6 +129,10 @@ class Settings:
     retrain_gate_tolerance: Annotated[
         float, Knob("GPUCAST_RETRAIN_GATE_TOLERANCE", "relative loss of accuracy up to which a new version is served")
     ] = 0.02
+    retrain_most_error: Annotated[
+        float,
+        Knob("GPUCAST_RETRAIN_MOST_ERROR", "mean error on held-out rows above which no version is served, percent"),
+    ] = 300
     retrain_attempts: Annotated[
         int, Knob("GPUCAST_RETRAIN_ATTEMPTS", "attempts for a retraining whose worker dies")
     ] = 3

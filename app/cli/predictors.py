@@ -185,8 +185,6 @@ def _follow(runtime: Runtime, job_id: int) -> jobs.Job:
 def _report_job(job: jobs.Job) -> None:
     if job.state == "failed":
         raise GpucastError(f"Job {job.id} failed: {job.reason}")
-    kept_back = f", kept back: {job.reason}" if job.reason else ", served from now on"
-    print(f"version {job.version}{kept_back}")
     result: dict[str, Any] = job.result or {}
     for cell in result.get("validation", ()):
         coverage = cell.get("coverage_80")
@@ -196,6 +194,7 @@ def _report_job(job: jobs.Job) -> None:
             f"  {cell['split']:<22} {cell.get('family', ''):<28} {cell['gpu']:<28} MAPE {cell['mape']:.1f} %,"
             f" median {cell['median_ape']:.1f} % over {cell['n']} rows{covered}{note}"
         )
+    print(f"version {job.version}, " + (job.reason or "served from now on"))
 
 
 def train(

@@ -71,8 +71,8 @@ def import_hint(predictor: str) -> str:
         return f"Import measurements of networks ({ways})"
     of = "operators, kernels or both" if kernels and operators else "operators" if operators else "kernels"
     forms = [*(["neusight", "aiconfigurator"] if operators else []), *(["cuda-kernels"] if kernels else [])]
-    commands = ", ".join(f"'gpucast import {form} DIR'" for form in forms)
-    return f"Import measurements of {of} ({commands} or POST /measurements)"
+    commands = ", ".join(("'gpucast measure'", *(f"'gpucast import {form} DIR'" for form in forms)))
+    return f"Add measurements of {of} ({commands} or POST /measurements)"
 
 
 def untrained() -> dict[tuple[str, str], Served]:

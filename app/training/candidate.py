@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bands.conformal import Intervals
+from app.bands.conformal import LEAST_RESIDUALS, Intervals
 from app.errors import BadInput, NotTrained
 from app.ops import OP_CODE, OPS
 from app.predictors import BY_NAME, capabilities
@@ -39,6 +39,9 @@ from app.training.operator_validation import (
     held_out,
 )
 from app.training.schemas import schema_of
+
+# Family and GPU of the card's rows over all kernels.
+_KERNELS = (FAMILY, "all")
 
 
 def remembered(held: HeldOut) -> dict[str, Any]:
@@ -146,10 +149,16 @@ class Candidate:
 def candidate(
     start: Start, data: TrainingData, shipped_card: Card, *, target_gpu: str | None, report: Report
 ) -> Candidate:
-    """Fit and validate a candidate; raises NotTrained if there are too few rows."""
-    trained = _with_kernels(start, data, target_gpu, report)
-    held = None
+    """Fit and validate a candidate; raises NotTrained if there are too few rows.
+
+    What kernels teach is left as it ships where none can be held out, as long as operators were measured.
+    """
+    trained = held = None
     too_few: list[str] = []
+    try:
+        trained = _with_kernels(start, data, target_gpu, report)
+    except NotTrained as error:
+        too_few.append(error.detail)
     if capabilities(start.name).learns_operators and data.operators:
         try:
             trained, held = _with_operators(start, trained, data, target_gpu, report)
@@ -157,7 +166,7 @@ def candidate(
             too_few.append(error.detail)
     if trained is None:
         kernels = f"{len(data.kernel_ids)} kernel measurements are too few for {start.name}: at least {LEAST_ROWS}."
-        raise NotTrained(too_few[0] if too_few else kernels)
+        raise NotTrained(" ".join(too_few) or kernels)
     new = trained.card["validation"]
     card = {
         "trained_on": {"rows": data.rows, "gpus": data.gpu_ids},
@@ -225,8 +234,15 @@ def _others(before: Card, now: Card) -> list[Mapping[str, Any]]:
     return [row for row in before if (row["split"], row["family"], row["gpu"]) not in new]
 
 
-def kept_back(new: Candidate, served: Mapping[str, Any] | None, data: TrainingData, tolerance: float) -> str | None:
-    """Return why the candidate must not replace the served version; None if it may."""
+def kept_back(
+    new: Candidate, served: Mapping[str, Any] | None, data: TrainingData, tolerance: float, most_error: float
+) -> str | None:
+    """Return why the candidate must not replace the served version; None if it may.
+
+    Of no split may the mean error of held-out kernels, or of held-out operators, be over `most_error`, percent.
+    """
+    if reason := _too_wrong(new, most_error):
+        return reason
     if served is None:
         return None
     if new.trained.payload["out_of_fold"]:
@@ -236,6 +252,21 @@ def kept_back(new: Candidate, served: Mapping[str, Any] | None, data: TrainingDa
     if new.held_out is None:
         return None
     return operator_gate(new.held_out, served, data.operators, data.gpus, tolerance)
+
+
+def _too_wrong(new: Candidate, most_error: float) -> str | None:
+    card = new.trained.card["validation"]
+    errors = [
+        (row["split"], "kernels", row["n"], row["mape"]) for row in card if (row["family"], row["gpu"]) == _KERNELS
+    ]
+    if new.held_out is not None:
+        error = 100.0 * np.abs(np.expm1(-new.held_out.log_ratio))
+        by_split = [(split, error[new.held_out.split == code]) for code, split in enumerate(SPLITS)]
+        errors += [(split, "operators", len(own), float(own.mean())) for split, own in by_split if len(own)]
+    for split, what, rows, mape in errors:
+        if rows >= LEAST_RESIDUALS and mape > most_error:
+            return f"kept back: mean error {mape:.0f} % on {rows} {what} held out ({split}), over {most_error:g} %"
+    return None
 
 
 def trained_together(names: Collection[str]) -> tuple[str, ...]:

@@ -95,6 +95,13 @@ def test_a_version_that_is_no_worse_replaces_the_served_one_and_can_be_rolled_ba
     assert server.post(f"/predictors/{QUICK}/rollback").status_code == 409
 
 
+def test_a_version_for_one_gpu(service: Service) -> None:
+    job = retrain(service, "forest", gpu="NVIDIA TITAN V")
+    assert (job["state"], job["gpu"]) == ("succeeded", "titan-v"), job["reason"]
+    assert predictor(service.client, "forest")["answering"] == [{"gpu": "titan-v", "version": "1"}]
+    assert ask(service.client, "forest").json()["predictions"][0]["predictor"]["version"] == "1"
+
+
 def test_a_worse_version_is_held_back_with_the_reason(service: Service) -> None:
     served = predictor(service.client, QUICK)["served"][0]["version"]
     # Times up to a thousand times too long, at random: nothing that learns from them predicts well.
@@ -115,8 +122,8 @@ def test_a_burst_of_requests_is_a_few_jobs(service: Service) -> None:
     assert {service.wait_for_job(job_id)["state"] for job_id in set(asked)} == {"succeeded"}
 
 
-def test_a_version_for_one_gpu(service: Service) -> None:
-    job = retrain(service, "forest", gpu="NVIDIA TITAN V")
-    assert (job["state"], job["gpu"]) == ("succeeded", "titan-v"), job["reason"]
-    assert predictor(service.client, "forest")["answering"] == [{"gpu": "titan-v", "version": "1"}]
-    assert ask(service.client, "forest").json()["predictions"][0]["predictor"]["version"] == "1"
+def test_a_version_beyond_any_use_is_not_even_the_first_one(service: Service) -> None:
+    job = retrain(service, "lasso")
+    assert (job["state"], job["served"]) == ("succeeded", False), job
+    assert "kernels held out" in job["reason"] and "over 300 %" in job["reason"]
+    assert predictor(service.client, "lasso")["answering"] == []

@@ -98,6 +98,7 @@ def test_the_shipped_version_predicts_at_once(service: Service) -> None:
 def test_retraining_without_rows_names_the_import(service: Service) -> None:
     refused = service.client.post("/retrain", json={"predictor": "li"})
     assert refused.status_code == 409
+    assert "gpucast measure" in refused.json()["detail"]
     assert "gpucast import neusight DIR" in refused.json()["detail"]
     assert "cuda-kernels" not in refused.json()["detail"]
 
@@ -144,6 +145,7 @@ def test_a_version_worse_than_the_served_one_is_held_back(service: Service) -> N
 def test_a_version_for_one_gpu(service: Service) -> None:
     job = retrain(service, gpu=V100)
     assert (job["state"], job["gpu"]) == ("succeeded", V100), job
+    assert not job["served"] and "kept back" in job["reason"], "it is worse than the version for all GPUs"
     assert {cell["gpu"] for cell in job["validation"] if cell["family"] == "linear/fp32"} >= {V100}
     refused = service.client.post("/retrain", json={"predictor": "li", "gpu": "nvidia-l4"})
     assert refused.status_code == 409

@@ -155,9 +155,10 @@ def _retrain(settings: Settings, database: Database, job: jobs.Job) -> None:
     while True:
         report("comparing with the served version")
         now = patiently(partial(_served, database, job))
-        stored = patiently(partial(_payload, settings, database, now))
-        served = stored or (start.payload if target is None else None)
-        reason = kept_back(trained, served, data, settings.retrain_gate_tolerance)
+        answers = now or patiently(partial(_served, database, job, POOLED))
+        served = patiently(partial(_payload, settings, database, answers)) or start.payload
+        limits = (settings.retrain_gate_tolerance, settings.retrain_most_error)
+        reason = kept_back(trained, served, data, *limits)
         report("publishing")
         outcome = _Outcome(trained.trained, rows_hash, as_of, reason, now)
         if patiently(partial(_publish, settings, database, job, outcome)):
@@ -192,9 +193,10 @@ def _report(database: Database, job: jobs.Job, what: str) -> None:
         jobs.report_progress(connection, job, f"{job.predictor}: {what}")
 
 
-def _served(database: Database, job: jobs.Job) -> Version | None:
+def _served(database: Database, job: jobs.Job, gpu_id: str | None = None) -> Version | None:
+    """Return the served version of the job's predictor for its GPU, or for `gpu_id`."""
     with database.begin() as connection:
-        return versions.served_for(connection, job.predictor, job.gpu_id)
+        return versions.served_for(connection, job.predictor, gpu_id or job.gpu_id)
 
 
 def _payload(settings: Settings, database: Database, version: Version | None) -> dict[str, Any] | None:

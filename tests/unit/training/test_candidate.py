@@ -15,6 +15,7 @@ from app.tables.ops import concatenate
 from app.training.candidate import Candidate, TrainingData, candidate, kept_back
 from app.training.operator_start import Start, any_holds, learned_from
 from app.training.operator_validation import CONFIGURATION_HELD_OUT
+from tests.conformance.test_predictors import MEASURED
 from tests.unit.kernels import kernels
 from tests.unit.operator_runs import runs_of
 from tests.unit.operators import operators
@@ -112,12 +113,12 @@ def test_held_out_validation_uses_a_predictor_without_the_shipped_rows() -> None
 def test_equal_rows_pass_the_gate_and_worse_predictions_do_not() -> None:
     run = made(*RATE)
     first, again = learned(run), learned(run)
-    assert kept_back(first, None, training_data(run), 0.0) is None
-    assert kept_back(again, first.trained.payload, training_data(run), 0.0) is None
+    assert kept_back(first, None, training_data(run), 0.0, 300.0) is None
+    assert kept_back(again, first.trained.payload, training_data(run), 0.0, 300.0) is None
     held = first.trained.payload["operators"]["held_out"]
     better = {**held, "error": held["error"] / 2}
     served = {**first.trained.payload, "operators": {**first.trained.payload["operators"], "held_out": better}}
-    reason = kept_back(again, served, training_data(run), 0.02)
+    reason = kept_back(again, served, training_data(run), 0.02, 300.0)
     assert reason is not None
     assert "rows held out of both" in reason
 
@@ -128,7 +129,7 @@ def test_a_candidate_worse_on_new_rows_is_held_back() -> None:
     # Every third row half as long as it should be: a line through all is worse than the first one.
     wrong = runs_of("linear", "fp32", one.ops, gpu=one.gpu.tolist(), latency_s=(0.5 * one.latency_s).tolist())
     mixed = joined(joined(made("tesla-t4", seed=2), made("tesla-t4", seed=3)), wrong)
-    reason = kept_back(learned(mixed), first.trained.payload, training_data(mixed), 0.02)
+    reason = kept_back(learned(mixed), first.trained.payload, training_data(mixed), 0.02, 300.0)
     assert reason is not None
     assert "new rows" in reason
 
@@ -144,7 +145,24 @@ def test_a_new_gpu_passes_the_gate() -> None:
     first = learned(made("tesla-t4", "nvidia-l4"))
     new = made("tesla-v100-pcie-32gb")
     found = learned(new, start=Start.on("li", first.trained.payload))
-    assert kept_back(found, first.trained.payload, training_data(new), 0.02) is None
+    assert kept_back(found, first.trained.payload, training_data(new), 0.02, 300.0) is None
+
+
+def test_a_version_beyond_any_use_is_held_back_also_where_none_is_served() -> None:
+    run = made(*RATE, noise=4.0)
+    reason = kept_back(learned(run), None, training_data(run), 0.02, 50.0)
+    assert reason is not None
+    assert "operators held out" in reason and "over 50 %" in reason
+
+
+def test_a_gpu_without_measured_kernels_learns_its_operators() -> None:
+    launches = MEASURED.take(np.flatnonzero(MEASURED.gpu == 0))
+    elsewhere = replace(launches, gpu=np.full(len(launches), GPUS.ids.index("tesla-t4")))
+    ids = [f"kernel-{k}" for k in range(len(launches))]
+    rows = TrainingData(GPUS, elsewhere, ids, [made("nvidia-l4")])
+    found = candidate(Start.on("auto"), rows, [], target_gpu="nvidia-l4", report=lambda _: None)
+    assert {row["gpu"] for row in found.trained.card["validation"]} == {"all", "nvidia-l4"}
+    assert found.trained.payload["out_of_fold"] == {}
 
 
 def test_a_version_for_one_gpu_is_validated_on_its_rows() -> None:
