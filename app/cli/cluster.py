@@ -76,6 +76,8 @@ def sbatch(
         answer = choose_gpus(snapshot, parsed, max_rows=settings.max_batch_rows, graphs=graphs)
     proposal = propose(answer.choices, listed.known)
     reasons = passed_over(answer.choices, listed.known, proposal)
+    if "max_devices" not in goals and not all(choice.meets for choice in answer.choices):
+        reasons.append(f"At most {parsed.max_devices:g} GPUs were tried: --max-devices allows more.")
     if proposal is None:
         raise BadInput(" ".join(["No partition has the GPUs and the time for this job.", *reasons]))
     for reason in reasons:
@@ -143,15 +145,15 @@ def _print(manifests: list[Manifest]) -> None:
 
 
 def _show(ranked: list[Ranked], file: TextIO) -> None:
-    print(f"{'':>4}{'flavour':<20}{'GPU':<24}{'job, s':>10}{'interval, s':>22}{'limit, s':>10}{'USD':>10}", file=file)
+    from app.services.compare.units import duration
+
+    print(f"{'':>4}{'flavour':<20}{'GPU':<24}{'job':>10}{'interval':>24}{'limit':>10}{'USD':>10}", file=file)
     for k, one in enumerate(ranked):
-        time, line = one.time, f"{k + 1:>3} {one.flavor.name:<20}{one.flavor.gpu or '-':<24}"
-        if time is not None:
-            ends, cost = (
-                f"{time.low_s:.4g} to {time.high_s:.4g}",
-                "-" if time.cost_usd is None else f"{time.cost_usd:.4g}",
-            )
-            line += f"{time.job_s:>10.4g}{ends:>22}{time.limit_s:>10.4g}{cost:>10}"
+        line = f"{k + 1:>3} {one.flavor.name:<20}{one.flavor.gpu or '-':<24}"
+        if (time := one.time) is not None:
+            job, low, high, limit = (duration(1e3 * s) for s in (time.job_s, time.low_s, time.high_s, time.limit_s))
+            cost = "-" if time.cost_usd is None else f"{time.cost_usd:.4g}"
+            line += f"{job:>10}{f'{low} to {high}':>24}{limit:>10}{cost:>10}"
         print(line, file=file)
     for one in ranked:
         if note := one.missing or one.flavor.note:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from math import floor, isfinite, log10
 from typing import Any
 
+from app.services.compare.units import duration
+
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 # Milliseconds of a unit, the longest first.
 TIME_UNITS = {"s": 1e3, "ms": 1.0, "µs": 1e-3}
@@ -35,24 +36,6 @@ def short(value: float | None, unit: str = "") -> str:
     return f"{value / size:.3g} {prefix}{unit}".strip()
 
 
-def data_size(value: float | None) -> str:
-    """Return bytes with a binary prefix: 79.9 GiB."""
-    if value is None:
-        return "–"  # noqa: RUF001 - a dash is meant
-    size, unit = next(((size, unit) for size, unit in _BINARY if abs(value) >= size), (1.0, "B"))
-    return f"{value / size:.3g} {unit}"
-
-
-def time(ms: float | None) -> str:
-    """Return milliseconds with three digits in a suitable unit: 12.3 ms, 1.53 s."""
-    if ms is None:
-        return "–"  # noqa: RUF001 - a dash is meant
-    for size, unit in ((86_400e3, "days"), (3600e3, "h"), (60e3, "min"), (1e3, "s"), (1.0, "ms"), (1e-3, "µs")):
-        if ms >= size:
-            return f"{ms / size:.3g} {unit}"
-    return f"{ms * 1e6:.3g} ns"
-
-
 def percent(share: float | None) -> str:
     """Return a fraction in percent."""
     return "–" if share is None else f"{share:.1%}".replace("%", " %")  # noqa: RUF001 - a dash is meant
@@ -69,7 +52,7 @@ def spread(value: float, low: float, high: float) -> str:
 def amount(value: float, unit: str) -> str:
     """Return a figure with three digits and its unit; times in a suitable one."""
     if unit in TIME_UNITS:
-        return time(value * TIME_UNITS[unit])
+        return duration(value * TIME_UNITS[unit])
     if unit == "USD":
         return f"{value:,.{2 if value >= 0.01 else decimals([value])}f} USD"
     return short(value, unit) if unit == "J" else f"{value:,.{decimals([value])}f} {unit}"

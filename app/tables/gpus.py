@@ -72,6 +72,8 @@ SPEC_COLUMNS = (
 )
 # Most devices of one node (HGX-2 has sixteen): a link that joins more of them joins nodes.
 MOST_IN_A_MACHINE = 16
+# Devices of a usual machine.
+DEVICES_PER_NODE = 8
 TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # Fraction of the datasheet's DRAM bandwidth that streaming kernels reach, as measured: HBM on P100 to B200 (0.75 to
 # 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part,

@@ -22,7 +22,9 @@ from app.wire.names import did_you_mean, field_hint, renamed_dtypes, with_own_dt
 
 T = TypeVar("T")
 
-_PLACE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_PLACE = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+# The key of a map's value, which msgspec does not name.
+_SOME_KEY = "..."
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
 _BAD_CHOICE = re.compile(r"^Invalid enum value (.*)$", re.DOTALL)
@@ -33,6 +35,7 @@ _WORDS = {
     "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
     "object": "an object", "null": "null",
 }  # fmt: skip
+_TYPES = {int: "int", float: "float", str: "str", bool: "bool", list: "array", dict: "object", type(None): "null"}
 _MOST_SHOWN = 60
 _GROUPS = r"[ ,_']"
 _GROUPED = re.compile(rf"\d{{1,3}}(?:{_GROUPS}\d{{3}})+")
@@ -120,7 +123,7 @@ def field_errors(raw: object, form: Any, *, example: Mapping[str, Any], loc: Pat
             break
         except msgspec.ValidationError as error:
             path, message = _split(str(error))
-            path, message = _point_at_field(path, message)
+            path, message = _point_at_field(_with_key(path, message, repaired), message)
             if message == UNKNOWN_FIELD:
                 message += field_hint(str(path[-1])) or did_you_mean(
                     str(path[-1]), _names_at(form, path[:-1], repaired)
@@ -137,7 +140,8 @@ def _first_error(error: Exception, form: Any) -> BadInput:
     """Return the error that ended the decoding of a long body."""
     if not isinstance(error, msgspec.ValidationError | OverflowError):
         return Malformed(f"The body is not valid JSON: {error}.", reason=str(error))
-    path, message = _point_at_field(*_split(str(error)))
+    path, message = _split(str(error))
+    path, message = _point_at_field(_with_key(path, message, None), message)
     if message == UNKNOWN_FIELD:
         message += field_hint(str(path[-1]))
     errors = [FieldError(path, _improve_message(message, path, None, form))]
@@ -163,8 +167,22 @@ def _split(text: str) -> tuple[Path, str]:
     message, _, place = text.rpartition(" - at `$")
     if not message:
         return (), text
-    places = _PLACE.findall(place.removesuffix("`").replace("[...]", ""))  # msgspec names no key for a value of a map
-    return tuple(name or int(index) for name, index in places), message
+    places = _PLACE.findall(place.removesuffix("`"))
+    return tuple(name or (index if index == _SOME_KEY else int(index)) for name, index in places), message
+
+
+def _with_key(path: Path, message: str, raw: Any) -> Path:
+    """Return the path with the first key whose value has the wrong type in place of _SOME_KEY; else without it."""
+    if _SOME_KEY not in path:
+        return path
+    at, wrong = path.index(_SOME_KEY), _BAD_TYPE.match(message)
+    values = _get(raw, path[:at])
+    keys = (
+        [key for key, value in values.items() if wrong and _TYPES.get(type(value)) == wrong[2]]
+        if isinstance(values, dict)
+        else []
+    )
+    return _with_key((*path[:at], *keys[:1], *path[at + 1 :]), message, raw)
 
 
 def _point_at_field(path: Path, message: str) -> tuple[Path, str]:

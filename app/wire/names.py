@@ -64,9 +64,13 @@ _INSTEAD_OF_FIELD = {
     "parallelism.expert (of the operator moe: expert_parallel)": ("ep", "ep_size", "expert_parallel_size"),
     "batch": ("batch_size", "bs"),
     "sequence": ("seq_len", "seq_length", "sequence_length", "input_tokens", "isl"),
+    "load.rate_per_s": (
+        "qps", "rps", "requests_per_second", "requests_per_s", "request_rate", "arrival_rate", "req_per_s",
+    ),
+    "load.concurrency": ("users", "max_concurrency", "concurrent_requests", "num_concurrent", "clients"),
     "output_tokens": ("osl", "max_new_tokens", "max_tokens"),
     "dtype": ("precision", "data_type", "torch_dtype"),
-}
+}  # fmt: skip
 _OF_OPERATOR = {name: own for own, names in _OPERATORS.items() for name in names}
 _OF_FIELD = {name: own for own, names in _INSTEAD_OF_FIELD.items() for name in names}
 

@@ -76,6 +76,9 @@ MISTAKES: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     (about(LINEAR | {"phase": "forwards"}), "workload.operators.0.phase", ("'forwards'", "did you mean forward?")),
     (on(SERVING | {"load": {"concurency": 8}}), "workload.load.concurency", ("did you mean concurrency?",)),
     (on(without(SERVING, "input_tokens", isl=100)), "workload.isl", ("send",)),
+    (on(SERVING | {"load": {"qps": 4}}), "workload.load.qps", ("send load.rate_per_s",)),
+    (on(SERVING | {"load": {"requests_per_second": 4}}), "workload.load.requests_per_second", ("load.rate_per_s",)),
+    (on(without(SERVING, "load", rps=4)), "workload.rps", ("send load.rate_per_s",)),
     (on(SERVING | {"software": "vlm"}), "workload.software", ("'vlm'", "vllm")),
 ]
 
@@ -90,6 +93,14 @@ def test_each_mistake_gets_its_mend(
     place_told = next((loc for loc in told if loc.startswith(place)), None)
     assert place_told is not None, told
     assert all(word in told[place_told] for word in words), told
+
+
+def test_wrong_prices_are_named_by_their_key(client: TestClient) -> None:
+    for price, words in (("3", "leave out the quotes"), (None, "got null"), (-3, "got -3")):
+        prices = {"nvidia-l4": 1.0, "h100-sxm5-80gb": price}
+        answer = client.post("/compare", json={"workload": MODEL, "gpus": [GPU], "prices": prices})
+        (error,) = answer.json()["errors"]
+        assert error["loc"] == ["prices", "h100-sxm5-80gb"] and words in error["msg"]
 
 
 @pytest.mark.parametrize(("field", "value", "words"), [("flops", 2.1, "not GFLOP"), ("bytes", 12.0, "not MB or GB")])

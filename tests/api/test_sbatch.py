@@ -70,6 +70,7 @@ def test_jobs_that_no_partition_can_take_are_reported(environment: dict[str, str
     done = sbatch(environment, "--partitions", str(tmp_path / "partitions"), "--deadline", "1e-6", "--", "job.sh")
     assert done.returncode == 1
     assert "No partition has the GPUs and the time" in done.stderr and done.stderr.count("too long") == 2
+    assert "At most 8 GPUs were tried: --max-devices allows more." in done.stderr
 
 
 def test_a_real_slurm_starts_the_job_on_the_planned_type(

@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 from msgspec import structs
 
 from app.dashboard.choices import Controls
-from app.dashboard.format_figures import short, time
+from app.dashboard.format_figures import short
 from app.dashboard.ranking import items_of
 from app.engine.snapshot import Snapshot
 from app.errors import GpucastError
 from app.services.compare.request import to_single_request
 from app.services.compare.served_compare import Curves, LoadLimits, LoadPoint
+from app.services.compare.units import duration
 from app.services.models.scaling import Point, scaling_curves
 from app.wire.compare_form import Compared, CompareRequest
 from app.wire.network_form import ModelRequest
@@ -141,7 +142,7 @@ def speed_chart(
         [*limit, *(at for at, _ in rings)],
     )
     y = _axis("tokens/s per GPU", [[(dot.y, dot.y_ends) for dot in one.dots] for one in drawn], [at for _, at in rings])
-    rules = [one for value in limit for one in rule(x, "x", value, f"TPOT {time(limits.tpot_ms)}")]
+    rules = [one for value in limit for one in rule(x, "x", value, f"TPOT {duration(limits.tpot_ms)}")]
     return _chart(x, y, drawn, rules, names, best, rising=False)
 
 
@@ -164,7 +165,7 @@ def first_token_chart(
     title = f"TTFT p{limits.percentile}, ms"
     x = _axis("requests per second", [[(dot.x, dot.x_ends) for dot in one.dots] for one in drawn], [])
     y = _axis(title, [[(dot.y, dot.y_ends) for dot in one.dots] for one in drawn], limit, whole=True)
-    rules = [one for value in limit for one in rule(y, "y", value, f"TTFT {time(value)}")]
+    rules = [one for value in limit for one in rule(y, "y", value, f"TTFT {duration(value)}")]
     return _chart(x, y, drawn, rules, names, best, rising=True)
 
 
@@ -222,7 +223,7 @@ def _speed_dot(point: LoadPoint) -> Dot:
 
 def _rate_dot(point: LoadPoint, limits: LoadLimits) -> Dot:
     ends, at = point.ttft_at_interval_ms, point.ttft_at_ms
-    text = f"{short(point.load)} requests/s: TTFT p{limits.percentile} {time(at)}"
+    text = f"{short(point.load)} requests/s: TTFT p{limits.percentile} {duration(at)}"
     return Dot(point.load, at, (point.load, point.load), (ends.low, ends.high), text)
 
 

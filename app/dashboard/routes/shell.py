@@ -23,6 +23,7 @@ from app.dashboard import format_figures
 from app.dashboard.address import Address, curl, mends
 from app.dashboard.charts.drawing import Drawing, as_svg
 from app.errors import GpucastError
+from app.services.compare.units import data_size, duration
 from app.store.keys import digest
 
 WEB = Path(__file__).resolve().parents[1] / "web"
@@ -73,17 +74,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"data_size": data_size, "time": duration}
     environment.filters |= {
         name: getattr(format_figures, name)
         for name in (
             "amount",
-            "data_size",
             "decimals",
             "number",
             "percent",
             "short",
             "spread",
-            "time",
             "workload_line",
         )
     }

@@ -35,9 +35,9 @@ from app.services.compare.request import (
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
-from app.services.models.scaling import DEVICES_PER_NODE
 from app.steps.networks import check_stages, forward_rows
 from app.steps.stages import memory
+from app.tables.gpus import DEVICES_PER_NODE
 from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import Compared, CompareRequest, CompareResponse, RankBy, Split
 from app.wire.graph_form import GraphRequest, NetworkWorkload

@@ -25,6 +25,7 @@ from app.errors import BadInput, FieldError
 from app.services.compare.compare import Comparison, device_count
 from app.services.compare.request import errors_in_common, to_predict_request, to_single_request
 from app.services.compare.served_plan import SERVED_GOALS, plan_served, refuse_given
+from app.services.compare.units import unfit
 from app.services.graphs.graph_store import Graphs
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec
@@ -217,9 +218,8 @@ def _seconds(interval: Interval, factor: float) -> IntervalS:
 
 
 def _missing(option: Compared, allowed_ms: dict[str, float | None]) -> list[str]:
-    room, messages = option.memory, []
-    if not room.fits:
-        messages.append(f"memory: {room.required_bytes:.4g} bytes are needed, a device has {room.capacity_bytes:.4g}")
+    shortage = unfit(option.memory)
+    messages = [f"memory: {option.devices} x {option.gpu} {shortage} each"] if shortage else []
     for goal, most in allowed_ms.items():
         if most is None:
             messages.append(f"{goal}: {_UNPRICED}")

@@ -21,7 +21,6 @@ from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
 from app.runtime.cancellation import check_cancelled
 from app.services.compare.request import Candidate, device_load
-from app.services.models.scaling import DEVICES_PER_NODE
 from app.services.operators.predict_operators import require_predictor
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
 from app.services.serving.engines import Engine, engines_on, have_room, shape_of, with_limits
@@ -29,7 +28,7 @@ from app.services.serving.load_figures import LoadFigures
 from app.services.serving.predict_serving import runnable
 from app.serving.steady_state import closed_loop, highest_rate, open_load
 from app.steps.timing import StepQuery
-from app.tables.gpus import GpuSpec
+from app.tables.gpus import DEVICES_PER_NODE, GpuSpec
 from app.wire.compare_form import ServedCost, ServedSplit
 from app.wire.prediction_form import Skipped
 from app.wire.serving_form import ServedFigures, ServingParallelism, ServingRequest, ServingWorkload

@@ -33,6 +33,8 @@ _NO_EVIDENCE = warning(
     "evidence_unknown", "no measurement of this kernel is known: expect the time anywhere in the wide interval"
 )
 _RELATED = warning("evidence_related", "only measurements of other kernels inform this prediction")
+# Times so often the hardware limit are in another unit, if they are longer than a second.
+_BEYOND_USE, _LONG_S = 10_000, 1.0
 _EXTRAPOLATED = warning("extrapolated", "the launch lies outside the measured range: extrapolated")
 
 
@@ -82,18 +84,28 @@ def measurement_warnings(
     """
     if not len(measured):
         return [[] for _ in workloads]
-    if none_below_limit(measured, gpus, LIMIT_TOLERANCE):
+    if none_below_limit(measured, gpus, LIMIT_TOLERANCE) and measured.latency_s.max() <= _LONG_S:
         return [_same_counts(workload) for workload in workloads]
     limits = hardware_limit(measured.ops, gpus, np.arange(len(measured)), measured.gpu).latency_s.tolist()
     each = zip([gpus.ids[gpu] for gpu in measured.gpu.tolist()], limits, strict=True)
     return [
-        _too_fast(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
+        _implausible(workload, list(islice(each, len(workload.measured)))) + _same_counts(workload)
         for workload in workloads
     ]
 
 
-def _too_fast(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[CodedWarning]:
-    return [
+def _implausible(workload: KernelWorkload, limits: Sequence[tuple[str, float]]) -> list[CodedWarning]:
+    """Return warnings about times below the hardware limit, seconds, or so far above that their unit is wrong."""
+    slow = [
+        warning(
+            "measured_implausible",
+            f"measured[{k}]: {row.latency_ms:.6g} ms is {row.latency_ms / (1e3 * limit):.2g} times the hardware limit "
+            f"of {gpu}, {limit * 1e3:.6g} ms: latency_ms is in milliseconds",
+        )
+        for k, (row, (gpu, limit)) in enumerate(zip(workload.measured, limits, strict=True))
+        if row.latency_ms > 1e3 * max(_LONG_S, _BEYOND_USE * limit)
+    ]
+    return slow + [
         warning(
             "measured_below_limit",
             f"measured[{k}]: {row.latency_ms:.6g} ms is more than {LIMIT_TOLERANCE:.0%} under the hardware limit of "
@@ -152,6 +164,7 @@ def render_predictions(
     q = 0
     for (request, targets), shared_warnings in zip(requests, shared, strict=True):
         coverage, required = request.coverage, request.workload.working_set_bytes
+        doubted = any(each.code == "measured_implausible" for each in shared_warnings)
         predictions: list[Prediction] = []
         for target in targets:
             middle, low, high, bound, support, group, answered = next(columns)
@@ -159,6 +172,8 @@ def render_predictions(
             predictor = predictors.get((target, answered))
             if predictor is None:
                 predictor = predictors[target, answered] = _answered_by(result, request, spec, answered)
+            if doubted:
+                support = EXTRAPOLATED
             own = answer_warnings(request, spec, group, support, answered, notes=result.rows.notes(target))
             warnings = [*shared_warnings, *own]
             predictions.append(

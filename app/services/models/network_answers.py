@@ -124,6 +124,7 @@ class TimedNetwork(NamedTuple):
             unmeasured=0 if measured else int((part.support == EXTRAPOLATED).sum()),
             slotted=slotted,
             notes=[*self.gpus.notes(target), *self._substitutes(k)],
+            together=run.parallelism.devices // run.parallelism.nodes,
         )
         shares = _shares(self, k, seconds)
         return StepFacts(

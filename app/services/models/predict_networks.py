@@ -20,6 +20,7 @@ from app.engine.exact_hits import MeasuredModels, UploadedStep
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.importers import hf
+from app.networks.roles import of_scores
 from app.networks.run import Mode, Run, has_formats
 from app.networks.serving import DEFINITIONS, decode_contexts, serving
 from app.ops import OP_CODE
@@ -162,8 +163,6 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
         )
         text = f"quantization_config is ignored: {which} {run.dtype}"
         notes.append(warning("formats_ignored", text))
-    nested = config.get("text_config")
-    own = nested if isinstance(nested, Mapping) else config
     if "vision_config" in config and hf.read(config).towers:
         tower = config["vision_config"]
         side, patch = tower.get("image_size"), tower.get("patch_size")
@@ -171,12 +170,34 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
         image = f": {(side // patch) ** 2:,} patches of an image of {side} pixels a side" if known else ""
         text = f"the vision encoder's weights take memory, its time is not in{image}"
         notes.append(warning("encoder_left_out", text))
-    longest = own.get("max_position_embeddings")
-    context = run.sequence + int(workload.output_tokens or 1) - 1
-    if isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest < context:
-        text = f"the context of {context} tokens exceeds max_position_embeddings, {longest}"
-        notes.append(warning("context_too_long", text))
-    return notes
+    return notes + context_notes(config, run.sequence + int(workload.output_tokens or 1) - 1)
+
+
+def context_notes(config: Mapping[str, Any], context: int) -> list[CodedWarning]:
+    """Return a warning if a context is longer than a configuration says that its model can read, in tokens."""
+    nested = config.get("text_config")
+    own = nested if isinstance(nested, Mapping) else config
+    longest, scaling = own.get("max_position_embeddings"), own.get("rope_scaling")
+    if not isinstance(longest, int) or isinstance(longest, bool):
+        return []
+    if isinstance(scaling, Mapping):
+        factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+        if isinstance(factor, int | float) and isinstance(original, int | float):
+            longest = max(longest, factor * original)
+    text = (
+        f"the context of {context:,} tokens exceeds max_position_embeddings, {longest:,.0f}: it was not trained so far"
+    )
+    return [warning("context_too_long", text)] if 0 < longest < context else []
+
+
+def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list[CodedWarning]:
+    """Return which fields of a request change nothing."""
+    texts = []
+    if run.mode != "training" and workload.optimizer not in ("adam", "none"):
+        texts.append(f"optimizer is ignored in mode {run.mode}: it is of training steps")
+    if run.recompute_scores and not of_scores(ready.workload).any():
+        texts.append("recompute selective changes nothing: fused attention keeps no scores to compute again")
+    return [warning("field_ignored", text) for text in texts]
 
 
 def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
@@ -206,6 +227,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         notes += _configuration_notes(workload, config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
+    notes += _ignored_notes(workload, ready, run)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(warning("software_assumed", f"no software is given: {stack} is assumed"))

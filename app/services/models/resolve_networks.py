@@ -81,6 +81,11 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     if is_diffusion(config):
         return _denoiser(workload, config)
     run = transformer_run(workload, of_images="patch_size" in config)
+    if run.parallelism.pipeline > 1:
+        layers = sum(count for stack in hf.read(config).stacks for _, count in stack.layers)
+        if run.parallelism.pipeline > layers:
+            message = f"the model has {layers} layers, so at most as many stages, got {run.parallelism.pipeline}"
+            raise BadInput.at((*_LOC, "parallelism", "pipeline"), message)
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 

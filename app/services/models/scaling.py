@@ -9,10 +9,8 @@ from msgspec import Struct, structs
 
 from app.engine.snapshot import Snapshot
 from app.services.models.predict_networks import predict_network
+from app.tables.gpus import DEVICES_PER_NODE
 from app.wire.network_form import ModelRequest
-
-# Devices per machine.
-DEVICES_PER_NODE = 8
 
 
 class Point(Struct, frozen=True):

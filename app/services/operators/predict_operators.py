@@ -31,7 +31,7 @@ from app.services.operators.explanations import explanations
 from app.stacks.release import software_warnings
 from app.steps.predict_rows import OperatorQuery, as_run
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable
+from app.tables.gpus import COLUMN_INDEX, DEVICES_PER_NODE, MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
 from app.tables.predictions import BOUNDS, EXTRAPOLATED, SUPPORTS, Predictions
 from app.warning_codes import CodedWarning, warning
@@ -143,11 +143,13 @@ def gpu_warnings(
     unmeasured: int,
     slotted: bool,
     notes: Sequence[CodedWarning],
+    together: int = 1,
 ) -> list[CodedWarning]:
     """Return what to know before using the numbers of one GPU.
 
     `unanswered` rows have the hardware limit for lack of support; `unmeasured` ones have no related measurement;
-    `slotted`: some involve more devices than its link joins; `notes`: those of its row (GpuRows).
+    `slotted`: some involve more devices than its link joins; `notes`: those of its row (GpuRows); `together`: devices
+    of a machine.
     """
     messages = []
     if predictor == ROOFLINE:
@@ -164,6 +166,9 @@ def gpu_warnings(
         more = f"larger exchanges go over its slot, {slot:g} GB/s"
         text = f"the {link} of {spec.id} joins {spec.link_domain_gpus} devices: {more}"
         messages.append(warning("link_exceeded", text))
+    if together > (largest := max(spec.link_domain_gpus or 0, DEVICES_PER_NODE)):
+        text = f"{together} devices on one machine: usual ones with {spec.id} have {largest}; send parallelism.nodes"
+        messages.append(warning("machine_exceeded", text))
     return [*messages, *notes]
 
 

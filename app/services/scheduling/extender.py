@@ -21,6 +21,7 @@ from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError, NotFound
 from app.services.compare.compare import figure_of
 from app.services.compare.request import read_compare
+from app.services.compare.units import duration, unfit
 from app.wire.compare_form import RANKINGS, Compared, CompareRequest, CompareResponse, RankBy
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import about
@@ -146,11 +147,11 @@ def _unnamed(node: _Metadata) -> str:
 
 
 def _unfit(row: Compared, allowed_ms: float, required: float) -> str:
-    if reason := unfit(row):
+    if reason := unfit(row.memory):
         return reason
     probability = probability_within(row.latency_ms, row.interval_ms.band(row.latency_ms), allowed_ms)
     if probability < required:
-        return f"takes {row.latency_ms:.4g} ms, within {allowed_ms:.4g} ms with a probability of only {probability:.2g}"
+        return _too_slow(row.latency_ms, allowed_ms, probability)
     return ""
 
 
@@ -262,20 +263,15 @@ class JobTime:
         return cls(row.gpu, row.devices, *seconds, limit_s, cost, _missing(row, job))
 
 
-def unfit(row: Compared) -> str:
-    """Return why a workload does not fit a device; empty if it does."""
-    if row.memory.fits:
-        return ""
-    needed, has = (size / 2**30 for size in (row.memory.required_bytes, row.memory.capacity_bytes))
-    return f"needs {needed:.3g} GiB of memory, has {has:.3g}"
-
-
 def _missing(row: Compared, job: Job) -> str:
-    if reason := unfit(row):
+    if reason := unfit(row.memory):
         return reason
     allowed_ms = job.deadline_s / job.steps * 1e3
     likely = probability_within(row.latency_ms, row.interval_ms.band(row.latency_ms), allowed_ms)
     if likely >= job.probability:
         return ""
-    takes = job.steps * row.latency_ms / 1e3
-    return f"takes {takes:.4g} s, within {job.deadline_s:.4g} s with a probability of only {likely:.2g}"
+    return _too_slow(job.steps * row.latency_ms, 1e3 * job.deadline_s, likely)
+
+
+def _too_slow(takes_ms: float, allowed_ms: float, probability: float) -> str:
+    return f"takes {duration(takes_ms)}, within {duration(allowed_ms)} with a probability of only {probability:.2g}"

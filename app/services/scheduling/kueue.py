@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from app.engine.gpu_types import CLOUD_LABELS, GPU_LABELS, gpu_of_type
 from app.errors import BadInput, FieldError, NotFound
+from app.services.compare.units import duration
 from app.services.scheduling.extender import JobTime
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuSpec
@@ -130,7 +131,9 @@ def label_job(job: Manifest, ranked: Sequence[Ranked]) -> Manifest:
         raise BadInput("No flavour meets the goal.")
     most_s = ceil(max(time.limit_s for _, time in allowed))
     if most_s > _MOST_S:
-        raise BadInput(f"The job takes up to {most_s:,} s, and Kueue's limit has at most {_MOST_S:,}.")
+        raise BadInput(
+            f"The job takes up to {duration(1e3 * most_s)}, and Kueue's limit has at most {duration(1e3 * _MOST_S)}."
+        )
     labelled = copy.deepcopy(job)
     metadata = labelled.setdefault("metadata", {})
     metadata["labels"] = {**(metadata.get("labels") or {}), MAX_EXEC_TIME: str(most_s)}

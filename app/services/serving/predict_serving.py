@@ -18,7 +18,8 @@ from app.errors import BadInput, FieldError
 from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
 from app.services.models.network_answers import UNEXPLAINED, StepFacts, TimedNetwork, WidthFacts, width_facts
-from app.services.models.predict_networks import known_step, notes_of, rows_for
+from app.services.models.predict_networks import context_notes, known_step, notes_of, rows_for
+from app.services.models.resolve_networks import config_of
 from app.services.operators.predict_operators import (
     check_rows,
     require_predictor,
@@ -340,7 +341,9 @@ class _Answer(NamedTuple):
         return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory))
 
     def _warnings(self, decode: StepFacts, engine: Engine, figures: LoadFigures) -> list[CodedWarning]:
-        messages = [each for each in decode.warnings if each.code != "software_assumed"]
+        messages = [each for each in decode.warnings if each.code not in ("software_assumed", "context_too_long")]
+        config, lengths = config_of(self.deployment.step), self.deployment.lengths
+        messages += context_notes(config or {}, int(lengths.prompt + lengths.output))
         if engine.kv_capacity_bytes == 0.0:
             text = "the weights leave no memory for keys and values: split the model over more devices"
             messages.append(warning("kv_cache_absent", text))
