@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from app.tables.ops import DTYPES
 
 # Least similarity (difflib's ratio) of names that are suggested, and the most of them.
 _SIMILAR, _MOST = 0.6, 3
+# Least similarity of the names that a list of the closest ones shows.
+_ALIKE = 0.4
 
 
 def near_names(word: str, names: Iterable[str]) -> list[str]:
@@ -21,6 +23,21 @@ def near_names(word: str, names: Iterable[str]) -> list[str]:
     if len(lower) > 2:
         near += [name for name in by_lower if name not in near and (name.startswith(lower) or lower.startswith(name))]
     return [by_lower[name] for name in near[:_MOST]]
+
+
+def nearest_of_family(word: str, names: Sequence[str], most: int = 5) -> list[str]:
+    """Return the names most similar to `word` among those of its family (gpt-oss, llama), or else among all."""
+    words = _family(word).split("-")
+    alike = [[one for one in names if _family(one) == family] for family in ("-".join(words), words[0]) if family]
+    near = difflib.get_close_matches(word, next(filter(None, alike), ()), most, 0.0)
+    return near or difflib.get_close_matches(word, names, most, _ALIKE)
+
+
+def _family(name: str) -> str:
+    """Return the words before the first digit of a name."""
+    return name[: next((k for k, letter in enumerate(name) if not (letter.isalpha() or letter == "-")), None)].strip(
+        "-"
+    )
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -51,6 +51,8 @@ MISTAKES: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
         "workload.name",
         ("meta-llama/Llama-3.1-406B-Instruct", "llama-3.1-405b", "config.json"),
     ),
+    (on(MODEL | {"name": "openai/gpt-oss-40b"}), "workload.name", ("closest are gpt-oss-20b, gpt-oss-120b;",)),
+    (on(MODEL | {"name": "stabilityai/stable-diffusion-2-1"}), "workload.name", ("stable-diffusion-",)),
     (on(MODEL | {"name": "resnet-50"}), "workload.name", ("'resnet-50'", "resnet50")),
     (on(MODEL | {"mode": "generate"}), "workload.mode", ("'generate'", "decode, inference, prefill, training")),
     (on(MODEL | {"mode": "train"}), "workload.mode", ("'train'", "did you mean training?")),

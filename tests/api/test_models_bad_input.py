@@ -180,7 +180,7 @@ def test_fields_of_other_networks_are_rejected(client: TestClient) -> None:
         ({"dtype": "int4_wo"}, "dtype"),
         ({"parallelism": {"tensor": 2}}, "parallelism.tensor"),
         ({"parallelism": {"pipeline": 60}}, "parallelism.pipeline"),
-        ({"name": None, "config": {"_class_name": "UNet2DConditionModel"}}, "config._class_name"),
+        ({"name": None, "config": {"_class_name": "UNet3DConditionModel"}}, "config._class_name"),
         ({"name": None, "config": {"_class_name": "FluxTransformer2DModel"}}, "config.num_attention_heads"),
     ],
 )

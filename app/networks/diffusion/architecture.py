@@ -164,6 +164,7 @@ class Denoiser:
     modulation_out  linear layers to the last norm's shift and scale
     out           features of a token's output
     patch_bias    the patches' embedding has a bias
+    side          pixels per side of an image by default
     encoders      the pipeline's encoders of the prompt
     decoder       of the latent; None: a video's, which is not known here
     """
@@ -180,5 +181,6 @@ class Denoiser:
     out: int
     patch_bias: bool = True
     held: int = 0
+    side: int = 1024
     encoders: tuple[TextEncoder, ...] = ()
     decoder: ImageDecoder | None = None

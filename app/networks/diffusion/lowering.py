@@ -141,11 +141,11 @@ _GROUP_NORM, _CHANNEL_NORM = 3.0, 6.0
 _GLU, _SCALE = 4.0, 5
 
 
-def write_decoder(model: Denoiser, run: Run) -> Workload:
+def write_decoder(decoder: ImageDecoder | None, run: Run) -> Workload:
     """Return the rows of one device that decode `run.batch` images. Raises BadInput if the model makes videos."""
-    if model.decoder is None:
+    if decoder is None:
         refuse(("workload", "part"), "the autoencoder of videos is not known here: use text_encoders or denoiser")
-    decoder, rows = model.decoder, DenoiserRows(model.decoder.channels[-1], run)
+    rows = DenoiserRows(decoder.channels[-1], run)
     images, top = float(run.device_batch), len(decoder.channels) - 1
     scale = 2.0**top
     plane = run.image_size / scale, run.image_width / scale

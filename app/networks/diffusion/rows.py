@@ -178,16 +178,18 @@ class DenoiserRows(RowWriter):
         name: str,
         *,
         kernel: int = 1,
+        stride: int = 1,
         groups: float = 1.0,
         bias: bool = True,
     ) -> Flow:
-        """Add a convolution of `plane` (height, width) from and to `channels`; the plane keeps its size."""
+        """Add a convolution of `plane` (height, width) from and to `channels`; at stride 1 the plane keeps its size."""
         inputs, outputs = channels
         padding = (kernel - 1) / 2.0
         return self.add(
-            "conv2d", x, outputs=images * plane[0] * plane[1] * outputs, name=name,
+            "conv2d", x, outputs=images * plane[0] * plane[1] / stride**2 * outputs, name=name,
             parameters=inputs * outputs / groups * kernel**2 + (outputs if bias else 0.0),
             b=images, in_channels=inputs, out_channels=outputs, groups=groups,
             kernel_size_height=kernel, kernel_size_width=kernel,
             input_size_height=plane[0], input_size_width=plane[1], padding_height=padding, padding_width=padding,
+            stride_height=stride, stride_width=stride,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Importer of Diffusers' `transformer/config.json`: `_class_name` selects the family that reads it.
+"""Importer of Diffusers' `transformer/config.json` or `unet/config.json`: `_class_name` selects its family.
 
 The family reads the configuration into a Denoiser (app.networks.diffusion.architecture), which
 app.networks.diffusion.lowering lowers. What decides tokens and is not in the configuration is the family's: the
@@ -31,6 +31,8 @@ from app.networks.diffusion.architecture import (
     TextEncoder,
 )
 from app.networks.diffusion.lowering import write, write_decoder, write_encoders
+from app.networks.diffusion.unet import UNet, write_unet
+from app.networks.importers import diffusers_unet
 from app.networks.importers.families.config_fields import CONFIG, Fields, shown
 from app.networks.run import CLASS_NAME, Run, refuse
 from app.tables.workload import Workload
@@ -50,22 +52,27 @@ def lower(config: Mapping[str, Any], run: Run) -> Workload:
     """Return one device's rows of the run's part; raises BadInput with the name of an invalid field."""
     model = read(config)
     if run.part == "text_encoders":
+        if not model.encoders:
+            refuse(("workload", "part"), "the text encoders of this network are not known here: use denoiser")
         return write_encoders(model.encoders, run)
-    return write_decoder(model, run) if run.part == "autoencoder" else write(model, run)
+    if run.part == "autoencoder":
+        return write_decoder(model.decoder, run)
+    return write_unet(model, run) if isinstance(model, UNet) else write(model, run)
 
 
-def read(config: Mapping[str, Any]) -> Denoiser:
+def read(config: Mapping[str, Any]) -> Denoiser | UNet:
     """Return the denoiser of a configuration; raises BadInput with the name of an invalid field."""
     given = config.get(CLASS_NAME)
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
         refuse((*CONFIG, CLASS_NAME), f"{shown(given)} is not known; known: {', '.join(_FAMILIES)}")
-    return replace(family(Fields(config, str(given))), **_pipeline(str(given)))
+    name = diffusers_unet.pipeline_of(config) if given == diffusers_unet.CLASS else str(given)
+    return replace(family(Fields(config, str(given))), **_pipeline(name))
 
 
 def _pipeline(name: str) -> dict[str, Any]:
     """Return what a pipeline runs once per image: its encoders of the prompt, and the decoder of images, if any."""
-    pipeline = _TABLES["pipelines"][name]
+    pipeline = _TABLES["pipelines"].get(name, {"encoders": {}})
     encoders = [TextEncoder(**_TABLES["encoders"][of] | changed) for of, changed in pipeline["encoders"].items()]
     decoder = _TABLES["decoders"].get(pipeline.get("decoder"))
     known = decoder and ImageDecoder(**decoder | {"channels": tuple(decoder["channels"])})
@@ -262,7 +269,7 @@ def _hunyuan_video(fields: Fields) -> Denoiser:
     )  # fmt: skip
 
 
-_FAMILIES: Mapping[str, Callable[[Fields], Denoiser]] = {
+_FAMILIES: Mapping[str, Callable[[Fields], Denoiser | UNet]] = {
     "CogVideoXTransformer3DModel": _cogvideox,
     "FluxTransformer2DModel": _flux,
     "HunyuanDiT2DModel": _hunyuan_dit,
@@ -270,5 +277,6 @@ _FAMILIES: Mapping[str, Callable[[Fields], Denoiser]] = {
     "PixArtTransformer2DModel": _pixart,
     "SD3Transformer2DModel": _sd3,
     "SanaTransformer2DModel": _sana,
+    diffusers_unet.CLASS: diffusers_unet.unet,
     "WanTransformer3DModel": _wan,
 }

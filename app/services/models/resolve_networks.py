@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import astuple, replace
 from functools import partial
@@ -21,11 +20,12 @@ from app.stacks.release import EAGER_DTYPES, Assumption, default_software, relea
 from app.steps.networks import Network
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
+from app.wire.names import nearest_of_family
 from app.wire.network_form import ModelWorkload, ParallelismIn
 
 _LOC = ("workload",)
 # Default image side in pixels: ImageNet's usual crop, that of diffusion transformers, and networks that need another.
-IMAGE_SIZE, _DENOISED_SIZE = 224, 1024
+IMAGE_SIZE = 224
 _OWN_SIZES = {"inception_v3": 299}
 # Format of what nobody gives or publishes another of, and of what a quantised model leaves as it is; in training that
 # of mixed precision. FP32 checkpoints are served in 16 bits too, as by vLLM.
@@ -66,8 +66,8 @@ def network_names() -> tuple[str, ...]:
 
 
 def _unknown(name: str) -> str:
-    names = network_names()
-    near = difflib.get_close_matches(name.lower().rpartition("/")[2], names, 5, 0.4)
+    names, bare = network_names(), name.lower().rpartition("/")[2]
+    near = nearest_of_family(bare, names)
     known = f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
     hub = "; of a model on Hugging Face send the text of its config.json as config, in place of name"
     return known + (hub if "/" in name else "")
@@ -136,7 +136,8 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
     if workload.input_copy != "none":
         raise _refused("input_copy", "a diffusion transformer's input is made on the device")
     run = with_transformer_options(_unsplit_run(workload, dtype=workload_dtype(workload, None)), workload)
-    side, part = int(workload.image_size or _DENOISED_SIZE), workload.part or "denoiser"
+    model, part = diffusers.read(config), workload.part or "denoiser"
+    side = int(workload.image_size or model.side)
     if part != "denoiser" and workload.mode == "training":
         raise _refused("part", f"{part} is only run in inference: the denoiser is what is trained")
     if part == "text_encoders" and workload.sequence is not None:
@@ -145,7 +146,7 @@ def _denoiser(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Netwo
         run,
         attention=workload.attention or "flash",
         loss=False,
-        sequence=int(workload.sequence or diffusers.read(config).text_tokens),
+        sequence=int(workload.sequence or model.text_tokens),
         image_size=side,
         image_width=int(workload.image_width or side),
         frames=int(workload.frames or 1),

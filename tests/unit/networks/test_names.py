@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.networks.builtin import canonical_name, find_config, names
-from app.networks.importers import hf
+from app.networks.importers import diffusers, hf
 from app.networks.run import Run, is_diffusion
 
 # Much downloaded models of text, vision, speech and embeddings, with billions of parameters by their cards.
@@ -69,12 +69,13 @@ DOWNLOADED = {
     "google/gemma-3-27b-it": 27.4,
     "mistralai/Mistral-7B-Instruct-v0.2": 7.24,
     "microsoft/phi-4": 14.7,
+    "stabilityai/stable-diffusion-xl-base-1.0": 2.567,
     "openai/gpt-oss-20b": 20.9,
     "openai/gpt-oss-120b": 117.0,
     "deepseek-ai/DeepSeek-R1": 671.0,
 }
-# As much downloaded, and not known: a U-Net, and an encoder of waveforms.
-UNKNOWN = ("stabilityai/stable-diffusion-xl-base-1.0", "facebook/wav2vec2-base-960h")
+# As much downloaded, and not known: an encoder of waveforms.
+UNKNOWN = ("facebook/wav2vec2-base-960h",)
 ASKED = {
     "meta-llama/Llama-3.1-405B-Instruct": 405.9,
     "Qwen/Qwen3-235B-A22B": 235.1,
@@ -87,13 +88,17 @@ ASKED = {
     "zai-org/GLM-4.6": 352.8,
     "zai-org/GLM-5": 743.9,
     "MiniMaxAI/MiniMax-M2": 228.7,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": 0.860,
 }
 
 
 def billions(name: str) -> float:
     config = find_config(name)
     assert config is not None, name
-    workload = hf.lower(config, Run(sequence=8))
+    family = diffusers if is_diffusion(config) else hf
+    workload = family.lower(
+        config, Run(sequence=8, image_size=512, image_width=512) if family is diffusers else Run(sequence=8)
+    )
     return float(workload.parameters @ workload.repeats[workload.block]) / 1e9
 
 
