@@ -362,6 +362,11 @@ class Architecture:
     towers: int = 0
 
     @property
+    def layers(self) -> int:
+        """Number of layers, of all stacks."""
+        return sum(count for stack in self.stacks for _, count in stack.layers)
+
+    @property
     def hybrid(self) -> str | None:
         """Kind of its linear attention, the first where there are several; None without."""
         layers = (layer for stack in self.stacks for layer, _ in stack.layers)

@@ -66,11 +66,10 @@ def network_names() -> tuple[str, ...]:
 
 
 def _unknown(name: str) -> str:
-    names, bare = network_names(), name.lower().rpartition("/")[2]
-    near = nearest_of_family(bare, names)
-    known = f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}"
+    names = network_names()
+    near = nearest_of_family(name.lower().rpartition("/")[2], names)
     hub = "; of a model on Hugging Face send the text of its config.json as config, in place of name"
-    return known + (hub if "/" in name else "")
+    return f"unknown network {name[:100]!r}; the closest are {', '.join(near or names[:5])}{hub * ('/' in name)}"
 
 
 def _refused(field: str, message: str) -> BadInput:
@@ -81,11 +80,9 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     if is_diffusion(config):
         return _denoiser(workload, config)
     run = transformer_run(workload, of_images="patch_size" in config)
-    if run.parallelism.pipeline > 1:
-        layers = sum(count for stack in hf.read(config).stacks for _, count in stack.layers)
-        if run.parallelism.pipeline > layers:
-            message = f"the model has {layers} layers, so at most as many stages, got {run.parallelism.pipeline}"
-            raise BadInput.at((*_LOC, "parallelism", "pipeline"), message)
+    if (stages := run.parallelism.pipeline) > 1 and stages > (layers := hf.read(config).layers):
+        message = f"the model has {layers} layers, so at most as many stages, got {stages}"
+        raise BadInput.at((*_LOC, "parallelism", "pipeline"), message)
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 
