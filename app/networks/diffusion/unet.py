@@ -77,7 +77,7 @@ class _Plane(NamedTuple):
         return self.high * self.wide
 
     @property
-    def count(self) -> float:
+    def samples(self) -> float:
         return self.batch * self.pixels
 
     @property
@@ -143,7 +143,7 @@ def _up(rows: DenoiserRows, model: UNet, plane: _Plane) -> _Plane:
         if level is not model.levels[0]:
             rows.builder.begin()
             plane = plane.scaled(2.0)
-            rows.moved((), plane.count * before, 1.25 * rows.size, "enlarged")
+            rows.moved((), plane.samples * before, 1.25 * rows.size, "enlarged")
             rows.convolution((), plane.batch, (before, before), plane.sides, "upsampling", kernel=3)
     return plane
 
@@ -159,7 +159,7 @@ def _residual(
     rows: DenoiserRows, model: UNet, channels: tuple[int, int], plane: _Plane, *, joins: bool = False
 ) -> None:
     """Add a residual block: two convolutions, of which the second's input has the time step added."""
-    (inputs, outputs), count = channels, plane.count
+    (inputs, outputs), count = channels, plane.samples
     rows.builder.begin()
     rows.modulations(((model.time, outputs),), plane.batch, "residual.time")
     x = rows.joined((), count, inputs, "residual.joined") if joins else ()
@@ -174,20 +174,20 @@ def _residual(
 
 
 def _norm(rows: DenoiserRows, x: Flow, plane: _Plane, width: int, name: str) -> Flow:
-    elements = plane.count * width
+    elements = plane.samples * width
     moved = _GROUP_NORM * elements * rows.size
     return rows.add("memory", x, outputs=elements, name=name, parameters=2.0 * width, bytes=moved)
 
 
 def _activated_norm(rows: DenoiserRows, x: Flow, plane: _Plane, width: int, name: str) -> Flow:
-    return rows.each("silu", _norm(rows, x, plane, width, name), plane.count, width, f"{name}.activation")
+    return rows.each("silu", _norm(rows, x, plane, width, name), plane.samples, width, f"{name}.activation")
 
 
 def _transformer(rows: DenoiserRows, model: UNet, level: Level, layers: int, plane: _Plane) -> None:
     """Add a transformer over the level's pixels, if it has layers."""
     if not layers:
         return
-    width, count = level.channels, plane.count
+    width, count = level.channels, plane.samples
     rows.builder.begin()
     x = _norm(rows, (), plane, width, "transformer.norm")
     x = rows.joined(x, count, width, "transformer.tokens")
@@ -201,7 +201,7 @@ def _transformer(rows: DenoiserRows, model: UNet, level: Level, layers: int, pla
 
 def _layer(rows: DenoiserRows, model: UNet, level: Level, plane: _Plane) -> None:
     """Add a layer: attention over the pixels, attention to the text, and a gated feed-forward part."""
-    width, count = level.channels, plane.count
+    width, count = level.channels, plane.samples
     heads = (level.heads, level.channels // level.heads)
     x: Flow = ()
     for name, keys, features in (("attention", plane.pixels, width), ("cross", plane.text, model.text)):
