@@ -132,7 +132,7 @@ class Settings:
     retrain_most_error: Annotated[
         float,
         Knob("GPUCAST_RETRAIN_MOST_ERROR", "mean error on held-out rows above which no version is served, percent"),
-    ] = 300
+    ] = 300.0
     retrain_attempts: Annotated[
         int, Knob("GPUCAST_RETRAIN_ATTEMPTS", "attempts for a retraining whose worker dies")
     ] = 3

@@ -138,7 +138,6 @@ OPERATORS_BY_STACK = (
     NEUSIGHT,
     Source("serving_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
     Source("whole_models", "llmservingsim", "github.com/casys-kaist/LLMServingSim", "MIT"),
-    Source("aiter_operators", "aiter", "github.com/ROCm/aiter", "MIT"),
 )
 TELL_STACKS_APART = ("auto",)
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)

@@ -312,7 +312,7 @@ def test_a_format_that_a_model_is_published_in_leaves_other_parts_as_they_are(cl
         ask(client, DECODE | more, gpu="b200")["latency_ms"]
         for more in ({"config": mixed}, {"config": mixed, "dtype": "nvfp4"}, {"config": plain, "dtype": "nvfp4"})
     ]
-    assert times[0] == times[1] > 1.05 * times[2]
+    assert times[0] == times[1] > 1.01 * times[2]
 
 
 def test_a_decode_step_is_as_quick_as_its_weights_have_few_bits(client: TestClient) -> None:

@@ -121,7 +121,7 @@ def test_interleaved_stages_and_shared_sequences_that_do_not_fit(client: TestCli
     assert split(four, pipeline=2, microbatches=2, virtual_pipeline=2, schedule="gpipe") == [
         "parallelism.virtual_pipeline"
     ]
-    assert split(context=2) == ["parallelism.context"]  # attention is eager
+    assert split(MODEL | {"attention": "eager"}, context=2) == ["parallelism.context"]
     flash = MODEL | {"attention": "flash"}
     assert split(flash, context=7) == ["parallelism.context"]
     assert split(flash | {"mode": "decode"}, context=2) == ["parallelism.context"]

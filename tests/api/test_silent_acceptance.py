@@ -83,12 +83,6 @@ def test_what_can_be_is_not_warned_of(client: TestClient, workload: Body) -> Non
     assert not {"context_too_long", "machine_exceeded", "field_ignored"} & set(warned(client, workload))
 
 
-def test_more_stages_than_layers(client: TestClient) -> None:
-    error = refused(client, MODEL | {"parallelism": {"pipeline": 33}})
-    assert error["loc"] == ["workload", "parallelism", "pipeline"]
-    assert "32 layers" in error["msg"]
-
-
 def test_a_measured_time_in_another_unit_is_no_support(client: TestClient, kernel: Body) -> None:
     support = {}
     for ms in (0.5, 1e9):

@@ -323,7 +323,7 @@ def test_measurements_and_jobs_are_listed(page: Page, server: httpx.Client) -> N
     expect(page.locator("#rows tbody")).to_contain_text("linear, m 4096, n 4096, k 1024")
     expect(page.locator("#jobs tbody")).to_contain_text(str(job))
     page.goto("/measured?source=browser+test+of+networks")
-    expect(page.locator("#rows tbody")).to_contain_text("resnet18, batch 1, image_size 64")
+    expect(page.locator("#rows tbody")).to_contain_text("resnet18, batch 1, dtype fp32, image_size 64")
     assert server.get("/jobs").json()["items"][0]["job_id"] == job
 
 

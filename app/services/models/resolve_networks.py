@@ -80,9 +80,6 @@ def _transformer(workload: ModelWorkload, config: Mapping[str, Any]) -> tuple[Ne
     if is_diffusion(config):
         return _denoiser(workload, config)
     run = transformer_run(workload, of_images="patch_size" in config)
-    if (stages := run.parallelism.pipeline) > 1 and stages > (layers := hf.read(config).layers):
-        message = f"the model has {layers} layers, so at most as many stages, got {stages}"
-        raise BadInput.at((*_LOC, "parallelism", "pipeline"), message)
     key = msgspec.json.encode(config, order="sorted")
     return Network(("config", key), partial(hf.lower, config), len(key)), run
 

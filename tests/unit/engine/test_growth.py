@@ -63,9 +63,9 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(CHECKOUT / "app", root / "app", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "seed_data").symlink_to(CHECKOUT / "seed_data")
     tables, predictors, ops = (root / "app" / folder for folder in ("tables", "predictors", "ops"))
-    inserted(tables / "ops.py", '"int8", "nvfp4"', ', "mxfp6"')
-    inserted(tables / "ops.py", '"int8": (1.0, 1.0, 2.0),', '\n    "mxfp6": (1.0, 1.0, 2.0),')
-    inserted(predictors / "roofline.py", '"nvfp4": ("fp4_tensor",),', '\n    "mxfp6": ("fp8_tensor",),')
+    inserted(tables / "ops.py", '"int8", "nvfp4"', ', "mxfp3"')
+    inserted(tables / "ops.py", '"int8": (1.0, 1.0, 2.0),', '\n    "mxfp3": (1.0, 1.0, 2.0),')
+    inserted(predictors / "roofline.py", '"nvfp4": ("fp4_tensor",),', '\n    "mxfp3": ("fp8_tensor",),')
     (ops / "scan.py").write_text(OPERATOR)
     inserted(ops / "__init__.py", "from app.ops.recurrent import RECURRENT_OPS", "\nfrom app.ops.scan import SCAN_OPS")
     inserted(ops / "__init__.py", "\n    kernel.OP,", "\n    *SCAN_OPS,")
@@ -78,7 +78,7 @@ def test_shipped_intervals_do_not_change(grown: Path) -> None:
         command, cwd=grown, env={**os.environ, "PYTHONPATH": str(grown)}, capture_output=True, text=True, check=True
     ).stdout
     found, names = json.loads(output)
-    assert {"scan/fp32/seen", "linear/mxfp6/seen"} <= {*names} - {*NAMES}
+    assert {"scan/fp32/seen", "linear/mxfp3/seen"} <= {*names} - {*NAMES}
     assert names.index("linear/bf16/seen") != CODES["linear/bf16/seen"]
     assert found.keys() == shipped_versions(SHIPPED_MODELS).keys()
     for name, shipped in shipped_versions(SHIPPED_MODELS).items():

@@ -24,6 +24,7 @@ from tests.forked import run_command
 DATA = Path(os.environ.get("GPUCAST_SHARED_DATA", CHECKOUT.parent / "shared" / "data"))
 HOST_BOUND = "bound by the host, not by the device"
 ONE_TOKEN = "prefills of one token, which stacks decode"
+UNTUNED = "CUTLASS of FlashInfer on Hopper, untuned: 3 to 4.5 times TensorRT-LLM's"
 ALL_RANKS = "loads of all ranks on one"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the data sets are not on this machine")
 
@@ -645,6 +646,6 @@ def test_a_part_of_the_published_files(database: Database, tmp_path: Path, name:
             pq.write_table(table.take(np.arange(0, table.num_rows, every)), tmp_path / path.name)
     report = bring_in(database, name, tmp_path, dry_run=True)
     assert report.received > 3000
-    apart = sum(report.skipped[why] for why in (HOST_BOUND, ONE_TOKEN, ALL_RANKS))
+    apart = sum(report.skipped[why] for why in (HOST_BOUND, ONE_TOKEN, ALL_RANKS, UNTUNED))
     assert report.skipped.total() - apart < 0.01 * report.received
     assert len({gpu for _, _, gpu in report.accepted}) == gpus

@@ -153,7 +153,6 @@ def test_unsupported_features_of_a_model_are_named() -> None:
     assert refused(config("bert-base"), Run(mode="decode"))[0] == ("workload", "mode")
     assert refused(config("vit-b-16"), Run(mode="prefill"))[0] == ("workload", "mode")
     assert refused(config("vit-b-16"), Run(image_size=384))[0] == ("workload", "image_size")
-    assert refused(config("llama-2-7b"), Run(dtype="int4_wo"))[0] == ("workload", "dtype")
 
 
 JUNK = [None, True, -3, 0, 2**70, math.nan, "x", [], [None], {}, {"a": 1}]
