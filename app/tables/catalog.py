@@ -59,16 +59,19 @@ class Catalog:
 
     def find(self, name: str) -> GpuSpec | None:
         """Return the GPU of an id, name or alias, a slice of one by its profile after a colon, or None."""
+        if (spec := self._owners.get(normalise(name))) is not None:
+            return spec
         whole, _, profile = name.partition(":")
         if profile:
-            spec = self.find(whole) or self.most_rented(whole)
+            spec = self.find(whole)
             return None if spec is None else slice_of(spec, profile)
-        return self._owners.get(normalise(name)) or self._tail(name)
+        return self._tail(name)
 
     def most_rented(self, name: str) -> GpuSpec | None:
-        """Return the most rented product of a family of GPUs ("H100"), or None."""
-        gpu = self._families.get(normalise(name))
-        return None if gpu is None else self.find(gpu)
+        """Return the most rented product of a family of GPUs ("H100"), or a slice of it ("H100:3g.40gb"); or None."""
+        family, colon, profile = name.partition(":")
+        gpu = self._families.get(normalise(family))
+        return None if gpu is None else self.find(f"{gpu}{colon}{profile}")
 
     def resolve(self, name: str, *, families: bool = False) -> GpuSpec:
         """Return the GPU of an id, name or alias, or of a family's name; raises NotFound with the closest names."""

@@ -32,12 +32,24 @@ def test_smaller_slices_take_longer(client: TestClient) -> None:
     assert times == sorted(times, reverse=True)
 
 
+def test_a_slice_of_a_family_is_one_of_the_most_rented_product(client: TestClient) -> None:
+    codes = [one["code"] for one in predicted(client, "H100:3g.40gb")["warning_codes"]]
+    assert "gpu_assumed" in codes
+    assert "gpu_assumed" not in [one["code"] for one in predicted(client, "h100-sxm5-80gb:3g.40gb")["warning_codes"]]
+    body = {"gpu": "H100:3g.40gb", "workload": DECODE, "strict_names": True}
+    answer = client.post("/predict", json=body)
+    assert answer.status_code == 404 and "h100-sxm5-80gb:3g.40gb" in answer.text
+
+
 def test_another_profile_is_refused_with_those_that_there_are(client: TestClient) -> None:
     answer = client.post("/predict", json={"gpu": "h100:3g.90gb", "workload": DECODE})
     assert answer.status_code == 404
     assert "h100-sxm5-80gb:3g.40gb" in answer.text
 
 
-def test_a_slice_has_no_link(client: TestClient) -> None:
-    answer = client.post("/predict", json={"gpu": "h100:3g.40gb", "workload": DECODE | {"parallelism": {"tensor": 2}}})
-    assert answer.status_code in (200, 422), answer.text
+def test_slices_exchange_through_the_host(client: TestClient) -> None:
+    def exchanges_ms(gpu: str) -> float:
+        parts = predicted(client, gpu, parallelism={"tensor": 2})["breakdown"]
+        return sum(float(part["latency_ms"]) for part in parts if part["group"] == "collective")
+
+    assert exchanges_ms("h100-sxm5-80gb:3g.40gb") > 1.2 * exchanges_ms("h100-sxm5-80gb") > 0.0

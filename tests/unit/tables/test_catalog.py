@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -201,3 +202,12 @@ def test_the_whole_catalogue_fits_one_table() -> None:
     assert len(table) == len(SPECS)
     assert (table.column("peak_fp32_flops") > 0).all()
     assert {"id", "peak_flops", "provenance"} <= set(spec_to_dict(SPECS[0]))
+
+
+def test_a_name_with_a_colon_is_its_own_before_a_slice() -> None:
+    own = dataclasses.replace(CATALOG.resolve("l4"), id="l4:half", name="L4 half", aliases=())
+    catalog = Catalog([*SPECS, own], families={"H100": "h100-sxm5-80gb"})
+    assert catalog.find("l4:half") == own
+    assert catalog.find("H100:3g.40gb") is None
+    taken = catalog.most_rented("H100:3g.40gb")
+    assert taken is not None and taken.id == "h100-sxm5-80gb:3g.40gb"
