@@ -43,8 +43,8 @@ PIPES_OF_DTYPE = {
     "mxfp6": ("fp8_tensor",),
 }
 # Formats that stand for one that a GPU lacks where nobody asked for it, the first that it has.
-# vLLM runs
-# checkpoints in FP8 and NVFP4 by Marlin's kernels there, which read the weights in these and multiply in 16 bits.
+# vLLM runs checkpoints in FP8 and NVFP4 by Marlin's kernels there, which read the weights in these and multiply in
+# 16 bits.
 _INSTEAD = {
     "bf16": ("fp16", "fp32"),
     "fp16": ("fp32",),

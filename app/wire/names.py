@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from app.coefficients import Coefficients
 from app.tables.ops import DTYPES
 
 # Least similarity (difflib's ratio) of names that are suggested, and the most of them.
 _SIMILAR, _MOST = 0.6, 3
-# Least similarity of the names that a list of the closest ones shows.
-_ALIKE = 0.4
+_ALIKE = Coefficients("names").number("alike")
 
 
 def near_names(word: str, names: Iterable[str]) -> list[str]:

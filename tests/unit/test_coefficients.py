@@ -1,10 +1,12 @@
 """Coefficients: every entry says what it stands on, and each is read by the code."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
+from typer.main import get_command
 
-from app import coefficients
+from app import cli, coefficients
 from app.config import CHECKOUT
 
 FIELDS = {"value", "unit", "source", "set_on"}
@@ -17,6 +19,16 @@ def test_every_coefficient_has_a_value_a_unit_and_a_source() -> None:
             beside = entry.keys() - FIELDS - {"families"}
             assert entry.keys() >= FIELDS and beside in ({"command"}, {"chosen"}), (name, key)
             assert entry["unit"] and entry["source"] and len(set(entry["set_on"])) == len(entry["set_on"]), (name, key)
+
+
+def test_the_command_that_chose_a_coefficient_exists() -> None:
+    evaluate = get_command(cli.build("evaluate")).commands["evaluate"].commands  # type: ignore[attr-defined]
+    for name in coefficients.rooms():
+        content = json.loads((coefficients.FOLDER / f"{name}.json").read_bytes())
+        for key, command in ((key, entry["command"]) for key, entry in content.items() if "command" in entry):
+            first, second, *_ = command.removeprefix("gpucast ").split()
+            known = find_spec(command.split()[2]) if first == "python" else first == "evaluate" and second in evaluate
+            assert known, (name, key, command)
 
 
 def test_the_code_reads_every_coefficient() -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.bands.band import Band
+from app.coefficients import Coefficients
 from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
@@ -252,23 +253,27 @@ def with_factor(engine: Engine, factor: float) -> Engine:
 
 
 # Share of the highest rate that a load reaches at most.
-REACHED = 0.98
+REACHED = Coefficients("serving").number("highest_load")
+# Least half-width, in log space, over which a figure's change is taken.
+_LEAST_CHANGE = 1e-6
 
 
-def elasticities(deployment: Deployment, engine: Engine, band: Band[float]) -> tuple[Band[float], Band[float]]:
+def elasticities(engine: Engine, shape: Shape, rate: float, band: Band[float]) -> tuple[Band[float], Band[float]]:
     """Return by what times more the times per token and to the first token change than the steps' do, to either side.
 
-    Over steps that are faster and slower by `band`. Of open arrivals: the nearer the rate is to the highest one, the
-    more sequences run beside one another where steps take longer, until no more have a place.
+    Over steps that are faster and slower by `band`, of open arrivals at `rate` a second at this engine: the nearer the
+    rate is to the highest one, the more sequences run beside one another where steps take longer, until no more have a
+    place.
     """
-    shape, rate, times = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0, list[Floats]()
-    for deviation in (-band.below, 0.0, band.above):
+    times = list[Floats]()
+    faster, slower = (max(side, _LEAST_CHANGE) for side in (band.below, band.above))
+    for deviation in (-faster, 0.0, slower):
         other = with_factor(engine, exp(deviation))
         most = REACHED * highest_rate(other.times, other.limits, shape)
-        steady = open_load(other.times, other.limits, shape, min(rate / deployment.engines, most))
+        steady = open_load(other.times, other.limits, shape, min(rate, most))
         times.append(np.log([steady.tpot_s, steady.ttft_s]))
-    below = np.maximum((times[1] - times[0]) / band.below, 1.0).tolist()
-    above = np.maximum((times[2] - times[1]) / band.above, 1.0).tolist()
+    below = np.maximum((times[1] - times[0]) / faster, 1.0).tolist()
+    above = np.maximum((times[2] - times[1]) / slower, 1.0).tolist()
     return Band(below[0], above[0]), Band(below[1], above[1])
 
 
@@ -311,6 +316,5 @@ def _speculation(deployment: Deployment) -> tuple[float, float, float]:
         return 1.0, 1.0, 0.0
     drafted, p = float(speculative.tokens), float(speculative.acceptance)
     kept = drafted + 1.0 if p == 1.0 else (1.0 - p ** (drafted + 1.0)) / (1.0 - p)
-    layers = sum(repeats for stack in deployment.architecture.stacks for _, repeats in stack.layers)
-    share = 1.0 / float(layers) if speculative.draft_share is None else speculative.draft_share
+    share = 1.0 / deployment.architecture.layers if speculative.draft_share is None else speculative.draft_share
     return drafted + 1.0, kept, drafted * share
