@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import Any
 
 import pytest
@@ -147,9 +147,11 @@ def test_a_rate_that_is_too_high_is_saturated(client: TestClient) -> None:
     assert ask(client, below)["serving"]["saturated"] is False
 
 
-def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(client: TestClient) -> None:
-    most = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})["serving"]["highest_rate_per_s"]
-    calm, busy, over = (ask(client, SMALL | {"load": {"rate_per_s": share * most}}) for share in (0.3, 0.95, 1.05))
+@pytest.mark.parametrize("pool", [{}, {"prefill_pool": {"replicas": 3}}])
+def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(client: TestClient, pool: Body) -> None:
+    small = SMALL | pool
+    most = ask(client, small | {"load": {"rate_per_s": 10_000}})["serving"]["highest_rate_per_s"]
+    calm, busy, over = (ask(client, small | {"load": {"rate_per_s": share * most}}) for share in (0.3, 0.95, 1.05))
     assert over["serving"]["saturated"] is False
     assert over["serving"]["requests_per_s"] < 1.05 * most
     assert over["serving"]["tpot_ms"]["mean"] > busy["serving"]["tpot_ms"]["mean"]
@@ -162,6 +164,16 @@ def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(clie
         for one in (calm, busy)
     ]
     assert widths[1] > 1.5 * widths[0]
+
+
+def test_the_parts_of_a_width_add_up_in_squares(client: TestClient) -> None:
+    most = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})["serving"]["highest_rate_per_s"]
+    for load in ({"concurrency": 8}, {"rate_per_s": 0.95 * most}):
+        served = ask(client, SMALL | {"load": load}, detail=True)["serving"]
+        for figure in (served["tpot_ms"], served["ttft_ms"]):
+            mean, interval = figure["mean"], figure["interval"]
+            wider = max(log(mean / interval["low"]), log(interval["high"] / mean))
+            assert sqrt(sum(part["half_width"] ** 2 for part in figure["width"])) == pytest.approx(wider, rel=1e-6)
 
 
 def test_the_highest_rate_does_not_depend_on_the_load(client: TestClient) -> None:

@@ -95,6 +95,7 @@ def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad
         tpot=None if figures.tpot is None else _scaled(figures.tpot, point.tpot_s),
         e2e=_scaled(figures.e2e, point.e2e_s),
         requests_per_s=load.rate_per_s or rate,
+        highest_rate=max(figures.highest_rate, load.rate_per_s or 0.0),
     )
 
 
@@ -110,7 +111,7 @@ def with_first_token(figures: LoadFigures, predicted: Times | None, factor: floa
     return figures._replace(
         ttft=_scaled(predicted, first_s),
         e2e=_scaled(figures.e2e, e2e_s),
-        requests_per_s=load.rate_per_s or figures.requests_per_s * before_s / e2e_s,
+        requests_per_s=figures.requests_per_s * (1.0 if load.rate_per_s else before_s / e2e_s),
     )
 
 
@@ -198,10 +199,12 @@ class _Pools:
 
 
 def pooled_figures(
-    deployment: Deployment, engine: Engine, pool: Deployment, worker: Engine, percentile: float
+    deployment: Deployment, engine: Engine, pool: Deployment, worker: Engine, percentile: float, known_within: float
 ) -> LoadFigures:
-    """Return the figures of a load, by both simulations or by the closed form."""
-    pools, load = _Pools(deployment, engine, pool, worker), deployment.workload.load
+    """Return the figures of a load, by both simulations or by the closed form; `known_within` as in `load_figures`."""
+    pools = _Pools(deployment, engine, pool, worker)
+    deployment = _at_most(deployment, pools.most, known_within)
+    load = deployment.workload.load
     cause = "prefill" if pools.most_prompted < pools.most_decoded else "kv_cache"
     kept = held_bytes(engine.limits, pools.shape.prompt + pools.shape.output)
     if pools.most == 0.0 or (load.rate_per_s or 0.0) >= pools.most:
@@ -275,7 +278,7 @@ def load_figures(
                   highest one, as an engine that is full takes no longer for a token
     """
     if engine.pool is not None and deployment.pool is not None:
-        return pooled_figures(deployment, engine, deployment.pool, engine.pool, percentile)
+        return pooled_figures(deployment, engine, deployment.pool, engine.pool, percentile, known_within)
     shape, engines = shape_of(deployment), deployment.engines
     most = highest_rate(engine.times, engine.limits, shape)
     deployment = _at_most(deployment, engines * most, known_within)

@@ -32,8 +32,10 @@ from app.services.serving.load_figures import (
     LoadFigures,
     Times,
     check_predicted,
+    decoded_shape,
     load_figures,
     measured_figures,
+    prompted_shape,
     sequence_limit,
     with_first_token,
 )
@@ -115,13 +117,18 @@ class _Figure(NamedTuple):
 
     def facts(self, errors: ErrorModel, support: str) -> WidthFacts:
         """Return why its band is as wide, with operators of this support."""
-        most = max(self.elasticity.below, self.elasticity.above)
+        shown, of_steps = self.band, self.uncertainty.band(self.own)
+        most = max(shown.below, shown.above) / max(of_steps.below, of_steps.above)
         return width_facts(errors, self.uncertainty.amplified(most), self.own.times(most), support)
 
 
 def _near_capacity(deployment: Deployment, engine: Engine, token: _Figure, first: _Figure) -> tuple[_Figure, _Figure]:
-    """Return the times of open arrivals as well known as the engine's highest rate leaves them."""
-    per_token, to_first = elasticities(deployment, engine, token.band)
+    """Return the times of open arrivals as well known as the engine's highest rate leaves them, and its pool's."""
+    shape, rate, pool = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0, deployment.pool
+    of_engine = shape if pool is None else decoded_shape(shape)
+    per_token, to_first = elasticities(engine, of_engine, rate / deployment.engines, token.band)
+    if pool is not None and engine.pool is not None:
+        _, to_first = elasticities(engine.pool, prompted_shape(shape), rate / pool.engines, first.band)
     return token._replace(elasticity=per_token), first._replace(elasticity=to_first)
 
 
@@ -249,7 +256,7 @@ class _Answer(NamedTuple):
         errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
-        if deployment.workload.load.rate_per_s is not None and figures.e2e is not None and engine.pool is None:
+        if deployment.workload.load.rate_per_s is not None and figures.e2e is not None:
             token, first = _near_capacity(deployment, engine, token, first)
         bands = Served(token.band, first.band)
         if known.exact is not None:
@@ -352,10 +359,7 @@ class _Answer(NamedTuple):
             messages.append(warning("request_too_large", text))
         rate = self.deployment.workload.load.rate_per_s
         if rate is not None and figures.e2e is not None and rate > figures.highest_rate:
-            text = (
-                f"the rate is above the highest that is predicted, {figures.highest_rate:.4g} a second, by less than"
-                " that is known: times are those at that rate, and more may wait"
-            )
+            text = f"the rate is over the highest predicted, {figures.highest_rate:.4g} a second, by under its error"
             messages.append(warning("near_capacity", text))
         if figures.unfinished:
             text = f"{figures.unfinished} requests were not answered when the simulation ended: figures lack them"
