@@ -147,13 +147,11 @@ def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, ru
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:
     """Return notes on the number formats and the longest context that a configuration states."""
     notes = []
-    if run.formats is not None and workload.dtype is not None:
-        text = f"{workload.dtype} is by blocks, as quantization_config says"
-        notes.append(warning("formats_assumed", text))
-    elif run.formats is not None:
+    if run.formats is not None:
         used = {field.name: getattr(run.formats, field.name) or run.dtype for field in fields(run.formats)}
         named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
-        text = f"no dtype is given: formats are those of quantization_config: {named}; all else {run.dtype}"
+        given = "no dtype is given" if workload.dtype is None else f"the model is published in {workload.dtype}"
+        text = f"{given}: formats are those of quantization_config: {named}; all else {run.dtype}"
         notes.append(warning("formats_assumed", text))
     elif has_formats(config):
         which = (
