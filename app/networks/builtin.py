@@ -32,6 +32,13 @@ def find_config(name: str) -> Mapping[str, Any] | None:
     return None if meant is None else _config(*meant)
 
 
+def as_published_in_fp8(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration as its maker publishes the model in FP8, where that is known to be by blocks."""
+    if config.get("model_type") not in _quantization("fp8_by_blocks"):
+        return config
+    return {**config, "quantization_config": _quantization("suffixes")["-fp8"]}
+
+
 def canonical_name(name: str) -> str | None:
     """Return the name of the network that a name means, with the end that says its format, or None."""
     meant = _meant(name)

@@ -303,6 +303,16 @@ def test_fp8_of_a_model_that_is_published_by_blocks_is_by_blocks(client: TestCli
     assert ask(client, workload | {"name": "qwen3-8b", "dtype": "fp8"}, gpu="h200-sxm-141gb")["latency_ms"] > 0
 
 
+def test_fp8_of_a_mixture_whose_maker_publishes_it_by_blocks_is_by_blocks(client: TestClient) -> None:
+    workload = DECODE | {"software": "vllm", "parallelism": {"tensor": 8}}
+    names = {"qwen3-235b-a22b": "fp8", "Qwen/Qwen3-235B-A22B-FP8": None}
+    plain, published = (
+        ask(client, workload | {"name": name, "dtype": dtype}, gpu="h200-sxm-141gb") for name, dtype in names.items()
+    )
+    assert plain["latency_ms"] == published["latency_ms"]
+    assert any("experts fp8_block" in one for one in plain["warnings"])
+
+
 def test_a_format_that_a_model_is_published_in_leaves_other_parts_as_they_are(client: TestClient) -> None:
     layers = [f"model.layers.{k}.self_attn*" for k in range(36)]
     quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", *layers]}

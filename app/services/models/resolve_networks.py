@@ -190,6 +190,8 @@ def formats_of(workload: ModelWorkload) -> Formats | None:
     are trained beside weights that are only stored in few bits.
     """
     config = config_of(workload)
+    if config is not None and workload.dtype == "fp8" and not has_formats(config):
+        config = builtin_models.as_published_in_fp8(config)
     if config is None or not has_formats(config):
         return None
     if workload.mode == "training" and (workload.dtype or workload.trainable == "all"):
