@@ -12,6 +12,7 @@ from tests.forked import run_command
 
 pytestmark = pytest.mark.slow
 
+STAGES = ("--set", "parallelism.pipeline=33")
 MODEL = ("--model", "llama-3-8b", "--mode", "decode", "--batch", "1", "--sequence", "128", "--dtype", "bf16")
 ON = ("--gpu", "nvidia-l4", *MODEL)
 # Arguments, and words of standard error.
@@ -36,6 +37,8 @@ MISTAKES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("compare", *ON, "--by", "money"), ("'money'", "cost")),
     (("plan", *ON), ("goal", "--deadline SECONDS")),
     (("scale", *ON, "--devices", "1,2,x"), ("--devices", "'1,2,x'", "commas")),
+    (("predict", *ON, *STAGES), ("parallelism.pipeline", "32")),
+    (("scale", *ON, *STAGES), ("parallelism.pipeline", "32")),
     (("import", "neusightt", "."), ("'neusightt'", "did you mean neusight?")),
     (("retrain", "autoo"), ("'autoo'", "did you mean auto?")),
     (("gpus", "show", "rtx-4071"), ("'rtx-4071'", "rtx-4070", "`gpucast gpus list`")),

@@ -83,6 +83,29 @@ def test_what_can_be_is_not_warned_of(client: TestClient, workload: Body) -> Non
     assert not {"context_too_long", "machine_exceeded", "field_ignored"} & set(warned(client, workload))
 
 
+JOB = TRAINING | {"dataset_size": 100}
+STAGED = {
+    "a model": ("/predict", {"gpu": GPU, "workload": MODEL}),
+    "a served model": ("/predict", {"gpu": GPU, "workload": SERVING}),
+    "a comparison": ("/compare", {"gpus": [GPU], "workload": TRAINING}),
+    "a plan of a job": ("/plan", {"gpus": [GPU], "workload": JOB, "deadline_s": 1e6, "max_devices": 64}),
+    "a plan of a served model": ("/plan", {"gpus": [GPU], "workload": SERVING | {"load": {"rate_per_s": 0.1}}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_more_stages_than_layers(client: TestClient, name: str) -> None:
+    route, body = STAGED[name]
+    for stages, status in ((33, 422), (32, 200)):
+        workload = body["workload"] | {"parallelism": {"pipeline": stages}}
+        answer = client.post(route, json=body | {"workload": workload})
+        assert answer.status_code == status, answer.text
+        if status == 422:
+            (error,) = answer.json()["errors"]
+            assert error["loc"] == ["workload", "parallelism", "pipeline"]
+            assert "of which the model has 32" in error["msg"]
+
+
 def test_a_measured_time_in_another_unit_is_no_support(client: TestClient, kernel: Body) -> None:
     support = {}
     for ms in (0.5, 1e9):

@@ -248,10 +248,11 @@ def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:
 _TENSOR = ("workload", "parallelism", "tensor")
 _EXPERT = ("workload", "parallelism", "expert")
 _CONTEXT = ("workload", "parallelism", "context")
+_PIPELINE = ("workload", "parallelism", "pipeline")
 
 
 def check(architecture: Architecture, run: Run) -> None:
-    """Raise BadInput, naming the field, for an unsupported mode, too many tokens, or sizes that do not divide."""
+    """Raise BadInput, naming the field, for an unsupported mode, too many tokens or stages, or what does not divide."""
     if run.mode in ("prefill", "decode") and not (architecture.generates or run.pooled):
         refuse(("workload", "mode"), "the model generates no tokens: inference or training")
     patches = architecture.stacks[0].embedding.patches
@@ -271,6 +272,9 @@ def check(architecture: Architecture, run: Run) -> None:
         layer for stack in architecture.stacks for layer, _ in stack.layers if isinstance(layer.feed_forward, Experts)
     ]
     _dtype(run, mixed=bool(mixtures))
+    # Rows can be cut before and after the layers too, but a stage that only embeds is none that anybody runs.
+    if run.parallelism.pipeline > architecture.layers:
+        refuse(_PIPELINE, f"stages hold whole layers, of which the model has {architecture.layers}")
     if run.parallelism.expert > 1 and not mixtures:
         refuse(_EXPERT, "the model has no experts")
     if run.parallelism.sequence:

@@ -31,6 +31,7 @@ from app.services.compare.served_options import (
     with_capped_batch,
     with_engines,
 )
+from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures
 from app.services.serving.predict_serving import Steps, predict_served
@@ -58,6 +59,7 @@ def plan_served(
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)
+    resolve_deployment(predict_request.workload)  # other splits are tried in place of one that must be possible too
     candidates = resolve_candidates(snapshot, compare, predict_request, today)
     splits = Splits(snapshot, predict_request, candidates, limits)
     splits.add(in_formats(predict_request.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
