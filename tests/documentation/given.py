@@ -38,6 +38,8 @@ NOT_RUN = {
     # data sets of others
     "gpucast import cuda-kernels": "needs the data set; tests/unit/formats/test_cuda_kernels.py has a part",
     "gpucast import neusight": "needs the data set; tests/unit/formats/test_operator_tables.py has a part",
+    # writes into the checkout
+    ".venv/bin/python -m tests.frozen": "tests/frozen/test_frozen.py asks the same requests",
     # longer than a test, or more than a page can measure
     ".venv/bin/gpucast retrain auto": "takes an hour; tests/api/test_operator_learning.py retrains with less",
     "gpucast retrain forest": "needs measurements of kernels alone; tests/api/test_learning_loop.py has them",

@@ -14,10 +14,16 @@ import yaml
 
 from app.config import CHECKOUT
 from tests.documentation.examples import Command, Example, commands, named_keys, pattern
+from tests.documentation.figures import updated_json, updated_line
 from tests.documentation.given import FILES, OTHERWISE, SENT, begins
 from tests.forked import write_command
 from tests.service import Service
 
+# Variable of the environment with which figures are written, not compared.
+WRITE = "WRITE_FIGURES"
+# Commands whose figures are predictions, and answers whose figures a page measures itself.
+_PREDICTS = re.compile(r"(?:\S*/)?gpucast (?:predict|compare|plan|scale|partition|kueue|dra|sbatch)\b")
+_MEASURED = '"gpu": "my-cpu"'
 _ADDRESS = re.compile(r"\b(?:localhost|127\.0\.0\.1|host|gpucast):8000\b")
 _REQUEST = re.compile(r"^(GET|POST) +(\S+)(?: +(\{.*\}))?", re.MULTILINE)
 _NODES = [{"metadata": {"name": "node", "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}}]
@@ -38,6 +44,7 @@ class Page:
         here = {"PATH": programs, "HOME": str(folder), "CURL_HOME": str(folder), "PORT": str(service.port)}
         self._environment = os.environ | service.settings.environment() | client | here | environment
         self.said = ""
+        self.stale: dict[str, str] = {}  # figures that a page shows -> as they are today, both with what is around them
 
     def write_files(self, page: Sequence[Example]) -> None:
         """Write the files that a page shows."""
@@ -67,8 +74,10 @@ class Page:
             (self._folder / shown[1]).write_text(command.output)
             return
         self.said = self._run(["bash", "-e", "-o", "pipefail", "-c", self._here(command.text)])
-        for line in filter(None, map(str.strip, command.output.splitlines())):
-            self._expect(line)
+        for line in filter(str.strip, command.output.splitlines()):
+            printed = self._expect(line.strip())
+            if _PREDICTS.match(command.text) and (today := updated_line(line, printed)) != line:
+                self.stale[line] = today
 
     def _read(self, text: str) -> None:
         """Open the addresses of a page, ask its requests, or compare an answer."""
@@ -81,15 +90,19 @@ class Page:
                 assert answer.status_code == 200, (path, answer.text)
         else:
             self._expect(" ".join(text.split()) if text.startswith("{") else text.strip())
+            if text.startswith("{") and _MEASURED not in text and (today := updated_json(text, self.said)) != text:
+                self.stale[text] = today
 
-    def _expect(self, shown: str) -> None:
-        """The last answer has the fields, or a line with the words, that a page shows."""
+    def _expect(self, shown: str) -> str:
+        """The last answer has the fields, or a line with the words, that a page shows; return that line."""
         if shown.startswith("{"):
             missing = named_keys(shown) - named_keys(self.said)
             assert not missing, (missing, self.said)
-        else:
-            lines = [line.strip() for line in self.said.splitlines()]
-            assert any(pattern(shown).fullmatch(line) for line in lines), (shown, self.said)
+            return self.said
+        lines = [line.strip() for line in self.said.splitlines()]
+        found = next((line for line in lines if pattern(shown).fullmatch(line)), None)
+        assert found is not None, (shown, self.said)
+        return found
 
     def _send(self, path: str, text: str) -> None:
         answer = self._client.post(path, content=text, headers=_media(text))

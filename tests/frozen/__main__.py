@@ -1,20 +1,38 @@
-"""`python -m tests.frozen`: freeze today's answers, and print what differs from those frozen before."""
+"""`python -m tests.frozen`: freeze today's answers, and print what differs from those frozen before.
+
+`--moved REVISION` asks nothing: it prints the predictions that have left their own 80 % interval since that revision of
+the repository, as lines of the changelog.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from app.config import Settings
+from app.config import CHECKOUT, Settings
 from app.main import create_app
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from tests.frozen.answers import FILE, Answers, collect
+from tests.frozen.cases import cases
 from tests.frozen.differences import differences
+from tests.frozen.moved import moved
 
 _SHOWN = 3
+
+
+def print_moved(revision: str) -> None:
+    """Print the lines between the answers frozen in a revision and those frozen now."""
+    place = FILE.relative_to(CHECKOUT).as_posix()
+    shown = subprocess.run(["git", "show", f"{revision}:{place}"], cwd=CHECKOUT, check=True, capture_output=True)
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder, FILE.name)
+        old.write_bytes(shown.stdout)
+        for line in moved(Answers.read(old), Answers.read(FILE), {case.name: case.body for case in cases()}):
+            print(line)
 
 
 def main() -> None:
@@ -36,4 +54,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "--moved" in sys.argv:
+        print_moved(sys.argv[sys.argv.index("--moved") + 1])
+    else:
+        main()
