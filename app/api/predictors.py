@@ -77,7 +77,7 @@ class PredictorOut(BaseModel):
 class HostOut(BaseModel):
     """What the host of a serving stack takes, seconds."""
 
-    stack: str = Field(description="vllm, sglang or trtllm; sglang-latent: of models with latent attention")
+    stack: str = Field(description="vllm, sglang or trtllm; sglang-mixture: of mixtures of experts")
     version: str = Field(description="version of serving-hosts, or the name of the times that ship")
     step_s: float = Field(description="of every step")
     sequence_s: float = Field(description="of every sequence that decodes in a step")

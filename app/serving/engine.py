@@ -155,6 +155,7 @@ class EngineLimits(NamedTuple):
                     1: none waits, infinity: no number of them ends the wait
     request_s       seconds from a request's arrival until the engine has it, others aside
     serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
+    stream_s        seconds that an arriving request waits for the front end, for each stream of tokens that it sends
     """
 
     budget_tokens: float
@@ -170,6 +171,7 @@ class EngineLimits(NamedTuple):
     request_s: float
     serial_s: float
     serial_token_s: float
+    stream_s: float
 
 
 @compiled_per_row
@@ -179,6 +181,12 @@ def held_bytes(limits: EngineLimits, context: float) -> float:
     at = before(contexts, context)
     slope = (bytes_at[at + 1] - bytes_at[at]) / (contexts[at + 1] - contexts[at])
     return float(max(bytes_at[at] + slope * (context - contexts[at]), 0.0))
+
+
+@compiled_per_row
+def front_s(limits: EngineLimits, streams: float) -> float:
+    """Return the seconds until the engine has a request that arrives while its front end sends `streams`."""
+    return limits.request_s + limits.stream_s * streams
 
 
 @compiled_per_row

@@ -126,8 +126,8 @@ class _State(NamedTuple):
 
 
 # Requests before these have been sent, are with the engine, run, and have their first token; sequences that run, and
-# those that decode.
-_SENT, _RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING = range(6)
+# those that decode; requests before this have what they wait for streams in `ready`.
+_SENT, _RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING, _PASSED = range(7)
 # Seconds; seconds at which the front end is free; decode steps since the start; keys of decoding sequences; bytes that
 # are reserved, and the most that were; decoding and running sequences times seconds; decode steps that prompts waited.
 _CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN, _WAITED = range(9)
@@ -149,7 +149,11 @@ def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
     """Let requests run, in their order, as long as there is a place and memory for the next one."""
     counts, figures = state.counts, state.figures
     while counts[_RELEASED] < counts[_SENT] and state.ready[counts[_RELEASED]] <= figures[_CLOCK]:
-        counts[_RELEASED] += 1
+        if counts[_PASSED] > counts[_RELEASED]:
+            counts[_RELEASED] += 1
+        else:
+            state.ready[counts[_PASSED]] += limits.stream_s * counts[_DECODING]
+            counts[_PASSED] += 1
     while counts[_ADMITTED] < counts[_RELEASED] and counts[_RUNNING] < limits.sequences:
         need = _reserved_bytes(limits, requests, counts[_ADMITTED])
         if figures[_HELD] + need > limits.kv_bytes:
@@ -232,7 +236,7 @@ def _begin(limits: EngineLimits, requests: Requests) -> _State:
     n = len(requests.prompt)
     nothing = np.full(n, np.nan)
     state = _State(
-        np.zeros(6, dtype=np.intp),
+        np.zeros(7, dtype=np.intp),
         np.zeros(9),
         np.zeros(n),
         nothing,

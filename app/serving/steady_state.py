@@ -29,6 +29,7 @@ from app.serving.engine import (
     StepTimes,
     admitted_bytes,
     chunk_attention_s,
+    front_s,
     most_sequences,
     prompts_attention_s,
     serial_s,
@@ -139,11 +140,11 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
     """
     most = max(min(concurrency, most_sequences(limits, shape.kept, shape.output)), 1.0)
     others, later = (most - 1.0) / most, max(shape.output - 1.0, 0.0)
-    front = limits.request_s + serial_s(limits, shape.prompt)
     decoding, rate = most, 0.0
-    decode = mixed = ttft = tpot = 0.0
+    front = decode = mixed = ttft = tpot = 0.0
     cost = PromptCost(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
+        front = front_s(limits, others * decoding) + serial_s(limits, shape.prompt)
         decode = decode_step_s(times, shape, 1.0 + others * decoding)
         bunch = _bunch(limits, others * rate, decode)
         cost = prompt_cost(times, limits, shape, others * decoding, max(rate * mixed, bunch))
@@ -168,10 +169,10 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
     """Return the steady state of `rate` requests a second; its times are infinite where there is none."""
     most = most_sequences(limits, shape.kept, shape.output)
     later = max(shape.output - 1.0, 0.0)
-    front = limits.request_s + serial_s(limits, shape.prompt)
-    decoding, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    decoding, front, decode, mixed, tpot, ttft, together = 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     cost = PromptCost(0.0, 1.0, 0.0, 1.0)
     for _ in range(_ROUNDS):
+        front = front_s(limits, decoding) + serial_s(limits, shape.prompt)
         decode = decode_step_s(times, shape, 1.0 + decoding)
         bunch = _bunch(limits, rate, decode)
         cost = prompt_cost(times, limits, shape, decoding, max(together, bunch))
@@ -257,10 +258,10 @@ def next_times(times: StepTimes, limits: EngineLimits, state: QueueState) -> Nex
     step_s = decode_step_s(times, shape._replace(context=mean), beside + 1.0)
     tpot_s = step_s / times.scalars[ACCEPTED] + beside / later * alone.added_s
     steps = max(np.ceil(ahead * together.steps), 1.0)
-    front_s = limits.request_s + ahead * serial_s(limits, prompt)
+    front = front_s(limits, state.running) + ahead * serial_s(limits, prompt)
     running_step_s = 0.5 * decode_step_s(times, shape, state.running) if state.running else 0.0
     slot_s = _endings(limits, state) * later * tpot_s / max(state.running, 1.0)
-    return NextTimes(float(front_s + running_step_s + slot_s + steps * together.step_s), float(tpot_s))
+    return NextTimes(float(front + running_step_s + slot_s + steps * together.step_s), float(tpot_s))
 
 
 def _context(limits: EngineLimits, state: QueueState) -> float:

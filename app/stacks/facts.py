@@ -107,6 +107,7 @@ NO_RULES = LayerRules()
 RELEASE_FACTS: Mapping[str, Any] = {
     "eager_host_s": float,
     "host_wait": HostWait,
+    "stream_wait_s": float,
     "sums_by_library": bool,
     "waits_in_sums": bool,
     "early_launch": bool,
@@ -121,9 +122,9 @@ RELEASE_FACTS: Mapping[str, Any] = {
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;
-# what its host takes, and in models with latent attention, where that was fitted apart.
+# what its host takes, and in mixtures of experts, where that was fitted apart.
 KERNEL_FACTS: Mapping[str, Any] = {"masked_decode": bool, "fp8_block_products_of": str}
-HOST_FACTS: Mapping[str, Any] = {"host_times": HostTimes, "latent_host_times": HostTimes}
+HOST_FACTS: Mapping[str, Any] = {"host_times": HostTimes, "mixture_host_times": HostTimes}
 RULE_FACTS = frozenset(LayerRules.__dataclass_fields__)
 SCHEDULER_FACTS = frozenset(Scheduler._fields)
 FACT_TYPES: Mapping[str, Any] = {

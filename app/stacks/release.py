@@ -62,6 +62,7 @@ class Release:
     rules       how layers are lowered
     eager_host_s    host seconds of an operator, where the host launches each
     host_wait       what steps wait for the host of a serving engine
+    stream_wait_s   what an arriving request waits for its front end, per stream of tokens that this sends
     sums_by_library  all-reduces are left to NCCL
     waits_in_sums   the host waits for each collective of Intel's GPUs
     early_launch    a kernel is set up while the one before it ends (programmatic dependent launch)
@@ -89,6 +90,7 @@ class Release:
     code: int | None = None
     rules: LayerRules = NO_RULES
     host_wait: HostWait = NO_WAIT
+    stream_wait_s: float = field(default=0.0, compare=False)
     sums_by_library: bool = False
     waits_in_sums: bool = False
     early_launch: bool = False
@@ -185,11 +187,11 @@ def software_warnings(names: Iterable[str | None]) -> list[CodedWarning]:
 
 @cache
 def host_times() -> dict[str, HostTimes]:
-    """Return the times of hosts that ship, by stack, and by `stack`-latent of its models with latent attention."""
+    """Return the times of hosts that ship, by stack, and by `stack`-mixture of its mixtures of experts."""
     times = {}
     for stack in stacks().values():
         values = stack.values(None, "decode")
-        for fact, suffix in zip(HOST_FACTS, ("", "-latent"), strict=True):
+        for fact, suffix in zip(HOST_FACTS, ("", "-mixture"), strict=True):
             if fact in values:
                 times[f"{stack.name}{suffix}"] = values[fact]
     return times
@@ -199,10 +201,10 @@ def host_times() -> dict[str, HostTimes]:
 SHIPPED_HOSTS = f"shipped-{hashlib.sha256(json.dumps(host_times()).encode()).hexdigest()[:10]}"
 
 
-def host_name(stack: str, *, latent: bool) -> str:
-    """Return the name among `host_times` of a stack's host, for a model with or without latent attention."""
-    own = f"{stack}-latent"
-    return own if latent and own in host_times() else stack
+def host_name(stack: str, *, mixture: bool) -> str:
+    """Return the name among `host_times` of a stack's host, for a model with or without experts."""
+    own = f"{stack}-mixture"
+    return own if mixture and own in host_times() else stack
 
 
 class ServingHosts(NamedTuple):
@@ -215,9 +217,9 @@ class ServingHosts(NamedTuple):
         """Return the times of every stack's host."""
         return {**host_times(), **self.fitted}
 
-    def of(self, release: Release, *, latent: bool) -> HostTimes:
+    def of(self, release: Release, *, mixture: bool, latent: bool) -> HostTimes:
         """Return the times of a release's host, see `host_times_of`."""
-        name = host_name(release.host, latent=latent)
+        name = host_name(release.host, mixture=mixture)
         return host_times_of(self.fitted.get(name, host_times()[name]), release, latent=latent)
 
     def version_of(self, name: str) -> str:

@@ -105,9 +105,9 @@ def _by_stack(points: ServedPoints) -> dict[str, list[_Point]]:
 def _host_of(workload: Mapping[str, Any]) -> str:
     """Return the `host_name` that a load tells of."""
     stack = _release(workload).host
-    if host_name(stack, latent=True) == stack:
+    if host_name(stack, mixture=True) == stack:
         return stack
-    return host_name(stack, latent=resolve_deployment(msgspec.convert(workload, ServingWorkload)).latent)
+    return host_name(stack, mixture=resolve_deployment(msgspec.convert(workload, ServingWorkload)).mixture)
 
 
 def _release(workload: Mapping[str, Any]) -> Release:

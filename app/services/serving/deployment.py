@@ -16,7 +16,7 @@ from app.errors import BadInput, FieldError
 from app.networks.builtin import find_config
 from app.networks.importers import hf
 from app.networks.run import Mode, Run
-from app.networks.transformers.architecture import Architecture, Attention, AttentionModule
+from app.networks.transformers.architecture import Architecture, Attention, AttentionModule, Experts
 from app.services.models.resolve_networks import resolve_network
 from app.serving.engine import Lengths
 from app.stacks.facts import Scheduler
@@ -66,6 +66,12 @@ class Deployment(NamedTuple):
         """How its stack schedules where the request gives nothing else."""
         assert self.run.release.scheduler is not None
         return self.run.release.scheduler
+
+    @property
+    def mixture(self) -> bool:
+        """Whether any layer has experts."""
+        layers = (layer for stack in self.architecture.stacks for layer, _ in stack.layers)
+        return any(isinstance(layer.feed_forward, Experts) for layer in layers)
 
     @property
     def latent(self) -> bool:

@@ -83,7 +83,7 @@ def engines_on(
     settings = [settings_of(deployment, spec) for spec in specs]
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
-    host = query.engine.hosts.of(deployment.run.release, latent=deployment.latent)
+    host = query.engine.hosts.of(deployment.run.release, mixture=deployment.mixture, latent=deployment.latent)
     memories = _memories(deployment, specs, settings)
     engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
     if deployment.pool is None:
@@ -213,6 +213,7 @@ def _engine(
         request_s=host.request_s,
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,
+        stream_s=deployment.run.release.stream_wait_s,
     )
     return Engine(_times(deployment, host, tables, k), limits, settings, memory, capacity)
 

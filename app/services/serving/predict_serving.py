@@ -395,6 +395,8 @@ class _Answer(NamedTuple):
                 *engine.settings,
                 deployment.scheduler.mixes,
                 deployment.scheduler.splits,
-                self.snapshot.engine.hosts.version_of(host_name(deployment.run.release.host, latent=deployment.latent)),
+                self.snapshot.engine.hosts.version_of(
+                    host_name(deployment.run.release.host, mixture=deployment.mixture)
+                ),
             ),
         )

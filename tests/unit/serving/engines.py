@@ -42,7 +42,7 @@ def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9
     return StepTimes(tokens, body, experts, sequences, head, contexts, decode, tokens, ratios, nothing, scalars)
 
 
-_FREE = EngineLimits(8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0)
+_FREE = EngineLimits(8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def limits(budget: float = 8192.0, **more: float) -> EngineLimits:

@@ -46,6 +46,17 @@ def test_a_prompt_over_the_budget_is_split_into_chunks() -> None:
     assert unsplit == pytest.approx(whole)
 
 
+def test_a_request_waits_for_the_streams_that_the_front_end_sends() -> None:
+    requests = Requests(np.array([0.0, 1.0]), *(np.array([1000.0, 1000.0]) * k for k in (1.0, 0.0, 1.0, 1.0)), 0, 0)
+    free, busy = (simulate(step_times(), limits(stream_s=wait), requests) for wait in (0.0, 0.5))
+    assert busy.first_s[0] == free.first_s[0]  # nothing is sent yet
+    assert busy.first_s[1] == pytest.approx(free.first_s[1] + 0.5, abs=0.05)
+    shape = Shape(1000.0, 0.0, 1000.0, 1000.0, 1500.0)
+    loops = [closed_loop(step_times(), limits(stream_s=wait), shape, 64.0) for wait in (0.0, 5e-4)]
+    assert loops[1].ttft_s - loops[0].ttft_s == pytest.approx(5e-4 * 64.0, rel=0.2)
+    assert loops[1].tpot_s == pytest.approx(loops[0].tpot_s, rel=0.02)
+
+
 def test_cached_tokens_are_not_computed() -> None:
     found = simulate(step_times(), limits(), one(4000.0, 1.0, cached=3000.0))
     assert found.first_s[0] == pytest.approx(BASE + TOKEN * 1000.0, rel=0.01)

@@ -30,6 +30,11 @@ def test_steps_of_old_vllm_wait_for_its_host_in_serving() -> None:
     assert release_of("vllm-0.5", "inference").host_wait == release_of("sglang-0.4", "decode").host_wait == NO_WAIT
 
 
+def test_requests_wait_longer_for_the_front_end_of_newer_vllm() -> None:
+    old, new, unnamed = (release_of(f"vllm{version}", "decode").stream_wait_s for version in ("-0.15", "-0.16", ""))
+    assert 0.0 < old < new == unnamed
+
+
 def test_old_pytorch_takes_its_host_longer_and_longest_in_training() -> None:
     training, inference = (release_of("pytorch-1.0", mode).eager_host_s for mode in ("training", "inference"))
     assert training > inference > EAGER_HOST_S

@@ -8,20 +8,22 @@ from app.stacks.release import SHIPPED_HOSTS, ServingHosts, host_name, host_time
 SGLANG = release_of("sglang", "decode")
 
 
-def test_models_without_latent_attention_have_vllms_host_under_sglang() -> None:
+def test_models_without_experts_have_vllms_host_under_sglang() -> None:
     hosts = ServingHosts()
-    assert hosts.of(SGLANG, latent=False) == hosts.of(release_of("vllm", "decode"), latent=False)
-    assert hosts.of(SGLANG, latent=True) == host_times()["sglang-latent"]
+    assert hosts.of(SGLANG, mixture=False, latent=False) == hosts.of(
+        release_of("vllm", "decode"), mixture=False, latent=False
+    )
+    assert hosts.of(SGLANG, mixture=True, latent=True) == host_times()["sglang-mixture"]
 
 
-def test_a_fit_to_models_without_latent_attention_leaves_the_others_as_they_ship() -> None:
+def test_a_fit_to_models_without_experts_leaves_the_others_as_they_ship() -> None:
     slow = HostTimes(request_s=0.5)
     hosts = ServingHosts("3", {"sglang": slow})
-    assert hosts.of(SGLANG, latent=False) == slow
-    assert hosts.of(SGLANG, latent=True) == host_times()["sglang-latent"]
+    assert hosts.of(SGLANG, mixture=False, latent=False) == slow
+    assert hosts.of(SGLANG, mixture=True, latent=True) == host_times()["sglang-mixture"]
     assert hosts.version_of("sglang") == "3"
-    assert hosts.version_of(host_name("sglang", latent=True)) == SHIPPED_HOSTS
+    assert hosts.version_of(host_name("sglang", mixture=True)) == SHIPPED_HOSTS
 
 
 def test_other_stacks_have_one_host_for_all_models() -> None:
-    assert [host_name(stack, latent=True) for stack in ("vllm", "trtllm")] == ["vllm", "trtllm"]
+    assert [host_name(stack, mixture=True) for stack in ("vllm", "trtllm")] == ["vllm", "trtllm"]
