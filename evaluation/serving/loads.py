@@ -126,12 +126,15 @@ def _limits(row: Row) -> dict[str, Any]:
 
 
 def _arrivals(rows: Sequence[Row]) -> Iterator[Load]:
-    """Yield stages at one rate each. Their few prompts come again and again, so the cache holds all but a block."""
+    """Yield stages at one rate each. Their few prompts come again and again, so the cache holds all but a block.
+
+    They ran on 17 and 18 February 2026, days after vLLM 0.15.1.
+    """
     for row in rows:
         prompt, output = row["prompt_tokens_mean"], row["output_tokens_mean"]
         split, load = ServingParallelism(tensor=row["tp"]), ServingLoad(rate_per_s=row["rate_rps"])
         fields = {"dtype": "bf16", "prefix_hit": 1.0 - _BLOCK / prompt, **_lengths(prompt, output), **_limits(row)}
-        workload = _workload(row["model"], parallelism=split, load=load, **fields)
+        workload = _workload(row["model"], software="vllm-0.15.1", parallelism=split, load=load, **fields)
         ttft, e2e = row["ttft_mean_ms"], row["e2e_mean_ms"]
         measured = Means(ttft, (e2e - ttft) / (output - 1.0), e2e, overloaded=ttft > _OVERLOADED_MS)
         deployment = f"{row['model']}|{row['tp']}"
