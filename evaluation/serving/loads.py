@@ -126,10 +126,7 @@ def _limits(row: Row) -> dict[str, Any]:
 
 
 def _arrivals(rows: Sequence[Row]) -> Iterator[Load]:
-    """Yield stages at one rate each. Their few prompts come again and again, so the cache holds all but a block.
-
-    They ran on 17 and 18 February 2026, days after vLLM 0.15.1.
-    """
+    """Yield stages of February 2026 at one rate each. Their few prompts come again: the cache holds all but a block."""
     for row in rows:
         prompt, output = row["prompt_tokens_mean"], row["output_tokens_mean"]
         split, load = ServingParallelism(tensor=row["tp"]), ServingLoad(rate_per_s=row["rate_rps"])

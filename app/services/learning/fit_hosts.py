@@ -107,7 +107,7 @@ def _host_of(workload: Mapping[str, Any]) -> str:
     stack = _release(workload).host
     if host_name(stack, mixture=True) == stack:
         return stack
-    return host_name(stack, mixture=resolve_deployment(msgspec.convert(workload, ServingWorkload)).mixture)
+    return resolve_deployment(msgspec.convert(workload, ServingWorkload)).host
 
 
 def _release(workload: Mapping[str, Any]) -> Release:

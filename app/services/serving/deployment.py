@@ -21,7 +21,7 @@ from app.services.models.resolve_networks import resolve_network
 from app.serving.engine import Lengths
 from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
-from app.stacks.release import release_of
+from app.stacks.release import host_name, release_of
 from app.steps.levels import levels_of
 from app.steps.networks import Network, prepare
 from app.tables.gpus import GpuTable
@@ -72,6 +72,11 @@ class Deployment(NamedTuple):
         """Whether any layer has experts."""
         layers = (layer for stack in self.architecture.stacks for layer, _ in stack.layers)
         return any(isinstance(layer.feed_forward, Experts) for layer in layers)
+
+    @property
+    def host(self) -> str:
+        """Name of its host's times."""
+        return host_name(self.run.release.host, mixture=self.mixture)
 
     @property
     def latent(self) -> bool:

@@ -41,7 +41,7 @@ from app.services.serving.load_figures import (
 )
 from app.services.serving.served_points import Known, known_of
 from app.serving.steady_state import Shape
-from app.stacks.release import host_name, release_of
+from app.stacks.release import release_of
 from app.steps.levels import is_assumed
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery, time_step
@@ -395,8 +395,6 @@ class _Answer(NamedTuple):
                 *engine.settings,
                 deployment.scheduler.mixes,
                 deployment.scheduler.splits,
-                self.snapshot.engine.hosts.version_of(
-                    host_name(deployment.run.release.host, mixture=deployment.mixture)
-                ),
+                self.snapshot.engine.hosts.version_of(deployment.host),
             ),
         )
