@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 Code = Literal[
     "attention_assumed",
+    "concurrency_capped",
     "context_too_long",
     "dtype_assumed",
     "encoder_left_out",

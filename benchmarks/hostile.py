@@ -29,8 +29,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.networks.builtin import find_config
+from app.wire.llm_d_form import STATES_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
-from app.wire.serving_form import SERVING_EXAMPLE, STATES_EXAMPLE
+from app.wire.serving_form import SERVING_EXAMPLE
 from benchmarks.hostile_files import FILES
 from benchmarks.hostile_run import JSON, Hostile, Seen, print_case, print_header, see, status
 from benchmarks.http_route import BOUNDED, ask, server

@@ -18,7 +18,7 @@ from app.runtime.sized_cache import StoredCache
 from app.services.serving.next_request import NextRequests, next_requests, status
 from app.store import quotes
 from app.wire.decoding import decode
-from app.wire.serving_form import (
+from app.wire.llm_d_form import (
     STATE_EXAMPLE,
     STATES_EXAMPLE,
     EngineState,

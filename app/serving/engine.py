@@ -48,9 +48,9 @@ class StepTimes(NamedTuple):
 
 # Attention replicas; pipeline stages; seconds between two stages; host seconds of a step, and of a sequence in it;
 # tokens that a sequence computes in a decode step, those of them that are kept, and the time of drafting as a share of
-# the step; factor on steps with prompts.
-REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING, PREFILL = range(9)
-SCALARS = 9
+# the step; factor on steps with prompts; decode steps that the host schedules at once.
+REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING, PREFILL, ROUND = range(10)
+SCALARS = 10
 
 
 class Step(NamedTuple):
@@ -136,9 +136,10 @@ def step_s(times: StepTimes, step: Step) -> float:
         seconds += _plane(times.sequences, times.contexts, times.decode, sequences, context)
         drafted = scalars[DRAFTING] * seconds
     seconds += drafted + step.attention_s / scalars[STAGES] + scalars[STAGES] * scalars[TRANSFER_S]
+    at_once = scalars[ROUND]
     if step.prompts > 0.0:
-        seconds *= scalars[PREFILL]
-    return float(seconds + scalars[HOST_STEP_S] + scalars[HOST_SEQUENCE_S] * step.decodes)
+        seconds, at_once = seconds * scalars[PREFILL], 1.0
+    return float(seconds + scalars[HOST_STEP_S] / at_once + scalars[HOST_SEQUENCE_S] / at_once * step.decodes)
 
 
 class EngineLimits(NamedTuple):
@@ -151,8 +152,10 @@ class EngineLimits(NamedTuple):
     mixes           1: prompts are computed beside decoding sequences; 0: in steps of their own, which come first
     splits          1: prompts are computed in chunks that fill the budget; 0: whole
     reserved        share of a sequence's output that is reserved when it is admitted
+    chunk_tokens    most of them that are of prompts
     gathered, patience  prompts that wait for one another while sequences decode, and the steps that they wait at most;
                     1: none waits, infinity: no number of them ends the wait
+    recv_steps, round_steps  decode steps after which the engine looks for new requests, and lets those in that it has
     request_s       seconds from a request's arrival until the engine has it, others aside
     serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
     stream_s        seconds that an arriving request waits for the front end, for each stream of tokens that it sends
@@ -168,6 +171,9 @@ class EngineLimits(NamedTuple):
     reserved: float
     gathered: float
     patience: float
+    chunk_tokens: float
+    recv_steps: float
+    round_steps: float
     request_s: float
     serial_s: float
     serial_token_s: float
@@ -217,12 +223,12 @@ _OPEN, _WARM = 2_000, 0.3
 class Requests(NamedTuple):
     """n requests in the order of their arrival, float64 [n] each.
 
-    arrival_s  seconds; NaN in a closed loop, where a request arrives when another one has been answered
+    arrival_s  seconds before which they are not sent; 0 in a closed loop
     prompt     tokens of the prompt
     cached     those of them that need no computing: the engine's cache holds them already
     kept       those of them that take memory of their own
     output     generated tokens
-    in_flight  requests of a closed loop; 0 with arrivals
+    in_flight  most that are sent and not answered: the next one is sent when another has been answered; 0: any
     warm_up    requests at the start that do not count
     """
 
@@ -236,11 +242,12 @@ class Requests(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Tokens of prompts and outputs, each uniform in (1 - spread) to 1 of these; `prefix_hit`: a prompt's share."""
+    """Tokens of prompts and outputs, each uniform in (1 - its spread) to 1 of these; `prefix_hit`: a prompt's share."""
 
     prompt: float
     output: float
-    spread: float
+    prompt_spread: float
+    output_spread: float
     prefix_hit: float
 
     def means(self) -> tuple[float, float, float, float, float]:
@@ -248,17 +255,17 @@ class Lengths(NamedTuple):
 
         The last are the mean keys of a decoding sequence, over all tokens that are generated.
         """
-        share = 1.0 - 0.5 * self.spread
-        prompt, output = max(share * self.prompt, 1.0), max(share * self.output, 1.0)
+        share = 1.0 - 0.5 * self.output_spread
+        prompt, output = max((1.0 - 0.5 * self.prompt_spread) * self.prompt, 1.0), max(share * self.output, 1.0)
         cached = self.prefix_hit * prompt
         # E[output^2] / (2 E[output]) of a uniform length, whose variance is (spread x longest)^2 / 12.
-        generated = 0.5 * output * (1.0 + (self.spread / share) ** 2 / 12.0)
+        generated = 0.5 * output * (1.0 + (self.output_spread / share) ** 2 / 12.0)
         return prompt, cached, output, prompt - cached, prompt + generated
 
 
 def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:
     """Return a closed loop that starts with all at once, as benchmarks do: ROUNDS requests for each in flight."""
-    return _drawn(lengths, np.full(closed_count(in_flight), np.nan), in_flight, 0, seed)
+    return _drawn(lengths, np.zeros(closed_count(in_flight)), in_flight, 0, seed)
 
 
 def closed_count(in_flight: int) -> int:
@@ -266,11 +273,16 @@ def closed_count(in_flight: int) -> int:
     return max(min(ROUNDS * in_flight, MOST_REQUESTS), 2 * in_flight, _FEWEST if in_flight > 1 else ROUNDS)
 
 
-def poisson(lengths: Lengths, rate_per_s: float, running: float, seed: int) -> Requests:
-    """Return Poisson arrivals, enough of them where about `running` requests are in flight at once."""
+def arrivals(
+    lengths: Lengths, rate_per_s: float, running: float, seed: int, variation: float = 1.0, in_flight: int = 0
+) -> Requests:
+    """Return open arrivals, enough of them where about `running` requests are in flight at once.
+
+    The times between them are gamma distributed, exponentially where their squared coefficient of `variation` is 1.
+    """
     count = int(min(max(_OPEN, 6.0 * running), MOST_REQUESTS))
-    gaps = np.random.default_rng([seed, 1]).exponential(1.0 / rate_per_s, count)
-    return _drawn(lengths, np.cumsum(gaps), 0, int(_WARM * count), seed)
+    gaps = np.random.default_rng([seed, 1]).gamma(1.0 / variation, variation / rate_per_s, count)
+    return _drawn(lengths, np.cumsum(gaps), in_flight, int(_WARM * count), seed)
 
 
 def burst(lengths: Lengths, count: int, seed: int) -> Requests:
@@ -278,17 +290,18 @@ def burst(lengths: Lengths, count: int, seed: int) -> Requests:
     return _drawn(lengths, np.zeros(count), 0, 0, seed)
 
 
-def trace(arrival_s: Floats, prompt: Floats, output: Floats, prefix_hit: float) -> Requests:
+def trace(arrival_s: Floats, prompt: Floats, output: Floats, prefix_hit: float, in_flight: int = 0) -> Requests:
     """Return recorded requests, sorted by their arrival."""
     order = np.argsort(arrival_s, kind="stable")
     sent = prompt[order]
     cached = np.floor(prefix_hit * sent)
-    return Requests(arrival_s[order] - arrival_s.min(), sent, cached, sent - cached, output[order], 0, 0)
+    return Requests(arrival_s[order] - arrival_s.min(), sent, cached, sent - cached, output[order], in_flight, 0)
 
 
 def _drawn(lengths: Lengths, arrival_s: Floats, in_flight: int, warm_up: int, seed: int) -> Requests:
     generator = np.random.default_rng([seed, 0])
-    shares = 1.0 - lengths.spread * generator.random((2, len(arrival_s)))
+    spreads = np.array([[lengths.prompt_spread], [lengths.output_spread]])
+    shares = 1.0 - spreads * generator.random((2, len(arrival_s)))
     prompt = np.maximum(np.round(shares[0] * lengths.prompt), 1.0)
     output = np.maximum(np.round(shares[1] * lengths.output), 1.0)
     cached = np.floor(lengths.prefix_hit * prompt)

@@ -129,16 +129,18 @@ class _State(NamedTuple):
 # those that decode; requests before this have what they wait for streams in `ready`.
 _SENT, _RELEASED, _ADMITTED, _PREFILLED, _RUNNING, _DECODING, _PASSED = range(7)
 # Seconds; seconds at which the front end is free; decode steps since the start; keys of decoding sequences; bytes that
-# are reserved, and the most that were; decoding and running sequences times seconds; decode steps that prompts waited.
-_CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN, _WAITED = range(9)
+# are reserved, and the most that were; decoding and running sequences times seconds; decode steps that prompts
+# waited, and those since the last prompt.
+_CLOCK, _FRONT, _STEPS, _KEYS, _HELD, _MOST_HELD, _DECODED, _RAN, _WAITED, _SINCE = range(10)
 _Ends = list[tuple[float, int]]
 
 
 @compiled_per_row
 def _send(limits: EngineLimits, requests: Requests, state: _State, seconds: float) -> None:
-    """Send the next request at this time: the front end passes requests on one after another."""
+    """Send the next request, at this time or when it arrives: the front end passes them on one after another."""
     counts, figures = state.counts, state.figures
     one = counts[_SENT]
+    seconds = max(requests.arrival_s[one], seconds)
     figures[_FRONT] = max(figures[_FRONT], seconds) + serial_s(limits, requests.prompt[one])
     state.arrived[one], state.ready[one] = seconds, figures[_FRONT] + limits.request_s
     counts[_SENT] += 1
@@ -148,12 +150,17 @@ def _send(limits: EngineLimits, requests: Requests, state: _State, seconds: floa
 def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
     """Let requests run, in their order, as long as there is a place and memory for the next one."""
     counts, figures = state.counts, state.figures
+    looks = counts[_DECODING] == 0 or figures[_SINCE] % limits.recv_steps == 0.0
     while counts[_RELEASED] < counts[_SENT] and state.ready[counts[_RELEASED]] <= figures[_CLOCK]:
-        if counts[_PASSED] > counts[_RELEASED]:
-            counts[_RELEASED] += 1
-        else:
+        if counts[_PASSED] <= counts[_RELEASED]:
             state.ready[counts[_PASSED]] += limits.stream_s * counts[_DECODING]
             counts[_PASSED] += 1
+        elif looks:
+            counts[_RELEASED] += 1
+        else:
+            break
+    if counts[_DECODING] > 0 and figures[_SINCE] % limits.round_steps > 0.0:
+        return
     while counts[_ADMITTED] < counts[_RELEASED] and counts[_RUNNING] < limits.sequences:
         need = _reserved_bytes(limits, requests, counts[_ADMITTED])
         if figures[_HELD] + need > limits.kv_bytes:
@@ -165,12 +172,18 @@ def _admit(limits: EngineLimits, requests: Requests, state: _State) -> None:
 
 
 @compiled_per_row
-def _until_arrival(state: _State, together: float, each: float) -> float:
-    """Return how many steps of `each` seconds, at most `together`, run before the engine has the next request."""
-    released = state.counts[_RELEASED]
-    if released == state.counts[_SENT]:
+def _until_arrival(limits: EngineLimits, state: _State, together: float, each: float) -> float:
+    """Return how many steps of `each` seconds, at most `together`, run before the engine sees another request."""
+    counts, since = state.counts, state.figures[_SINCE]
+    if counts[_ADMITTED] < counts[_RELEASED] and since % limits.round_steps > 0.0:
+        return float(min(together, limits.round_steps - since % limits.round_steps))
+    released = counts[_RELEASED]
+    if released == counts[_SENT]:
         return together
-    return float(max(min(together, np.ceil((state.ready[released] - state.figures[_CLOCK]) / each)), 1.0))
+    steps = max(np.ceil((state.ready[released] - state.figures[_CLOCK]) / each), 1.0)
+    if counts[_PASSED] > released:  # the engine looks for it at the end of an interval
+        steps = np.ceil((since + steps) / limits.recv_steps) * limits.recv_steps - since
+    return float(min(together, steps))
 
 
 @compiled_per_row
@@ -181,7 +194,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     left = limits.patience - figures[_WAITED]
     prompted = pending > 0 and (decoding == 0 or left <= 0.0 or pending >= limits.gathered)
     beside = float(decoding) if limits.mixes > 0.0 or not prompted else 0.0
-    room = max(limits.budget_tokens - beside * times.scalars[VERIFIED], 1.0)
+    room = max(min(limits.budget_tokens - beside * times.scalars[VERIFIED], limits.chunk_tokens), 1.0)
     admitted = counts[_ADMITTED] if prompted else counts[_PREFILLED]
     chunks = _chunks(times, limits, requests, state.computed, counts[_PREFILLED], admitted, room)
     most = min(_TOGETHER, left) if pending > 0 else _TOGETHER
@@ -189,7 +202,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     context = figures[_KEYS] / max(decoding, 1) + 0.5 * accepted * (together - 1.0)
     each = step_s(times, Step(beside, context, chunks.tokens, chunks.prompts, chunks.attention_s))
     if not prompted:
-        together = _until_arrival(state, together, each)
+        together = _until_arrival(limits, state, together, each)
     seconds, kind = together * each, int(prompted)
     state.spent[kind] += seconds
     state.ran[kind] += together
@@ -197,6 +210,7 @@ def _advance(times: StepTimes, limits: EngineLimits, requests: Requests, state: 
     figures[_DECODED] += seconds * decoding
     figures[_RAN] += seconds * counts[_RUNNING]
     figures[_WAITED] = 0.0 if prompted or pending == 0 else figures[_WAITED] + together
+    figures[_SINCE] = 0.0 if prompted else figures[_SINCE] + together
     if beside > 0.0:
         figures[_STEPS] += together
         figures[_KEYS] += together * accepted * decoding
@@ -217,7 +231,7 @@ def _answer(requests: Requests, state: _State, ends: _Ends, accepted: float, rea
 
 @compiled
 def _end(limits: EngineLimits, requests: Requests, state: _State, ends: _Ends, accepted: float) -> None:
-    """End the requests that have their last token; in a closed loop each is followed by the next one."""
+    """End the requests that have their last token; each is followed by the next one that waits to be sent."""
     counts, figures = state.counts, state.figures
     while len(ends) > 0 and ends[0][0] <= figures[_STEPS]:
         _, one = heappop(ends)
@@ -232,12 +246,12 @@ def _end(limits: EngineLimits, requests: Requests, state: _State, ends: _Ends, a
 
 @compiled
 def _begin(limits: EngineLimits, requests: Requests) -> _State:
-    """Return the state before the first step: requests with a time of arrival, or those in flight, are sent."""
+    """Return the state before the first step: all requests, or as many as may be in flight, are sent."""
     n = len(requests.prompt)
     nothing = np.full(n, np.nan)
     state = _State(
         np.zeros(7, dtype=np.intp),
-        np.zeros(9),
+        np.zeros(10),
         np.zeros(n),
         nothing,
         nothing.copy(),
@@ -246,9 +260,8 @@ def _begin(limits: EngineLimits, requests: Requests) -> _State:
         np.zeros(2),
         np.zeros(2),
     )
-    closed = requests.in_flight > 0
-    for one in range(min(requests.in_flight, n) if closed else n):
-        _send(limits, requests, state, 0.0 if closed else requests.arrival_s[one])
+    for _ in range(min(requests.in_flight, n) if requests.in_flight > 0 else n):
+        _send(limits, requests, state, 0.0)
     return state
 
 

@@ -45,8 +45,9 @@ _MOST_CHUNKS = 16
 class Shape(NamedTuple):
     """Mean request: tokens of its prompt, those of them that need no computing, generated tokens.
 
-    kept     tokens of the prompt that take memory of their own: those that are not shared with other requests
-    context  mean keys of a decoding sequence, over the tokens that it generates: long outputs count more often
+    kept       tokens of the prompt that take memory of their own: those that are not shared with other requests
+    context    mean keys of a decoding sequence, over the tokens that it generates: long outputs count more often
+    variation  squared coefficient of variation of the times between open arrivals; 1: Poisson
     """
 
     prompt: float
@@ -54,6 +55,7 @@ class Shape(NamedTuple):
     output: float
     kept: float
     context: float
+    variation: float = 1.0
 
 
 class Steady(NamedTuple):
@@ -97,7 +99,7 @@ def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: 
     """Return the cost of a prompt beside `decoding` sequences, `together` of which arrive during a step."""
     beside = decoding if limits.mixes > 0.0 else 0.0
     new = max(shape.prompt - shape.cached, 1.0)
-    room = max(limits.budget_tokens - beside * times.scalars[VERIFIED], 1.0)
+    room = max(min(limits.budget_tokens - beside * times.scalars[VERIFIED], limits.chunk_tokens), 1.0)
     if limits.splits == 0.0:
         room = max(room, new)
     # Each replica has a budget of its own, which one prompt alone fills.
@@ -118,18 +120,24 @@ def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: 
 
 @compiled_per_row
 def _bunch(limits: EngineLimits, rate: float, decode_s: float) -> float:
-    """Return how many prompts wait for one another before they are computed."""
-    return float(min(limits.gathered, 1.0 + rate * limits.patience * decode_s))
+    """Return how many prompts wait for one another, or for the engine to look, before they are computed."""
+    unseen = rate * (limits.recv_steps - 1.0) * decode_s
+    return float(max(min(limits.gathered, 1.0 + rate * limits.patience * decode_s), 1.0 + unseen))
 
 
 @compiled_per_row
 def _bunch_wait_s(limits: EngineLimits, rate: float, decode_s: float) -> float:
-    """Return the mean seconds that prompts wait: the first of a bunch until the last, or until its patience ends."""
+    """Return the mean seconds that prompts wait: the first of a bunch until the last, or until its patience ends.
+
+    Those that arrive between two looks at new requests wait for half of the steps between them.
+    """
+    unseen = 0.5 * (limits.recv_steps - 1.0) * decode_s
     if limits.gathered <= 1.0:
-        return 0.0
+        return unseen
     longest = limits.patience * decode_s
     later = rate * longest
-    return float(min(longest * (1.0 + 0.5 * later) / (1.0 + later), 0.5 * (limits.gathered - 1.0) / max(rate, 1e-9)))
+    bunched = min(longest * (1.0 + 0.5 * later) / (1.0 + later), 0.5 * (limits.gathered - 1.0) / max(rate, 1e-9))
+    return float(unseen + bunched)
 
 
 @compiled_per_row
@@ -183,9 +191,9 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         used, full = min(rate * cost.steps * mixed, 1.0), min(rate * cost.least * mixed, 0.999)
         own = max(np.ceil(cost.steps), 1.0) * mixed
         ttft = front + own + 0.5 * (decode * (1.0 - used) + mixed * used)
-        ttft += 0.5 * full / (1.0 - full) * cost.steps * mixed + min(decoding, 1.0) * _bunch_wait_s(
-            limits, rate, decode
-        )
+        # A queue of arrivals of this variation and of services without (Kingman 1961).
+        queue = 0.5 * shape.variation * full / (1.0 - full) * cost.steps * mixed
+        ttft += queue + min(decoding, 1.0) * _bunch_wait_s(limits, rate, decode)
         change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
         decoding += change
         if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:

@@ -50,6 +50,8 @@ class Scheduler(NamedTuple):
     large_bytes     0: all GPUs are alike
     raises_budget   the budget is at least a whole prompt and a token of every other request
     patience        steps that prompts wait, where attention has replicas, until each replica has one; 0: none
+    decode_steps    decode steps that the host schedules at once, a round
+    recv_interval   rounds after which the engine looks for new requests
     """
 
     budget_tokens: tuple[int, int]
@@ -61,6 +63,8 @@ class Scheduler(NamedTuple):
     large_bytes: float = 0.0
     raises_budget: bool = False
     patience: float = 0.0
+    decode_steps: float = 1.0
+    recv_interval: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

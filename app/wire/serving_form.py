@@ -1,12 +1,7 @@
-"""JSON structs of kind `serving` in POST /predict: an LLM behind a serving engine under a load; and of llm-d.
-
-llm-d's inference gateway sends the state of one engine before a request, in names and meanings of its own, and reads
-the request's times from the answer. Fields that later versions send besides are ignored.
-"""
+"""JSON structs of kind `serving` in POST /predict: an LLM behind a serving engine under a load."""
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct
@@ -37,11 +32,14 @@ from app.wire.prediction_form import (
 DEFAULT_SOFTWARE = default_stack("serving").name
 MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
 InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **WHOLE)]
-Rate: TypeAlias = Annotated[float, about("Requests per second, Poisson arrivals", ge=1e-6, le=1e6)]
+Rate: TypeAlias = Annotated[float, about("Requests per second, open arrivals", ge=1e-6, le=1e6)]
 # Longer requests take longer than a simulation may.
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 BudgetTokens: TypeAlias = Annotated[float, Meta(ge=16, le=2**20, **WHOLE)]
+RoundSteps: TypeAlias = Annotated[float, Meta(ge=1, le=10_000, **WHOLE)]
+TpotDefinition: TypeAlias = Literal["output_minus_one", "output"]
+TPOT_DEFINITION: TpotDefinition = "output_minus_one"
 WaitSteps: TypeAlias = Annotated[float, Meta(ge=0, le=10_000)]
 Seed: TypeAlias = Annotated[float, Meta(ge=0, le=2**31, **WHOLE)]
 MeanRequestMs: TypeAlias = Annotated[
@@ -84,14 +82,39 @@ class RequestTrace(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
 
 class ServingLoad(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """One of: a closed loop at `concurrency`, Poisson arrivals at `rate_per_s`, a `burst` at once, or a `trace`."""
+    """One of: a closed loop at `concurrency`, arrivals at `rate_per_s`, a `burst` at once, or a `trace`."""
 
     concurrency: Annotated[
         InFlight | None, about("Requests in flight; each answer is followed by the next request")
     ] = None
-    rate_per_s: Annotated[Rate | None, about("Requests per second, Poisson arrivals")] = None
+    rate_per_s: Annotated[Rate | None, about("Requests per second, open arrivals")] = None
     burst: Annotated[InFlight | None, about("Requests that arrive at once")] = None
     trace: Annotated[RequestTrace | None, about("Recorded requests")] = None
+    burstiness: Annotated[
+        Annotated[float, Meta(ge=0.01, le=10_000)] | None,
+        about("Shape of the gamma distributed times between arrivals at `rate_per_s`; absent: 1, Poisson arrivals"),
+    ] = None
+    max_concurrency: Annotated[
+        InFlight | None,
+        about("Most requests that clients have in flight beside `rate_per_s` or a `trace`; others wait to be sent"),
+    ] = None
+
+
+class SchedulerFlags(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Flags of an engine's scheduler; the stack's default where one is absent."""
+
+    recv_interval: Annotated[
+        RoundSteps | None,
+        about("Rounds of decode steps after which the engine looks for new requests: --scheduler-recv-interval"),
+    ] = None
+    decode_steps: Annotated[
+        RoundSteps | None,
+        about("Decode steps of a round, which the host schedules at once: --num-continuous-decode-steps"),
+    ] = None
+    chunk_tokens: Annotated[
+        BudgetTokens | None,
+        about("Most tokens of prompts in a step of an attention replica, which splits longer ones"),
+    ] = None
 
 
 class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -140,6 +163,8 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     length_spread: Annotated[
         Fraction, about("Lengths are uniform in (1 - this) to 1 of those given", title="Spread of lengths")
     ] = 0.2
+    input_spread: Annotated[Fraction | None, about("That of prompts alone; absent: `length_spread`")] = None
+    output_spread: Annotated[Fraction | None, about("That of answers alone; absent: `length_spread`")] = None
     load: Annotated[ServingLoad, about("One of concurrency, rate_per_s, burst and trace")]
     prefix_hit: Annotated[
         Fraction, about("Share of a prompt that the engine's cache holds already", title="Prefix hits")
@@ -163,8 +188,13 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     prefill_wait_tokens: Annotated[
         BudgetTokens | None, about("Tokens of waiting prompts that end their wait; absent: no number of them")
     ] = None
+    scheduler: Annotated[SchedulerFlags | None, about("Flags of the scheduler; absent: the stack's defaults")] = None
     speculative: Annotated[Speculative | None, about("Speculative decoding; absent: none")] = None
     prefill_pool: Annotated[PrefillPool | None, about("Engines of their own for prompts; absent: none")] = None
+    tpot_definition: Annotated[
+        TpotDefinition,
+        about("Time after the first token over the tokens after it, or over all output tokens"),
+    ] = TPOT_DEFINITION
     method: Annotated[
         Literal["simulation", "closed_form"],
         about("simulation: every request, with percentiles; closed_form: means only"),
@@ -211,6 +241,23 @@ class ServingSteps(Struct, frozen=True):
     mixed: Annotated[float | None, about("With prompts; null: none")]
 
 
+class SchedulerSettings(Struct, frozen=True):
+    """Flags of the scheduler as used."""
+
+    recv_interval: Annotated[int, about("Rounds of decode steps after which the engine looks for new requests")]
+    decode_steps: Annotated[int, about("Decode steps of a round")]
+    chunk_tokens: Annotated[
+        int | None, about("Most tokens of prompts in a step of an attention replica; null: prompts are whole")
+    ]
+
+
+class LoadSettings(Struct, frozen=True):
+    """How clients send requests, as used; null: the load has no such figure."""
+
+    burstiness: Annotated[float | None, about("Shape of the gamma distributed times between arrivals; 1: Poisson")]
+    max_concurrency: Annotated[int | None, about("Most requests that clients have in flight; null: any number")]
+
+
 class ServingSettings(Struct, frozen=True):
     """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an engine."""
 
@@ -226,6 +273,11 @@ class ServingSettings(Struct, frozen=True):
         bool, about("Whether prompts are computed beside decoding sequences, or in steps of their own")
     ]
     chunks_prefill: Annotated[bool, about("Whether prompts are split over steps to fill the budget")]
+    scheduler: Annotated[SchedulerSettings, about("Flags of the scheduler")]
+    load: Annotated[LoadSettings, about("How clients send requests")]
+    input_spread: Annotated[float, about("Prompts are uniform in (1 - this) to 1 of their most tokens")]
+    output_spread: Annotated[float, about("Answers are uniform in (1 - this) to 1 of their most tokens")]
+    tpot_definition: Annotated[TpotDefinition, about("Tokens that tpot_ms is over")]
     host_version: Annotated[str, about("Version of the times of the stack's host, as in GET /predictors")]
 
 
@@ -234,7 +286,8 @@ class ServedFigures(Struct, frozen=True):
 
     ttft_ms: Annotated[ServedTime | None, about("Time to first token, waiting included; null: saturated")]
     tpot_ms: Annotated[
-        ServedTime | None, about("Time per output token after the first; null: saturated, or one token per answer")
+        ServedTime | None,
+        about("Time per output token, as settings.tpot_definition; null: saturated, or one token each"),
     ]
     e2e_ms: Annotated[ServedTime | None, about("Time from arrival to the last token; null: saturated")]
     output_tokens_per_s: Annotated[float | None, about("Generated tokens per second, all engines together")]
@@ -286,71 +339,3 @@ class ServingResponse(Struct, frozen=True, omit_defaults=True):
 
 
 SERVING_EXAMPLE: dict[str, Any] = EXAMPLES["serving"]
-
-
-# Of one request to /predict/bulk; the gateway sends 100 at most.
-MOST_STATES = 1000
-# The gateway asks servers of this type over HTTP; of another it computes the times itself, from coefficients.
-MODEL_TYPE = "xgboost"
-_Count: TypeAlias = Annotated[float, Meta(ge=0, le=2**21)]
-_Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-
-
-class EngineState(Struct, kw_only=True, frozen=True):
-    """State of an engine, and the request that may be sent to it."""
-
-    kv_cache_percentage: Annotated[_Share, about("Share of the KV cache in use, 0 to 1")]
-    input_token_length: Annotated[_Count, about("Tokens of the request's prompt")]
-    num_request_waiting: Annotated[_Count, about("Requests that wait in the engine")]
-    num_request_running: Annotated[_Count, about("Requests that the engine runs")]
-    num_tokens_generated: Annotated[_Count, about("Tokens that the request has generated already")]
-    prefix_cache_score: Annotated[_Share, about("Share of the prompt that the engine has cached, 0 to 1")]
-
-
-class EngineStates(Struct, kw_only=True, frozen=True):
-    """States of several engines, or several requests."""
-
-    requests: Annotated[list[EngineState], about("One entry per prediction", min_length=1, max_length=MOST_STATES)]
-
-
-class NextRequestTimes(Struct, kw_only=True, frozen=True):
-    """Mean times of a request in such a state; bounds hold the true mean with the saved prediction's coverage."""
-
-    ttft_ms: Annotated[float, about("Mean time to first token, milliseconds")]
-    tpot_ms: Annotated[float, about("Mean time per output token after the first, milliseconds")]
-    ttft_uncertainty: Annotated[float, about("Standard deviation of ttft_ms, milliseconds")]
-    tpot_uncertainty: Annotated[float, about("Standard deviation of tpot_ms, milliseconds")]
-    ttft_prediction_bounds: Annotated[list[float], about("Low and high end of ttft_ms, milliseconds")]
-    tpot_prediction_bounds: Annotated[list[float], about("Low and high end of tpot_ms, milliseconds")]
-    predicted_at: Annotated[datetime.datetime, about("Time of the answer, UTC")]
-    model_type: Annotated[str, about("Always xgboost: of such servers the gateway asks over HTTP")]
-    objective_type: Annotated[str, about("What the times are: mean")]
-    quantile: Annotated[float, about("Quantile that the times are, 0.5")]
-    last_model_load: Annotated[datetime.datetime | None, about("Always null")] = None
-
-
-class NextRequestsTimes(Struct, kw_only=True, frozen=True):
-    """Times of all requests, in their order."""
-
-    predictions: Annotated[list[NextRequestTimes], about("One entry per request, in their order")]
-    errors: Annotated[list[str], about("Always empty: a wrong request refuses all")] = []
-    total_requests: Annotated[int, about("Number of requests")]
-    successful_predictions: Annotated[int, about("Number of answers")]
-    failed_predictions: Annotated[int, about("Always 0")] = 0
-    processing_time_ms: Annotated[float, about("Time that the answer took, milliseconds")]
-
-
-class PredictorStatus(Struct, kw_only=True, frozen=True):
-    """What the gateway asks before it sends states."""
-
-    is_ready: Annotated[bool, about("Always true: an answer without training")] = True
-    model_type: Annotated[str, about("Always xgboost: of such servers the gateway asks over HTTP")]
-    objective_type: Annotated[str, about("What the times are: mean")]
-    quantile: Annotated[float, about("Quantile that the times are, 0.5")]
-    last_model_load: Annotated[datetime.datetime | None, about("Always null")] = None
-    training_server_url: Annotated[str, about("Always empty")] = ""
-    models_exist: Annotated[dict[str, bool], about("That both times are predicted")]
-
-
-STATE_EXAMPLE: dict[str, Any] = EXAMPLES["engine_state"]
-STATES_EXAMPLE: dict[str, Any] = {"requests": [STATE_EXAMPLE]}

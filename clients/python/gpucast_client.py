@@ -1511,7 +1511,27 @@ class ServingSettings(TypedDict):
     prefill_wait_tokens: int | None
     mixes_prefill: bool
     chunks_prefill: bool
+    scheduler: SchedulerSettings
+    load: LoadSettings
+    input_spread: float
+    output_spread: float
+    tpot_definition: Literal["output", "output_minus_one"]
     host_version: str
+
+
+class SchedulerSettings(TypedDict):
+    """Flags of the scheduler as used."""
+
+    recv_interval: int
+    decode_steps: int
+    chunk_tokens: int | None
+
+
+class LoadSettings(TypedDict):
+    """How clients send requests, as used; null: the load has no such figure."""
+
+    burstiness: float | None
+    max_concurrency: int | None
 
 
 class ParetoPoint(TypedDict):
@@ -3425,6 +3445,8 @@ class ServingWorkload(TypedDict):
     input_tokens: NotRequired[float | None]
     output_tokens: NotRequired[float | None]
     length_spread: NotRequired[float]
+    input_spread: NotRequired[float | None]
+    output_spread: NotRequired[float | None]
     load: ServingLoad
     prefix_hit: NotRequired[float]
     max_batched_tokens: NotRequired[float | None]
@@ -3432,8 +3454,10 @@ class ServingWorkload(TypedDict):
     memory_share: NotRequired[float | None]
     prefill_wait_steps: NotRequired[float | None]
     prefill_wait_tokens: NotRequired[float | None]
+    scheduler: NotRequired[SchedulerFlags | None]
     speculative: NotRequired[Speculative | None]
     prefill_pool: NotRequired[PrefillPool | None]
+    tpot_definition: NotRequired[Literal["output", "output_minus_one"]]
     method: NotRequired[Literal["closed_form", "simulation"]]
     seed: NotRequired[float]
 
@@ -3453,14 +3477,14 @@ class ServingParallelism(TypedDict):
 
 
 class ServingLoad(TypedDict):
-    """One of: a closed loop at `concurrency`, Poisson arrivals at `rate_per_s`, a `burst` at once, or a
-    `trace`.
-    """
+    """One of: a closed loop at `concurrency`, arrivals at `rate_per_s`, a `burst` at once, or a `trace`."""
 
     concurrency: NotRequired[float | None]
     rate_per_s: NotRequired[float | None]
     burst: NotRequired[float | None]
     trace: NotRequired[RequestTrace | None]
+    burstiness: NotRequired[float | None]
+    max_concurrency: NotRequired[float | None]
 
 
 class RequestTrace(TypedDict):
@@ -3469,6 +3493,14 @@ class RequestTrace(TypedDict):
     arrival_s: list[float]
     input_tokens: list[float]
     output_tokens: list[float]
+
+
+class SchedulerFlags(TypedDict):
+    """Flags of an engine's scheduler; the stack's default where one is absent."""
+
+    recv_interval: NotRequired[float | None]
+    decode_steps: NotRequired[float | None]
+    chunk_tokens: NotRequired[float | None]
 
 
 class Speculative(TypedDict):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.wire.serving_form import STATE_EXAMPLE
+from app.wire.llm_d_form import STATE_EXAMPLE
 
 WORKLOAD = {
     "kind": "serving",

@@ -24,8 +24,8 @@ from app.store.sql_tables import SAVED_PREDICTIONS as SAVED
 from app.wire.compare_form import COMPARE_EXAMPLE
 from app.wire.graph_form import GRAPH_EXAMPLE
 from app.wire.job_plan_form import PLAN_EXAMPLE
+from app.wire.llm_d_form import STATE_EXAMPLE
 from app.wire.prediction_form import PREDICT_EXAMPLE
-from app.wire.serving_form import STATE_EXAMPLE
 from tests.api.test_llm_d import WORKLOAD
 
 pytestmark = pytest.mark.slow

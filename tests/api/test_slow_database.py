@@ -20,7 +20,7 @@ from app.config import Settings
 from app.errors import Unavailable
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.session import IN_TROUBLE, Database, TimeLimits
-from app.wire.serving_form import STATES_EXAMPLE
+from app.wire.llm_d_form import STATES_EXAMPLE
 from tests.busy_machine import PATIENCE_S, least, until
 from tests.learning import workload
 from tests.server_processes import hanging, set_read_only, signal_server

@@ -110,14 +110,9 @@ def succeeded(completed: float | None, failed: float | None) -> int:
 
 
 def load_of(requests: int, concurrency: float | None, rate_per_s: float | None) -> dict[str, float]:
-    """Return the load of a benchmark with a cap on requests in flight, a rate of arrivals, or neither (None).
-
-    Raises LeftOut for both: such a load is neither a closed loop nor open arrivals.
-    """
-    if rate_per_s is not None and concurrency is not None:
-        raise LeftOut("a rate of requests with a cap on those in flight is neither a closed loop nor open arrivals")
+    """Return the load of a benchmark with a cap on requests in flight, a rate of arrivals, both or neither (None)."""
     if rate_per_s is not None:
-        return {"rate_per_s": rate_per_s}
+        return {"rate_per_s": rate_per_s} | ({} if concurrency is None else {"max_concurrency": concurrency})
     # Fewer requests than places are all sent at once, and none follows.
     if concurrency is None or requests <= concurrency > 1.0:
         return {"burst": float(requests)}

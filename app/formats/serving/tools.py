@@ -257,10 +257,8 @@ class _Vllm(_PerRequest):
         """Return the load; the rate of all at once is "inf" in the file."""
         if find(record, "ramp_up_strategy") is not None:
             raise LeftOut("ramp_up_strategy: the rate grows during the run")
-        if figure(record, self.fields.rate) is not None and (figure(record, "burstiness") or 1.0) != 1.0:
-            only = "only Poisson arrivals (1.0) are a load of the service"
-            raise LeftOut(f"burstiness is {record['burstiness']}: {only}")
-        return super().load(record, requests)
+        load, burstiness = super().load(record, requests), figure(record, "burstiness") or 1.0
+        return load | ({"burstiness": burstiness} if "rate_per_s" in load and burstiness != 1.0 else {})
 
 
 _CLASSES: Mapping[str, type[ToolReader]] = {

@@ -20,7 +20,7 @@ from app.services.compare.request import Candidate, pareto, resolve_candidates, 
 from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment
-from app.services.serving.predict_serving import Steps, predict_loads, predict_serving
+from app.services.serving.predict_serving import Steps, predict_serving
 from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import (
     ComparedServing,
@@ -233,20 +233,23 @@ def served_curves(
     hourly, highest = row.cost.usd_per_hour, row.serving.highest_rate_per_s
     steps: Steps = {}
 
-    def points(loads: Iterable[ServingLoad]) -> list[LoadPoint]:
-        answers = predict_loads(snapshot, request, [*loads], max_rows=max_rows, steps=steps)
-        return [_point(load, one, hourly, limits) for load, one in zip(loads, answers, strict=True) if one.latency_ms]
+    def points(loads: Iterable[ServingLoad]) -> Iterator[LoadPoint]:
+        for load in loads:
+            query = structs.replace(request, workload=structs.replace(workload, load=load))
+            (answer,) = predict_serving(snapshot, query, max_rows=max_rows, steps=steps).predictions
+            if answer.latency_ms:
+                yield _point(load, answer, hourly, limits)
 
     if not row.memory.fits or highest <= 0.0:
         return Curves(row.gpu, row.devices, row.parallelism, highest, [], [], None)
     in_flight = _in_flight(row, predict_request.workload.load.concurrency)
-    by_concurrency = points([ServingLoad(concurrency=count) for count in in_flight])
-    by_rate = points([ServingLoad(rate_per_s=share * highest) for share in _SHARES])
+    by_concurrency = [*points(ServingLoad(concurrency=count) for count in in_flight)]
+    by_rate = [*points(ServingLoad(rate_per_s=share * highest) for share in _SHARES)]
     kept = max((point.load for point in by_rate if point.within_limits), default=0.0)
     beyond = min((point.load for point in by_rate if point.load > kept), default=kept)
     for _ in range(_BISECTIONS if kept < beyond else 0):
         middle = 0.5 * (kept + beyond)
-        tried = points([ServingLoad(rate_per_s=middle)])
+        tried = [*points([ServingLoad(rate_per_s=middle)])]
         by_rate += tried
         kept, beyond = (middle, beyond) if tried and tried[0].within_limits else (kept, middle)
     by_rate.sort(key=lambda point: point.load)

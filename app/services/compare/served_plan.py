@@ -56,6 +56,9 @@ def plan_served(
     if rate is None:
         loc = ("workload", "load", "rate_per_s")
         raise BadInput.at(loc, "required field is missing: a served model is planned for a rate of requests")
+    if predict_request.workload.load.max_concurrency is not None:
+        loc = ("workload", "load", "max_concurrency")
+        raise BadInput.at(loc, "a plan is for engines that bear the whole rate: leave it out")
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)

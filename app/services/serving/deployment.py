@@ -6,9 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
 from app.bands.error_model import Levels
@@ -18,7 +20,7 @@ from app.networks.importers import hf
 from app.networks.run import Mode, Run
 from app.networks.transformers.architecture import Architecture, Attention, AttentionModule, Experts
 from app.services.models.resolve_networks import resolve_network
-from app.serving.engine import Lengths
+from app.serving.engine import Lengths, Requests, arrivals, burst, closed, trace
 from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
 from app.stacks.release import host_name, release_of
@@ -26,7 +28,7 @@ from app.steps.levels import levels_of
 from app.steps.networks import Network, prepare
 from app.tables.gpus import GpuTable
 from app.wire.network_form import ModelWorkload, ParallelismIn
-from app.wire.serving_form import ServingLoad, ServingParallelism, ServingWorkload
+from app.wire.serving_form import SchedulerFlags, ServingLoad, ServingParallelism, ServingWorkload
 
 # Similarity from which an unknown stack's name is a known one misspelt.
 _MISSPELT = 0.75
@@ -63,9 +65,42 @@ class Deployment(NamedTuple):
 
     @property
     def scheduler(self) -> Scheduler:
-        """How its stack schedules where the request gives nothing else."""
-        assert self.run.release.scheduler is not None
-        return self.run.release.scheduler
+        """How its stack schedules, with the flags that the request gives."""
+        scheduler, flags = self.run.release.scheduler, self.workload.scheduler or SchedulerFlags()
+        assert scheduler is not None
+        return scheduler._replace(
+            splits=scheduler.splits or flags.chunk_tokens is not None,
+            decode_steps=flags.decode_steps or scheduler.decode_steps,
+            recv_interval=flags.recv_interval or scheduler.recv_interval,
+        )
+
+    @property
+    def variation(self) -> float:
+        """Squared coefficient of variation of the times between arrivals at an engine, to which chance deals 1 of n."""
+        return 1.0 + (1.0 / (self.workload.load.burstiness or 1.0) - 1.0) / self.engines
+
+    @property
+    def most_in_flight(self) -> int:
+        """Most requests that clients have in flight at an engine; 0: any number."""
+        return ceil((self.workload.load.max_concurrency or 0) / self.engines)
+
+    def timed_tokens(self, output: Any) -> Any:
+        """Return the tokens of answers, a number or an array, over which the time after the first one is taken."""
+        return output - 1.0 if self.workload.tpot_definition == "output_minus_one" else output
+
+    def requests(self, running: float) -> Requests:
+        """Return the requests that one engine gets, of which about `running` are in flight at once."""
+        load, lengths, seed = self.workload.load, self.lengths, int(self.workload.seed)
+        if load.trace is not None:
+            columns = (load.trace.arrival_s, load.trace.input_tokens, load.trace.output_tokens)
+            arrival, prompt, output = (np.array(column, dtype=np.float64) for column in columns)
+            dealt = np.argsort(arrival, kind="stable")[:: self.engines]
+            return trace(arrival[dealt], prompt[dealt], output[dealt], lengths.prefix_hit, self.most_in_flight)
+        if load.rate_per_s is not None:
+            each = load.rate_per_s / self.engines
+            return arrivals(lengths, each, running, seed, self.variation, self.most_in_flight)
+        at_once = ceil((load.concurrency or load.burst or 1) / self.engines)
+        return closed(lengths, at_once, seed) if load.concurrency is not None else burst(lengths, at_once, seed)
 
     @property
     def mixture(self) -> bool:
@@ -241,9 +276,13 @@ def _architecture(network: Network, run: Run) -> Architecture:
 
 def _check_load(load: ServingLoad) -> None:
     """Raise BadInput unless exactly one load is given, and its columns have one length."""
-    given = [name for name in load.__struct_fields__ if getattr(load, name) is not None]
+    given = [name for name in LOADS if getattr(load, name) is not None]
     if len(given) != 1:
         raise refused("load", f"send one of concurrency, rate_per_s, burst and trace, got {', '.join(given) or 'none'}")
+    if load.burstiness is not None and load.rate_per_s is None:
+        raise refused("load.burstiness", "only arrivals at rate_per_s are by chance: leave it out")
+    if load.max_concurrency is not None and load.rate_per_s is None and load.trace is None:
+        raise refused("load.max_concurrency", "is a cap beside rate_per_s or a trace: leave it out")
     if load.trace is not None:
         columns = {name: len(getattr(load.trace, name)) for name in load.trace.__struct_fields__}
         for name, count in columns.items():
@@ -252,14 +291,17 @@ def _check_load(load: ServingLoad) -> None:
 
 
 def _lengths(workload: ServingWorkload) -> Lengths:
-    trace = workload.load.trace
-    if trace is not None:
-        for name in ("input_tokens", "output_tokens"):
+    columns = workload.load.trace
+    if columns is not None:
+        for name in ("input_tokens", "output_tokens", "input_spread", "output_spread"):
             if getattr(workload, name) is not None:
                 raise refused(name, "a trace brings its own lengths: leave it out")
-        return Lengths(max(trace.input_tokens), max(trace.output_tokens), 0.0, workload.prefix_hit)
+        return Lengths(max(columns.input_tokens), max(columns.output_tokens), 0.0, 0.0, workload.prefix_hit)
     for name in ("input_tokens", "output_tokens"):
         if getattr(workload, name) is None:
             raise refused(name, "required field is missing")
     prompt, output = workload.input_tokens or 1.0, workload.output_tokens or 1.0
-    return Lengths(float(prompt), float(output), workload.length_spread, workload.prefix_hit)
+    of_prompts, of_answers = (
+        workload.length_spread if own is None else own for own in (workload.input_spread, workload.output_spread)
+    )
+    return Lengths(float(prompt), float(output), of_prompts, of_answers, workload.prefix_hit)

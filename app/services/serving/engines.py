@@ -21,6 +21,7 @@ from app.serving.engine import (
     LEAST_S,
     PREFILL,
     REPLICAS,
+    ROUND,
     SCALARS,
     STAGES,
     TRANSFER_S,
@@ -37,12 +38,14 @@ from app.steps.stages import Memory
 from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
+from app.wire.serving_form import LoadSettings, SchedulerSettings, ServingSettings
 
 
 class Settings(NamedTuple):
     """Settings of an engine as used: tokens of a step and sequences of an attention replica, share of the memory.
 
     wait_steps, wait_tokens  most decode steps that prompts wait for one another, and tokens of them that end the wait
+    chunk_tokens  most tokens of prompts in a step
     """
 
     budget_tokens: int
@@ -50,6 +53,7 @@ class Settings(NamedTuple):
     memory_share: float
     wait_steps: float
     wait_tokens: int | None
+    chunk_tokens: int
 
 
 class Engine(NamedTuple):
@@ -97,7 +101,10 @@ def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     workload, scheduler = deployment.workload, deployment.scheduler
     large = int(spec.memory_bytes >= scheduler.large_bytes)
     sequences = int(workload.max_sequences or scheduler.sequences[large])
-    budget = int(workload.max_batched_tokens or scheduler.budget_tokens[large])
+    chunk = None if workload.scheduler is None else workload.scheduler.chunk_tokens
+    # The budget of steps of prompts alone is their chunk.
+    own_chunk = None if scheduler.mixes else chunk
+    budget = int(workload.max_batched_tokens or own_chunk or scheduler.budget_tokens[large])
     if workload.max_batched_tokens is None and scheduler.raises_budget:
         at_once = workload.load.concurrency or workload.load.burst or 0.0
         budget = max(budget, int(deployment.lengths.prompt + min(at_once, sequences)))
@@ -105,7 +112,32 @@ def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     if steps is None:
         steps = scheduler.patience if deployment.attention_replicas > 1 else 0.0
     share = workload.memory_share or scheduler.memory_share
-    return Settings(budget, sequences, share, steps, None if tokens is None else int(tokens))
+    return Settings(
+        budget, sequences, share, steps, None if tokens is None else int(tokens), int(min(chunk or budget, budget))
+    )
+
+
+def shown_settings(deployment: Deployment, engine: Engine, host_version: str) -> ServingSettings:
+    """Return the settings of an engine and its load as an answer shows them."""
+    settings, scheduler, lengths = engine.settings, deployment.scheduler, deployment.lengths
+    load = deployment.workload.load
+    burstiness = None if load.rate_per_s is None else load.burstiness or 1.0
+    return ServingSettings(
+        deployment.run.release.stack,
+        *settings[:5],
+        scheduler.mixes,
+        scheduler.splits,
+        SchedulerSettings(
+            int(scheduler.recv_interval),
+            int(scheduler.decode_steps),
+            settings.chunk_tokens if scheduler.splits else None,
+        ),
+        LoadSettings(burstiness, None if load.max_concurrency is None else int(load.max_concurrency)),
+        lengths.prompt_spread,
+        lengths.output_spread,
+        deployment.workload.tpot_definition,
+        host_version,
+    )
 
 
 def _waiting_prompts(deployment: Deployment, settings: Settings) -> float:
@@ -160,11 +192,13 @@ def expected_steps(deployment: Deployment, specs: Sequence[GpuSpec]) -> int:
     steps = 0.0
     for each, (_, capacity) in zip(settings, _memories(deployment, specs, settings), strict=True):
         if capacity >= held_bytes:
-            prompts = max(shape.prompt - shape.cached, 1.0) / (each.budget_tokens * deployment.attention_replicas)
+            prompts = max(shape.prompt - shape.cached, 1.0) / (each.chunk_tokens * deployment.attention_replicas)
             together = min(each.sequences * deployment.attention_replicas, at_once)
             # Sequences that begin together end in as many steps as their outputs have lengths, later ones in more.
             later = max(2.0 / 3.0 * sqrt(count / together), 1.0)
-            ends = min(1.0 + later * floor(lengths.spread * (lengths.output - 1.0) / verified), shape.output / verified)
+            ends = min(
+                1.0 + later * floor(lengths.output_spread * (lengths.output - 1.0) / verified), shape.output / verified
+            )
             share = max(prompts if deployment.scheduler.splits else min(prompts, 1.0), min(ends / together, 1.0))
             steps += min(share * count / _OVERESTIMATED, MOST_STEPS)
     return int(steps)
@@ -210,6 +244,9 @@ def _engine(
         reserved=scheduler.reserved,
         gathered=_waiting_prompts(deployment, settings),
         patience=settings.wait_steps,
+        chunk_tokens=float(settings.chunk_tokens * replicas),
+        recv_steps=scheduler.recv_interval * scheduler.decode_steps,
+        round_steps=scheduler.decode_steps,
         request_s=host.request_s,
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,
@@ -235,6 +272,7 @@ def with_limits(engine: Engine, deployment: Deployment, spec: GpuSpec) -> Engine
     ((memory, capacity),) = _memories(deployment, [spec], [settings])
     limits = engine.limits._replace(
         budget_tokens=float(settings.budget_tokens * replicas),
+        chunk_tokens=float(settings.chunk_tokens * replicas),
         sequences=float(settings.sequences * replicas),
         kv_bytes=capacity * replicas,
     )
@@ -282,7 +320,7 @@ def shape_of(deployment: Deployment) -> Shape:
     """Return the mean request of the load."""
     trace = deployment.workload.load.trace
     if trace is None:
-        return Shape(*deployment.lengths.means())
+        return Shape(*deployment.lengths.means(), deployment.variation)
     inputs, outputs = np.asarray(trace.input_tokens, float), np.asarray(trace.output_tokens, float)
     prompt = float(np.mean(inputs))
     cached = deployment.lengths.prefix_hit * prompt
@@ -299,6 +337,7 @@ def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> S
     scalars[TRANSFER_S] = 0.0
     scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
     scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
+    scalars[ROUND] = deployment.scheduler.decode_steps
     body, experts, head, decode, prefill = parts
     return StepTimes(
         axes.tokens, body, experts, axes.sequences, head, axes.contexts, decode, axes.chunks, axes.ratios, prefill,

@@ -19,17 +19,7 @@ from app.errors import TooLarge
 from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import REACHED, Engine, shape_of
-from app.serving.engine import (
-    Requests,
-    admitted_bytes,
-    burst,
-    closed,
-    held_bytes,
-    most_sequences,
-    poisson,
-    serial_s,
-    trace,
-)
+from app.serving.engine import Requests, admitted_bytes, arrivals, held_bytes, most_sequences, serial_s
 from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
 from app.tables.arrays import Floats
@@ -78,7 +68,8 @@ def times_of(seconds: Floats, percentile: float) -> Times:
 def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad) -> LoadFigures:
     """Return the figures with measured means; percentiles and throughput follow in proportion.
 
-    A load that was measured is not saturated, whatever was predicted; then it has no percentiles.
+    A load that was measured is not saturated, whatever was predicted; then it has no percentiles. Of one whose clients
+    have a cap the throughput is the predicted one.
     """
     if figures.e2e is None or figures.ttft is None:
         rate = load.rate_per_s or (load.concurrency or load.burst or 1.0) / point.e2e_s
@@ -94,8 +85,8 @@ def measured_figures(figures: LoadFigures, point: ServedPoint, load: ServingLoad
         ttft=_scaled(figures.ttft, point.ttft_s),
         tpot=None if figures.tpot is None else _scaled(figures.tpot, point.tpot_s),
         e2e=_scaled(figures.e2e, point.e2e_s),
-        requests_per_s=load.rate_per_s or rate,
-        highest_rate=max(figures.highest_rate, load.rate_per_s or 0.0),
+        requests_per_s=figures.requests_per_s if load.max_concurrency else load.rate_per_s or rate,
+        highest_rate=max(figures.highest_rate, 0.0 if load.max_concurrency else load.rate_per_s or 0.0),
     )
 
 
@@ -165,7 +156,7 @@ class _Pools:
 
     def __init__(self, deployment: Deployment, engine: Engine, pool: Deployment, worker: Engine) -> None:
         shape = shape_of(deployment)
-        self.shape, self.decoded, self.prompted = shape, decoded_shape(shape), prompted_shape(shape)
+        self.shape, self.decoded, self.prompted = shape, decoded_shape(shape), prompted_shape(shape_of(pool))
         self.engines, self.workers = deployment.engines, pool.engines
         self.engine, self.worker = engine, worker
         link = deployment.run.parallelism.network_bytes_per_s
@@ -207,17 +198,18 @@ def pooled_figures(
     load = deployment.workload.load
     cause = "prefill" if pools.most_prompted < pools.most_decoded else "kv_cache"
     kept = held_bytes(engine.limits, pools.shape.prompt + pools.shape.output)
-    if pools.most == 0.0 or (load.rate_per_s or 0.0) >= pools.most:
+    in_flight = load.concurrency or load.max_concurrency
+    if pools.most == 0.0 or (in_flight is None and (load.rate_per_s or 0.0) >= pools.most):
         return LoadFigures(None, None, None, np.nan, np.nan, 1.0, kept, np.nan, np.nan, pools.most, cause)
-    rate = load.rate_per_s or pools.closed_rate(load.concurrency or 1.0)
+    rate = min(load.rate_per_s or np.inf, np.inf if in_flight is None else pools.closed_rate(in_flight))
     first, later = pools.states(rate)
     # Requests beyond those that a closed loop has in flight wait for their first token.
     e2e = pools.e2e_s(rate)
-    waits = max((load.concurrency or 0.0) / rate - e2e, 0.0)
+    waits = 0.0 if rate == load.rate_per_s else max((in_flight or 0.0) / rate - e2e, 0.0)
     ttft = Times(first.ttft_s + pools.sent_s + waits)
     by_form = LoadFigures(
         ttft,
-        Times(later.tpot_s) if pools.shape.output > 1.0 else None,
+        _mean_tpot(deployment, later.tpot_s, pools.shape.output),
         Times(e2e + waits),
         rate,
         pools.engines * later.running,
@@ -238,8 +230,8 @@ def _simulated_pools(
 ) -> LoadFigures:
     lengths, seed, rate = deployment.lengths, int(deployment.workload.seed), by_form.requests_per_s
     running = by_form.running / pools.engines
-    prompts = poisson(lengths, rate / pools.workers, running, seed)
-    answers = poisson(lengths, rate / pools.engines, running, seed)
+    prompts = arrivals(lengths, rate / pools.workers, running, seed, pools.prompted.variation)
+    answers = arrivals(lengths, rate / pools.engines, running, seed, deployment.variation)
     needed = np.maximum(answers.prompt - 1.0, 0.0)
     first = simulated(pools.worker, prompts._replace(output=np.ones_like(prompts.output)))
     later = simulated(pools.engine, answers._replace(cached=needed, kept=answers.prompt))
@@ -248,8 +240,8 @@ def _simulated_pools(
     if not done.any():
         return by_form._replace(unfinished=int(len(needed) - answers.warm_up), steps=steps)
     ttft = (first.first_s - first.arrived_s + pools.sent_s + waits)[done]
-    decoding, tokens = (later.ended_s - later.first_s)[done], answers.output[done] - 1.0
-    several = tokens > 0.0
+    decoding, tokens = (later.ended_s - later.first_s)[done], deployment.timed_tokens(answers.output[done])
+    several = answers.output[done] > 1.0
     return by_form._replace(
         ttft=times_of(ttft, percentile),
         tpot=times_of((decoding / np.maximum(tokens, 1.0))[several], percentile) if several.any() else None,
@@ -288,7 +280,7 @@ def load_figures(
         return LoadFigures(None, None, None, np.nan, np.nan, 1.0, bytes_each, np.nan, np.nan, most * engines, cause)
     by_form = LoadFigures(
         Times(steady.ttft_s),
-        Times(steady.tpot_s) if shape.output > 1.0 else None,
+        _mean_tpot(deployment, steady.tpot_s, shape.output),
         Times(steady.e2e_s),
         engines * steady.requests_per_s,
         engines * steady.running,
@@ -301,13 +293,18 @@ def load_figures(
     )
     if deployment.workload.method == "closed_form":
         return by_form
-    return _simulated(deployment, engine, _requests(deployment, steady), by_form, percentile)
+    return _simulated(deployment, engine, deployment.requests(steady.running), by_form, percentile)
+
+
+def _mean_tpot(deployment: Deployment, later_s: float, output: float) -> Times | None:
+    """Return the mean time per output token by its definition, of `later_s` for each token after the first."""
+    return Times(later_s * (output - 1.0) / deployment.timed_tokens(output)) if output > 1.0 else None
 
 
 def _at_most(deployment: Deployment, most: float, known_within: float) -> Deployment:
     """Return the deployment with a rate that its engines bear, in place of one that they may bear."""
     load, reached = deployment.workload.load, REACHED * most
-    if load.rate_per_s is None or not reached < load.rate_per_s <= known_within * most:
+    if load.rate_per_s is None or load.max_concurrency or not reached < load.rate_per_s <= known_within * most:
         return deployment
     borne = structs.replace(deployment.workload, load=structs.replace(load, rate_per_s=reached))
     return deployment._replace(workload=borne)
@@ -327,10 +324,17 @@ def _cause(engine: Engine, shape: Shape, most: float) -> str:
 def _steady(deployment: Deployment, engine: Engine, shape: Shape) -> Steady:
     """Return the steady state of one engine's share of the load."""
     load, engines = deployment.workload.load, deployment.engines
+    cap = float(deployment.most_in_flight or np.inf)
     if load.rate_per_s is not None:
-        return open_load(engine.times, engine.limits, shape, load.rate_per_s / engines)
+        each = load.rate_per_s / engines
+        steady = open_load(engine.times, engine.limits, shape, each)
+        if np.isinf(cap):
+            return steady
+        # Clients at their cap are a closed loop, unless that would send more than arrives.
+        capped = closed_loop(engine.times, engine.limits, shape, cap)
+        return capped if capped.requests_per_s < each or np.isinf(steady.tpot_s) else steady
     at_once = len(load.trace.arrival_s) if load.trace is not None else int(load.concurrency or load.burst or 1)
-    steady = closed_loop(engine.times, engine.limits, shape, float(ceil(at_once / engines)))
+    steady = closed_loop(engine.times, engine.limits, shape, min(float(ceil(at_once / engines)), cap))
     return steady if load.concurrency is not None else _at_once(steady, shape, ceil(at_once / engines))
 
 
@@ -344,21 +348,6 @@ def _at_once(steady: Steady, shape: Shape, count: int) -> Steady:
     return steady._replace(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, requests_per_s=count / e2e)
 
 
-def _requests(deployment: Deployment, steady: Steady) -> Requests:
-    """Return the requests that one engine gets."""
-    workload, engines, lengths = deployment.workload, deployment.engines, deployment.lengths
-    load, seed = workload.load, int(workload.seed)
-    if load.trace is not None:
-        columns = (load.trace.arrival_s, load.trace.input_tokens, load.trace.output_tokens)
-        arrival, prompt, output = (np.array(column, dtype=np.float64) for column in columns)
-        dealt = np.argsort(arrival, kind="stable")[::engines]
-        return trace(arrival[dealt], prompt[dealt], output[dealt], workload.prefix_hit)
-    if load.rate_per_s is not None:
-        return poisson(lengths, load.rate_per_s / engines, steady.running, seed)
-    at_once = ceil((load.concurrency or load.burst or 1) / engines)
-    return closed(lengths, at_once, seed) if load.concurrency is not None else burst(lengths, at_once, seed)
-
-
 def _simulated(
     deployment: Deployment, engine: Engine, requests: Requests, by_form: LoadFigures, percentile: float
 ) -> LoadFigures:
@@ -369,13 +358,15 @@ def _simulated(
         return by_form._replace(unfinished=int(counted.sum()), steps=times.steps)
     first, ended = times.first_s - times.arrived_s, times.ended_s - times.arrived_s
     several = done & (requests.output > 1.0)
-    later = np.maximum(requests.output - 1.0, 1.0)
+    later = np.maximum(deployment.timed_tokens(requests.output), 1.0)
     e2e = times_of(ended[done], percentile)
     running = times.running * deployment.engines
     load = deployment.workload.load
     rate = load.rate_per_s or float(len(first) / max(np.nanmax(times.ended_s), 1e-9) * deployment.engines)
     if load.concurrency is not None:
         rate = load.concurrency / e2e.mean
+    elif load.max_concurrency is not None:
+        rate = min(rate, load.max_concurrency / e2e.mean)
     return LoadFigures(
         times_of(first[done], percentile),
         times_of(((times.ended_s - times.first_s) / later)[several], percentile) if several.any() else None,

@@ -20,16 +20,9 @@ from app.services.serving.predict_serving import predict_serving
 from app.services.serving.served_points import known_of
 from app.serving.steady_state import QueueState, next_times
 from app.steps.timing import StepQuery
+from app.wire.llm_d_form import MODEL_TYPE, EngineState, NextRequestTimes, PredictorStatus
 from app.wire.predict_body import read_request
-from app.wire.serving_form import (
-    MODEL_TYPE,
-    EngineState,
-    NextRequestTimes,
-    PredictorStatus,
-    ServedTime,
-    ServingLoad,
-    ServingRequest,
-)
+from app.wire.serving_form import ServedTime, ServingLoad, ServingRequest
 
 _OBJECTIVE, _QUANTILE = "mean", 0.5
 

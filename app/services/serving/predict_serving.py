@@ -9,7 +9,6 @@ from math import exp
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import structs
 
 from app.bands.band import Band, Served, sum_correlated
 from app.bands.error_model import ErrorModel, Levels, Uncertainty
@@ -27,7 +26,16 @@ from app.services.operators.predict_operators import (
     unsupported_dtypes,
 )
 from app.services.serving.deployment import Deployment, resolve_deployment, served_levels
-from app.services.serving.engines import Engine, elasticities, engines_on, expected_steps, shape_of, with_factor
+from app.services.serving.engines import (
+    REACHED,
+    Engine,
+    elasticities,
+    engines_on,
+    expected_steps,
+    shape_of,
+    shown_settings,
+    with_factor,
+)
 from app.services.serving.load_figures import (
     LoadFigures,
     Times,
@@ -55,11 +63,9 @@ from app.wire.serving_form import (
     ServedFigures,
     ServedSequences,
     ServedTime,
-    ServingLoad,
     ServingPrediction,
     ServingRequest,
     ServingResponse,
-    ServingSettings,
     ServingSteps,
 )
 
@@ -142,17 +148,6 @@ class ServedStep(NamedTuple):
 # Of a deployment on one GPU: mode, batch over all attention replicas, tokens.
 StepKey: TypeAlias = tuple[Mode, int, int]
 Steps: TypeAlias = dict[StepKey, ServedStep]
-
-
-def predict_loads(
-    snapshot: Snapshot, request: ServingRequest, loads: Sequence[ServingLoad], *, max_rows: int, steps: Steps
-) -> list[ServingPrediction]:
-    """Return the answers of a request for each GPU to these loads in place of its own.
-
-    `steps`: steps of the request that are predicted already; more are added.
-    """
-    requests = (structs.replace(request, workload=structs.replace(request.workload, load=load)) for load in loads)
-    return [predict_serving(snapshot, each, max_rows=max_rows, steps=steps).predictions[0] for each in requests]
 
 
 def predict_serving(
@@ -256,11 +251,13 @@ class _Answer(NamedTuple):
         errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
-        if deployment.workload.load.rate_per_s is not None and figures.e2e is not None:
+        load = deployment.workload.load
+        is_sent = figures.requests_per_s >= REACHED * (load.rate_per_s or np.inf)  # whole, in spite of a cap
+        if is_sent and figures.e2e is not None:
             token, first = _near_capacity(deployment, engine, token, first)
         bands = Served(token.band, first.band)
         if known.exact is not None:
-            figures = measured_figures(figures, known.exact, deployment.workload.load)
+            figures = measured_figures(figures, known.exact, load)
             bands = known.bands
         coverage = self.request.coverage
         shown = self.request.detail and known.exact is None
@@ -271,7 +268,7 @@ class _Answer(NamedTuple):
                 (figures.ttft, bands.first, first, errors[1]),
             )
         )
-        e2e = whole_time(figures.e2e, ttft, tpot, max(shape.output - 1.0, 0.0))
+        e2e = whole_time(figures.e2e, ttft, tpot, max(deployment.timed_tokens(shape.output), 0.0))
         warnings = self._warnings(facts, engine, figures)
         return ServingPrediction(
             gpu=spec.id,
@@ -357,8 +354,12 @@ class _Answer(NamedTuple):
         elif figures.highest_rate == 0.0:
             text = "not one request fits in the memory that the weights leave"
             messages.append(warning("request_too_large", text))
-        rate = self.deployment.workload.load.rate_per_s
-        if rate is not None and figures.e2e is not None and rate > figures.highest_rate:
+        load = self.deployment.workload.load
+        rate = load.rate_per_s
+        if load.max_concurrency and rate and figures.requests_per_s < REACHED * rate:
+            text = f"max_concurrency lets clients send {figures.requests_per_s:.4g} requests a second of {rate:.4g}"
+            messages.append(warning("concurrency_capped", text))
+        elif rate is not None and figures.e2e is not None and rate > figures.highest_rate:
             text = f"the rate is over the highest predicted, {figures.highest_rate:.4g} a second, by under its error"
             messages.append(warning("near_capacity", text))
         if figures.unfinished:
@@ -390,11 +391,5 @@ class _Answer(NamedTuple):
             saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
             highest_rate_per_s=figures.highest_rate,
             method=workload.method,
-            settings=ServingSettings(
-                deployment.run.release.stack,
-                *engine.settings,
-                deployment.scheduler.mixes,
-                deployment.scheduler.splits,
-                self.snapshot.engine.hosts.version_of(deployment.host),
-            ),
+            settings=shown_settings(deployment, engine, self.snapshot.engine.hosts.version_of(deployment.host)),
         )

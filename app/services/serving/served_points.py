@@ -27,10 +27,11 @@ from app.steps.timing import StepQuery
 from app.store.measurements import MeasurementRow, training_set_hash
 from app.tables.gpus import GpuSpec
 from app.wire.network_form import ModelWorkload
-from app.wire.serving_form import DEFAULT_SOFTWARE, ServingWorkload
+from app.wire.serving_form import DEFAULT_SOFTWARE, TPOT_DEFINITION, ServingWorkload
 
 # Fields of a workload that describe a load, not the deployment.
-_LOAD = ("kind", "load", "input_tokens", "output_tokens", "length_spread", "prefix_hit", "method", "seed", "software")
+_SIZES = ("load", "input_tokens", "output_tokens", "length_spread", "input_spread", "output_spread", "prefix_hit")
+_LOAD = (*_SIZES, "kind", "method", "seed", "software", "tpot_definition")
 # Nearest measured loads, and other deployments on the GPU, that teach.
 NEAREST = 4
 # The operators' band of a load whose steps are not predicted yet.
@@ -127,18 +128,19 @@ def _deployment(form: Mapping[str, Any]) -> Hashable:
 
 
 def _load(form: Mapping[str, Any]) -> bytes:
-    names = ("load", "input_tokens", "output_tokens", "length_spread", "prefix_hit")
-    return _encoded({name: form.get(name) for name in names})
+    """Return the identity of a load and of what its times are over."""
+    definition = form.get("tpot_definition", TPOT_DEFINITION)
+    return _encoded({"tpot_definition": definition, **{name: form.get(name) for name in _SIZES}})
 
 
 def _encoded(value: Mapping[str, Any]) -> bytes:
-    """Return the JSON of nested values, alike for equal ones: a default of 1 is the 1.0 that a request brings."""
+    """Return the JSON of nested values, alike for equal ones: 1 is the 1.0 that a request brings, null is absent."""
     return msgspec.json.encode(_with_floats(value), order="sorted")
 
 
 def _with_floats(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _with_floats(inner) for name, inner in value.items()}
+        return {name: _with_floats(inner) for name, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
         return [_with_floats(inner) for inner in value]
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -102,8 +102,6 @@ def test_unusable_results_are_left_out_with_their_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"request_rate": 4.0}, "neither a closed loop nor open arrivals"),
-        ({"request_rate": 4.0, "max_concurrency": None, "burstiness": 0.5}, "burstiness is 0.5"),
         ({"failed": 20}, "20 of 180 requests failed"),
         ({"completed": 0}, "no request succeeded"),
         ({"ramp_up_strategy": "linear"}, "ramp_up_strategy"),
@@ -116,6 +114,12 @@ def test_other_loads_of_vllm_are_left_out(tmp_path: Path, changes: dict[str, Any
     placed, skipped = read_files([written(tmp_path, document("vllm.json", **changes))])
     assert not placed
     assert reason in skipped[0].reason
+
+
+def test_a_rate_has_its_cap_and_its_burstiness(tmp_path: Path) -> None:
+    changed = document("vllm.json", request_rate=4.0, burstiness=0.5)
+    (placed,) = read_files([written(tmp_path, changed)])[0]
+    assert placed.point.load == {"rate_per_s": 4.0, "max_concurrency": 16.0, "burstiness": 0.5}
 
 
 def test_a_cap_that_no_request_waits_for_is_a_burst() -> None:

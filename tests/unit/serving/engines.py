@@ -9,6 +9,7 @@ from app.serving.engine import (
     HOST_STEP_S,
     PREFILL,
     REPLICAS,
+    ROUND,
     SCALARS,
     STAGES,
     VERIFIED,
@@ -25,14 +26,14 @@ RATIOS = np.exp2(np.arange(4.0))
 def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9, **more: float) -> StepTimes:
     """Steps of base_s + token_s x tokens + key_s x keys of all sequences; attention of chunks is next to nothing.
 
-    more  host_s of a step, replicas, verified, accepted, prefill
+    more  host_s of a step, replicas, verified, accepted, prefill, round
     """
     body = np.log(base_s + token_s * TOKENS)
     decode = np.log(key_s * SEQUENCES[:, None] * CONTEXTS[None, :])
     nothing = np.log(np.full((len(TOKENS), len(RATIOS)), 1e-9))
     scalars = np.zeros(SCALARS)
     scalars[HOST_STEP_S] = more.pop("host_s", 0.0)
-    places = {"replicas": REPLICAS, "verified": VERIFIED, "accepted": ACCEPTED, "prefill": PREFILL}
+    places = {"replicas": REPLICAS, "verified": VERIFIED, "accepted": ACCEPTED, "prefill": PREFILL, "round": ROUND}
     scalars[[STAGES, *places.values()]] = 1.0
     for name, value in more.items():
         scalars[places[name]] = value
@@ -42,7 +43,9 @@ def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9
     return StepTimes(tokens, body, experts, sequences, head, contexts, decode, tokens, ratios, nothing, scalars)
 
 
-_FREE = EngineLimits(8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_FREE = EngineLimits(
+    8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, np.inf, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0
+)
 
 
 def limits(budget: float = 8192.0, **more: float) -> EngineLimits:

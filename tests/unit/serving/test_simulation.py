@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.serving.engine import EngineLimits, Lengths, Requests, StepTimes, burst, closed, poisson, trace
+from app.serving.engine import EngineLimits, Lengths, Requests, StepTimes, arrivals, burst, closed, trace
 from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, closed_loop, open_load
 from tests.unit.serving.engines import limits, step_times
 
-SHORT = Lengths(1024.0, 128.0, 0.0, 0.0)
+SHORT = Lengths(1024.0, 128.0, 0.0, 0.0, 0.0)
 BASE, TOKEN = 5e-3, 20e-6
 
 
@@ -71,7 +71,7 @@ def test_prompts_of_a_burst_share_a_step_within_the_budget() -> None:
 
 def test_stacks_that_do_not_mix_decode_nothing_beside_prompts() -> None:
     """The first request's second token waits for the other prompts, each in a step of its own."""
-    requests = burst(Lengths(1024.0, 2.0, 0.0, 0.0), 3, 0)
+    requests = burst(Lengths(1024.0, 2.0, 0.0, 0.0, 0.0), 3, 0)
     apart = simulate(step_times(), limits(1024.0, mixes=False), requests)
     mixed = simulate(step_times(), limits(1024.0 + 2.0), requests)
     prompt = BASE + TOKEN * 1024.0
@@ -116,7 +116,7 @@ def test_the_host_adds_to_every_step_and_every_request() -> None:
 
 def test_the_front_end_passes_requests_on_one_after_another() -> None:
     host = limits(request_s=0.5, serial_s=0.1, serial_token_s=1e-4)
-    found = simulate(step_times(), host, burst(Lengths(1000.0, 1.0, 0.0, 0.0), 3, 0))
+    found = simulate(step_times(), host, burst(Lengths(1000.0, 1.0, 0.0, 0.0, 0.0), 3, 0))
     prompt = BASE + 1000.0 * TOKEN
     assert found.first_s.tolist() == pytest.approx([0.5 + 0.2 * k + prompt for k in (1, 2, 3)], rel=0.01)
     assert found.arrived_s.tolist() == [0.0, 0.0, 0.0]
@@ -135,15 +135,15 @@ def test_prompts_wait_for_one_another_and_not_for_ever() -> None:
 @pytest.mark.parametrize(("gathered", "patience"), [(np.inf, 20.0), (3.0, 1e6), (1.0, 0.0)])
 def test_the_closed_form_of_waiting_prompts(gathered: float, patience: float) -> None:
     """In the mean time to first token, of arrivals that find sequences that decode."""
-    limit, lengths = limits(gathered=gathered, patience=patience), Lengths(256.0, 512.0, 0.2, 0.0)
-    requests = poisson(lengths, 4.0, 10.0, 0)
+    limit, lengths = limits(gathered=gathered, patience=patience), Lengths(256.0, 512.0, 0.2, 0.2, 0.0)
+    requests = arrivals(lengths, 4.0, 10.0, 0)
     found = simulate(step_times(), limit, requests)
     first_s = (found.first_s - found.arrived_s)[requests.warm_up :].mean()
     assert open_load(step_times(), limit, Shape(*lengths.means()), 4.0).ttft_s == pytest.approx(first_s, rel=0.15)
 
 
 def test_a_closed_loop_starts_a_request_when_one_ends() -> None:
-    requests = closed(Lengths(512.0, 64.0, 0.3, 0.0), 8, 1)
+    requests = closed(Lengths(512.0, 64.0, 0.3, 0.3, 0.0), 8, 1)
     found = simulate(step_times(), limits(), requests)
     assert (found.arrived_s[:8] == 0.0).all()
     assert np.isin(found.arrived_s[8:], found.ended_s).all()
@@ -160,7 +160,7 @@ def test_arrivals_find_an_engine_that_idles_between_them() -> None:
 
 def test_the_same_seed_gives_the_same_times() -> None:
     first, again, other = (
-        simulate(step_times(), limits(), poisson(Lengths(1024.0, 128.0, 0.2, 0.0), 4.0, 10.0, seed))
+        simulate(step_times(), limits(), arrivals(Lengths(1024.0, 128.0, 0.2, 0.2, 0.0), 4.0, 10.0, seed))
         for seed in (3, 3, 4)
     )
     assert first.ended_s.tolist() == again.ended_s.tolist() != other.ended_s.tolist()
@@ -182,7 +182,7 @@ def test_the_closed_form_of_a_closed_loop(
     times: StepTimes, limit: EngineLimits, concurrency: int, output: float
 ) -> None:
     """In the mean time per output token within 5 % of the simulation."""
-    lengths = Lengths(1024.0, output, 0.2, 0.0)
+    lengths = Lengths(1024.0, output, 0.2, 0.2, 0.0)
     requests = closed(lengths, concurrency, 0)
     steady = closed_loop(times, limit, Shape(*lengths.means()), float(concurrency))
     assert steady.tpot_s == pytest.approx(tpot_s(simulate(times, limit, requests), requests), rel=0.05)
@@ -190,7 +190,7 @@ def test_the_closed_form_of_a_closed_loop(
 
 def test_the_closed_form_of_uneven_answers() -> None:
     """Long answers count for more of the tokens: a sequence has two thirds of a mean answer, not half, on average."""
-    times, lengths = step_times(key_s=2e-7), Lengths(16.0, 4096.0, 1.0, 0.0)
+    times, lengths = step_times(key_s=2e-7), Lengths(16.0, 4096.0, 1.0, 1.0, 0.0)
     requests = closed(lengths, 32, 0)
     found, steady = simulate(times, limits(), requests), closed_loop(times, limits(), Shape(*lengths.means()), 32.0)
     assert lengths.means()[-1] == pytest.approx(8.0 + 2048.0 * 2.0 / 3.0)
@@ -203,7 +203,7 @@ def test_the_closed_form_of_uneven_answers() -> None:
 @pytest.mark.parametrize("rate", [0.2, 2.0])
 def test_the_closed_form_of_open_arrivals(times: StepTimes, limit: EngineLimits, rate: float) -> None:
     """In the mean time per output token within 5 % of the simulation."""
-    lengths = Lengths(1024.0, 512.0, 0.2, 0.0)
+    lengths = Lengths(1024.0, 512.0, 0.2, 0.2, 0.0)
     steady = open_load(times, limit, Shape(*lengths.means()), rate)
-    requests = poisson(lengths, rate, steady.running, 0)
+    requests = arrivals(lengths, rate, steady.running, 0)
     assert steady.tpot_s == pytest.approx(tpot_s(simulate(times, limit, requests), requests), rel=0.05)

@@ -1,0 +1,146 @@
+"""Flags of clients and schedulers in POST /predict, kind serving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.test_serving import SMALL, Body, ask, refusal
+
+RATE: Body = SMALL | {"load": {"rate_per_s": 8.0}}
+
+
+def served(client: TestClient, workload: Body) -> Body:
+    return dict(ask(client, workload)["serving"])
+
+
+def with_load(**load: Any) -> Body:
+    return RATE | {"load": RATE["load"] | load}
+
+
+def test_arrivals_in_bunches_wait_longer(client: TestClient) -> None:
+    assert served(client, with_load(burstiness=1.0)) == (poisson := served(client, RATE))
+    assert poisson["settings"]["load"] == {"burstiness": 1.0, "max_concurrency": None}
+    bunched, even = (served(client, with_load(burstiness=each)) for each in (0.1, 100.0))
+    assert bunched["ttft_ms"]["p99"] > 1.3 * poisson["ttft_ms"]["p99"] > 1.3 * even["ttft_ms"]["p99"]
+
+
+def test_the_closed_form_of_a_queue_is_kingmans(client: TestClient) -> None:
+    """The wait is in proportion to the squared coefficient of variation of the times between arrivals, 1 / shape."""
+    at = {
+        shape: served(client, with_load(burstiness=shape) | {"method": "closed_form"})["ttft_ms"]["mean"]
+        for shape in (1.0, 0.5, 0.25)
+    }
+    assert at[0.25] - at[0.5] == pytest.approx(2.0 * (at[0.5] - at[1.0]), rel=1e-3)
+    assert at[0.5] > at[1.0]
+
+
+@pytest.mark.parametrize("method", ["simulation", "closed_form"])
+def test_clients_at_their_cap_are_a_closed_loop(client: TestClient, method: str) -> None:
+    load = {"rate_per_s": 50.0, "max_concurrency": 4}
+    capped = ask(client, SMALL | {"method": method, "load": load})
+    loop = served(client, SMALL | {"method": method, "load": {"concurrency": 4}})
+    figures = capped["serving"]
+    assert figures["requests_per_s"] == pytest.approx(loop["requests_per_s"], rel=0.02)
+    assert figures["tpot_ms"]["mean"] == pytest.approx(loop["tpot_ms"]["mean"], rel=0.02)
+    assert figures["settings"]["load"] == {"burstiness": 1.0, "max_concurrency": 4}
+    assert "concurrency_capped" in [one["code"] for one in capped["warning_codes"]]
+
+
+def test_a_cap_that_no_client_reaches_changes_nothing(client: TestClient) -> None:
+    capped, free = (served(client, one) for one in (with_load(max_concurrency=2000), RATE))
+    assert {**capped, "settings": None} == {**free, "settings": None}
+
+
+def test_a_trace_has_a_cap_too(client: TestClient) -> None:
+    """Two requests of one client: the second one is sent when the first is answered, and waits for nothing."""
+    columns = {"arrival_s": [0.0, 0.0], "input_tokens": [1024, 1024], "output_tokens": [64, 64]}
+    workload = {key: value for key, value in SMALL.items() if key not in ("input_tokens", "output_tokens")}
+    capped = served(client, workload | {"load": {"trace": columns, "max_concurrency": 1}})
+    alone = served(client, SMALL | {"output_tokens": 64, "length_spread": 0.0, "load": {"concurrency": 1}})
+    assert capped["e2e_ms"]["mean"] == pytest.approx(alone["e2e_ms"]["mean"], rel=1e-3)
+
+
+def test_spreads_of_prompts_and_answers_are_their_own(client: TestClient) -> None:
+    both = served(client, SMALL | {"length_spread": 0.5})
+    assert {**served(client, SMALL | {"input_spread": 0.5, "output_spread": 0.5})} == both
+    apart = served(client, SMALL | {"length_spread": 0.5, "output_spread": 0.0})
+    assert [apart["settings"][name] for name in ("input_spread", "output_spread")] == [0.5, 0.0]
+    # All answers have 256 tokens, not 192 on average.
+    per_request = apart["output_tokens_per_s"] / apart["requests_per_s"]
+    assert per_request == pytest.approx(256.0)
+    assert both["output_tokens_per_s"] / both["requests_per_s"] == pytest.approx(192.0)
+
+
+def test_an_engine_that_looks_seldom_lets_prompts_wait_half_of_its_interval(client: TestClient) -> None:
+    workload = SMALL | {"software": "sglang", "load": {"rate_per_s": 2.0}}
+    often = served(client, workload)
+    seldom = served(client, workload | {"scheduler": {"recv_interval": 20}})
+    wait_ms = seldom["ttft_ms"]["mean"] - often["ttft_ms"]["mean"]
+    assert wait_ms == pytest.approx(0.5 * 19 * often["step_ms"]["decode"], rel=0.25)
+    form = served(client, workload | {"method": "closed_form", "scheduler": {"recv_interval": 20}})
+    assert form["ttft_ms"]["mean"] == pytest.approx(seldom["ttft_ms"]["mean"], rel=0.15)
+    assert often["settings"]["scheduler"] == {"recv_interval": 1, "decode_steps": 1, "chunk_tokens": 16384}
+    assert seldom["settings"]["scheduler"]["recv_interval"] == 20
+
+
+def test_the_host_schedules_several_decode_steps_at_once(client: TestClient) -> None:
+    """vLLM 0.12 waited 0.4 ms and more for its host in every step, and with rounds of 8 steps in one of 8."""
+    workload = SMALL | {"software": "vllm-0.12.0", "load": {"concurrency": 1}}
+    each, rounds = (served(client, workload | {"scheduler": {"decode_steps": steps}}) for steps in (1, 8))
+    saved_ms = each["tpot_ms"]["mean"] - rounds["tpot_ms"]["mean"]
+    host_ms = 0.4 + 0.029 + 0.038 + 0.0099
+    assert saved_ms == pytest.approx(7 / 8 * host_ms, rel=0.02)
+    assert each["settings"]["scheduler"]["decode_steps"] == 1
+    busy = SMALL | {"software": "vllm-0.12.0"}
+    assert (
+        served(client, busy | {"scheduler": {"decode_steps": 32}})["ttft_ms"]["mean"]
+        > 1.5 * served(client, busy)["ttft_ms"]["mean"]
+    )
+
+
+@pytest.mark.parametrize("software", ["vllm", "sglang", "trtllm"])
+def test_prompts_are_split_into_chunks(client: TestClient, software: str) -> None:
+    workload = SMALL | {"software": software, "input_tokens": 4096, "length_spread": 0.0, "load": {"concurrency": 1}}
+    whole, split = (served(client, workload | more) for more in ({}, {"scheduler": {"chunk_tokens": 256}}))
+    steps_ms = [each["step_ms"]["mixed"] for each in (whole, split)]
+    front_ms = whole["ttft_ms"]["mean"] - steps_ms[0]
+    assert split["ttft_ms"]["mean"] == pytest.approx(front_ms + 16 * steps_ms[1], rel=1e-3)
+    assert split["ttft_ms"]["mean"] > 1.1 * whole["ttft_ms"]["mean"]
+    assert split["settings"]["scheduler"]["chunk_tokens"] == 256 and split["settings"]["chunks_prefill"]
+
+
+@pytest.mark.parametrize("method", ["simulation", "closed_form"])
+def test_tpot_by_either_definition(client: TestClient, method: str) -> None:
+    workload = SMALL | {"length_spread": 0.0, "output_tokens": 8, "method": method}
+    less_one, whole = (served(client, workload | {"tpot_definition": each}) for each in ("output_minus_one", "output"))
+    assert whole["tpot_ms"]["mean"] == pytest.approx(7 / 8 * less_one["tpot_ms"]["mean"])
+    assert whole["e2e_ms"]["mean"] == less_one["e2e_ms"]["mean"]
+    assert whole["e2e_ms"]["interval"] == pytest.approx(less_one["e2e_ms"]["interval"])
+    assert [each["settings"]["tpot_definition"] for each in (less_one, whole)] == ["output_minus_one", "output"]
+    assert served(client, workload)["tpot_ms"] == less_one["tpot_ms"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "loc"),
+    [
+        ({"load": {"concurrency": 4, "burstiness": 0.5}}, ["workload", "load", "burstiness"]),
+        ({"load": {"burst": 4, "max_concurrency": 2}}, ["workload", "load", "max_concurrency"]),
+        ({"load": {"burstiness": 0.5}}, ["workload", "load"]),
+        ({"load": {"rate_per_s": 1, "burstiness": 0}}, ["workload", "load", "burstiness"]),
+        ({"scheduler": {"recv_interval": 0}}, ["workload", "scheduler", "recv_interval"]),
+        ({"scheduler": {"recv_intervals": 2}}, ["workload", "scheduler", "recv_intervals"]),
+        ({"tpot_definition": "input"}, ["workload", "tpot_definition"]),
+        ({"output_spread": 1.0}, ["workload", "output_spread"]),
+    ],
+)
+def test_wrong_flags_are_named(client: TestClient, changes: Body, loc: list[str]) -> None:
+    assert refusal(client, SMALL | changes)["loc"] == loc
+
+
+def test_a_plan_is_for_the_whole_rate(client: TestClient) -> None:
+    body = {"workload": with_load(max_concurrency=4), "gpus": ["h100-sxm5-80gb"], "ttft_ms": 1000}
+    answer = client.post("/plan", json=body)
+    assert answer.status_code == 422 and "max_concurrency" in answer.text
