@@ -33,11 +33,16 @@ def of_scores(w: Workload) -> Bools:
     return np.array([name.removeprefix("cross.").startswith(_SCORES) for name in w.names], dtype=np.bool_)
 
 
+def of_loss(w: Workload) -> Bools:
+    """Return True for the rows of the loss over the vocabulary, bool [n]."""
+    return np.array([name.startswith(_LOSS) for name in w.names], dtype=np.bool_)
+
+
 def unfused(w: Workload, run: Run) -> Bools:
     """Return True for rows that PyTorch's own kernels run one by one, bool [n]; those of a loss are fused."""
     if run.fused or run.release.fuses_training:
         return np.zeros(len(w), dtype=np.bool_)
-    return np.array([not name.startswith(_LOSS) for name in w.names], dtype=np.bool_)
+    return ~of_loss(w)
 
 
 def biased(w: Workload) -> Bools:

@@ -17,6 +17,8 @@ Optimizer = Literal["none", "sgd", "adam", "adamw"]
 PipelineSchedule = Literal["gpipe", "1f1b"]
 InputCopy = Literal["none", "pageable", "pinned"]
 MemoryFormat = Literal["channels_first", "channels_last"]
+Recompute = Literal["none", "selective", "selective_op", "full"]
+AdaptedModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
 # The field of a configuration of Diffusers that selects its importer.
 CLASS_NAME = "_class_name"
@@ -117,13 +119,15 @@ class Run:
     assumed       whether nobody asked for its formats: a GPU without them runs others (app.steps.predict_rows.as_run)
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
-    adapter_rank  rank of low-rank adapters beside the projections of attention, which alone are trained; 0: none
+    adapter_rank  rank of low-rank adapters beside linear layers, which alone are trained; 0: none
+    adapted       linear layers that have them; empty: the projections of attention
     loss          True if training includes the loss over the vocabulary
     pooled        True if prompts are embedded or ranked, not answered: models that generate no tokens are served so
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
     recompute     True if backward recomputes each block's activations instead of saving them
     recompute_scores  True if it recomputes those between attention's two products only (Korthikanti et al. 2022)
+    recompute_operators  True if it recomputes those of all operators but attention and every second product
     """
 
     mode: Mode = "inference"
@@ -146,12 +150,14 @@ class Run:
     emptied: bool = False
     recompute: bool = False
     recompute_scores: bool = False
+    recompute_operators: bool = False
     release: Release = field(default_factory=plain_release)
     kv_dtype: str | None = None
     formats: Formats | None = None
     pooled: bool = False
     microscaled: bool = False
     adapter_rank: int = 0
+    adapted: tuple[str, ...] = ()
     loss: bool = False
     parallelism: Parallelism = field(default_factory=Parallelism)
 
@@ -180,3 +186,33 @@ def spanned(devices: int, stride: int, run: Run) -> int:
 def refuse(loc: tuple[str | int, ...], why: str) -> NoReturn:
     """Raise BadInput for the field at `loc`."""
     raise BadInput(f"{'.'.join(map(str, loc[1:]))}: {why}", errors=[FieldError(loc, why)])
+
+
+def parallel_errors(split: Parallelism) -> list[FieldError]:
+    """Return the degrees of a request that contradict each other."""
+    loc, errors = ("workload", "parallelism"), list[FieldError]()
+    if split.devices % split.nodes:
+        message = f"must divide the {split.devices} devices (data x tensor x pipeline x context), got {split.nodes}"
+        errors.append(FieldError((*loc, "nodes"), message))
+    if (split.data * split.tensor) % split.expert:
+        message = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
+        errors.append(FieldError((*loc, "expert"), message))
+    errors += [FieldError((*loc, "virtual_pipeline"), message) for message in _interleaving_errors(split)]
+    if split.tensor_overlap and not split.sequence:
+        errors.append(FieldError((*loc, "tensor_overlap"), "is of gathers and scatters: requires sequence true"))
+    if split.sequence and split.tensor == 1:
+        errors.append(
+            FieldError((*loc, "sequence"), "splits the layers between tensor-parallel ones: requires tensor > 1")
+        )
+    return errors
+
+
+def _interleaving_errors(split: Parallelism) -> list[str]:
+    """Return why the chunks of a stage cannot be interleaved: Megatron's rules (Narayanan et al. 2021)."""
+    if split.virtual_pipeline == 1:
+        return []
+    if split.pipeline == 1 or split.schedule != "1f1b":
+        return ["interleaves chunks of layers: requires pipeline > 1 and schedule 1f1b"]
+    if split.microbatches % split.pipeline:
+        return [f"requires microbatches in multiples of pipeline, {split.pipeline}, got {split.microbatches}"]
+    return []

@@ -149,6 +149,7 @@ UPDATE_BYTES = {"sgd": 12.0, "adam": 28.0, "adamw": 28.0}
 MULTI_TENSOR_BYTES = {"sgd": 12.0, "adam": 76.0, "adamw": 84.0}
 # Space between the positions of two rows' backward steps; at least the most steps of one row.
 _ROOM = 8.0
+_KEPT = [OP_CODE[name] for name in ("attention_prefill", "attention_mla", "all_reduce", "reduce_scatter")]
 _IN_TRAINING = np.array([OP_CODE[op.in_training or op.name] for op in OPS])
 
 
@@ -162,9 +163,9 @@ def training(w: Workload, run: Run) -> Workload:
     forward = np.arange(blocks)
     target = blocks + forward[::-1]  # of each forward block
     parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target)]
-    if run.recompute or run.recompute_scores:
-        again = same_in_all(recomputed(w))[w.block] if run.recompute else of_scores(w)
-        source = np.flatnonzero(again)  # copies of these forward rows come before their block's backward
+    if run.recompute or run.recompute_scores or run.recompute_operators:
+        # Copies of these forward rows come before their block's backward.
+        source = np.flatnonzero(same_in_all(runs_again(w, run)))
         order = source.astype(np.float64)
         parts.append(InsertedRows(w.ops.take(source), source, target[w.block[source]], order, BACKWARD))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
@@ -183,6 +184,26 @@ def recomputed(w: Workload) -> Bools:
     last = np.arange(w.blocks) == w.blocks - 1
     dropped: Bools = ~last | (w.repeats[..., : w.blocks] > 1)
     return dropped
+
+
+def runs_again(w: Workload, run: Run) -> Bools:
+    """Return True for forward rows that backward computes again, bool [n] or [c, n].
+
+    Per operator every product of an odd number in its block, attention and what a group of devices summed are kept.
+    """
+    if run.recompute_scores:
+        return of_scores(w)
+    again: Bools = recomputed(w)[..., w.block]
+    return again & ~kept_of_operators(w) if run.recompute_operators else again
+
+
+def kept_of_operators(w: Workload) -> Bools:
+    """Return True for rows whose output recomputation per operator keeps, bool [n] (torchtitan's list)."""
+    products = w.ops.kind == OP_CODE["linear"]
+    number = np.cumsum(products)
+    before = (number - products)[np.searchsorted(w.block, w.block)]
+    kept: Bools = (products & ((number - before) % 2 == 1)) | np.isin(w.ops.kind, _KEPT)
+    return kept
 
 
 def _backward(w: Workload, run: Run, known: Operands, target: Ints) -> InsertedRows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -123,6 +123,9 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "quantised_cache": str,
     "gradient_bucket": tuple[float, float],
     "gathers_beside_forward": bool,
+    "recompute": Literal["none", "selective", "selective_op", "full"],
+    "zero": Literal[0, 1, 2, 3],
+    "splits_sequence": bool,
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from math import nan
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from app.stacks import registry
 from app.stacks.facts import (
@@ -74,6 +74,9 @@ class Release:
     fuses_training  rows of training are fused kernels, not PyTorch's own
     gradient_bucket  parameters of a bucket of gradients, at least and per data-parallel device; None: PyTorch's
     gathers_beside_forward  updated weights are gathered beside the next forward pass
+    recompute       what backward recomputes where the request does not say
+    zero            stage of ZeRO where the request does not say
+    splits_sequence  tensor parallelism splits the layers between its products too
     scheduler       of serving stacks
     host            the name of its host's times among `host_times`, of serving stacks
     """
@@ -102,6 +105,9 @@ class Release:
     fuses_training: bool = False
     gradient_bucket: tuple[float, float] | None = None
     gathers_beside_forward: bool = False
+    recompute: Literal["none", "selective", "selective_op", "full"] = field(default="none", compare=False)
+    zero: Literal[0, 1, 2, 3] = field(default=0, compare=False)
+    splits_sequence: bool = field(default=False, compare=False)
     scheduler: Scheduler | None = field(default=None, compare=False)
     host: str = field(default="", compare=False)
 

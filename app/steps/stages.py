@@ -25,9 +25,9 @@ import numpy as np
 from app.networks.batched import per_configuration, unique_rows, work_of_rows
 from app.networks.build import Builder
 from app.networks.exchanges import gradient_bytes
-from app.networks.roles import fed_by, learning, of_experts, of_scores
+from app.networks.roles import fed_by, learning, of_experts, of_loss, of_scores
 from app.networks.run import Run
-from app.networks.training_pass import recomputed
+from app.networks.training_pass import kept_of_operators, recomputed
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
 from app.tables.ops import OpTable
@@ -139,15 +139,32 @@ _GEMM_WORKSPACE_BYTES = 32.0 * 2**20
 RESERVE_BYTES = 500.0 * 2**20
 
 
+# Names of the parts of Memory in answers of training.
+_PARTS = (
+    *("parameters", "gradients", "optimizer_states", "activations", "logits", "kv_cache", "workspace"),
+    *("gathered_units", "buffers", "reserve"),
+)
+
+
 class Memory(NamedTuple):
-    """Bytes on the device that needs most; with c configurations float64 [c] each."""
+    """Bytes on the device that needs most; with c configurations float64 [c] each.
+
+    activations  saved for backward, or alive in inference, but for
+    logits       those of the loss over the vocabulary, with their gradients
+    workspace    of the GEMM library, and gradients of the largest other output
+    gathered     units whose weights are whole while they run (ZeRO 3)
+    buffers      of collectives: buckets of gradients
+    """
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
+    logits: float
     kv_cache: float
     workspace: float
+    gathered: float
+    buffers: float
     reserve: float
 
     @property
@@ -155,6 +172,17 @@ class Memory(NamedTuple):
         """Total bytes."""
         required: float = sum(self)
         return required
+
+    @property
+    def breakdown(self) -> tuple[float, ...]:
+        """Weights, gradients, optimizer, activations, keys and values, all scratch memory, reserve: of every answer."""
+        scratch = self.workspace + self.gathered + self.buffers
+        return (*self[:3], self.activations + self.logits, self.kv_cache, scratch, self.reserve)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """All parts of a training step by name."""
+        return dict(zip(_PARTS, self, strict=True))
 
 
 def memory(w: Workload, run: Run) -> Memory:
@@ -182,13 +210,22 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
     held = [w.per_block(values) for values in figures]
     weights, gradients, optimizer, kv = ((ranks * values).sum(axis=-1) for values in held)
     activations = _saved(w, run, ranks) if training else _live(w, ranks)
-    workspace, flowing = np.full_like(weights, _GEMM_WORKSPACE_BYTES), np.zeros_like(weights)
+    workspace, logits, flowing, gathered, buffers = (
+        np.full_like(weights, _GEMM_WORKSPACE_BYTES),
+        *np.zeros((4, *weights.shape)),
+    )
     if training:
-        flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0)
-        if data > 1 and zero in (0, 3):
-            workspace = workspace + (gradients if zero == 0 else _most(ranks, w.per_block(w.weight_bytes)))
-    still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, workspace))
-    grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, kv, flowing))
+        of_vocabulary = of_loss(w)
+        lost = (ranks * w.per_block(w.saved_bytes * of_vocabulary)).sum(axis=-1)
+        grown = 2.0 * (w.output_bytes * of_vocabulary).max(axis=-1, initial=0.0)
+        activations, logits = activations - lost, lost + grown
+        flowing = flowing + 2.0 * w.output_bytes.max(axis=-1, initial=0.0) - grown
+        if data > 1 and zero == 0:
+            buffers = gradients
+        elif data > 1 and zero == 3:
+            gathered = _most(ranks, w.per_block(w.weight_bytes))
+    still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, 0.0, workspace, gathered, buffers))
+    grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, logits, kv, flowing, 0.0, 0.0))
     return [_fullest(still + share * grows) for share in shares]
 
 
@@ -227,13 +264,14 @@ def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
     if run.recompute_scores:
         again = w.per_block(w.saved_bytes * of_scores(w))
         saved = saved - again
-    if run.recompute:
+    if run.recompute or run.recompute_operators:
         dropped = recomputed(w)
-        again = np.where(dropped, saved, 0.0)
+        kept = w.per_block(w.output_bytes * kept_of_operators(w)) if run.recompute_operators else np.zeros_like(saved)
+        again = np.where(dropped, np.maximum(saved - kept, 0.0), 0.0)
         inside = w.output_bytes[..., _ends(w)]
         entering = np.concatenate([np.zeros_like(inside[..., :1]), inside[..., :-1]], axis=-1)
         entering = np.where(w.repeats[..., : w.blocks] > 1, np.maximum(entering, inside), entering)
-        saved = np.where(dropped, entering, saved)
+        saved = np.where(dropped, entering + kept, saved)
     stages = len(ranks)
     micro = run.parallelism.microbatches
     begun = np.full(stages, float(micro))

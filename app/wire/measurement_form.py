@@ -53,12 +53,7 @@ class LaunchedKernel(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class MeasuredModel(ModelWorkload, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):
-    """One step of a network, as in POST /predict; a `name` may also be unknown here.
-
-    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
-    """
-
-    compiled: Annotated[bool, about("Whether a graph compiler ran (torch.compile)")] = False
+    """One step of a network, as in POST /predict; a `name` may also be unknown here."""
 
 
 class ServedTimes(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True, omit_defaults=True):

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from app.bands.coverage import COVERAGE
-from app.networks.run import Attention, DiffusionPart, InputCopy, MemoryFormat, Mode, Optimizer, PipelineSchedule
+from app.networks.run import (
+    AdaptedModule,
+    Attention,
+    DiffusionPart,
+    InputCopy,
+    MemoryFormat,
+    Mode,
+    Optimizer,
+    PipelineSchedule,
+    Recompute,
+)
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Name
@@ -84,11 +94,27 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     tensor_overlap: Annotated[
         bool, about("Collectives of tensor parallelism run beside the products they feed, a shard at a time")
     ] = False
-    zero: Annotated[Literal[0, 1, 2, 3], about("Stage of ZeRO, 0 to 3", title="ZeRO stage")] = 0
+    zero: Annotated[
+        Literal[0, 1, 2, 3] | None, about("Stage of ZeRO, 0 to 3; absent: the stack's usual one", title="ZeRO stage")
+    ] = None
     schedule: Annotated[PipelineSchedule, about("Order of a pipeline's microbatches")] = "1f1b"
     network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
         25e9
     )
+
+
+class FailuresIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How often devices fail, and what a checkpoint takes."""
+
+    mtbf_hours_per_device: Annotated[
+        float, about("Mean time between failures of one device, hours", unit="h", gt=0, le=1e9)
+    ]
+    checkpoint_s: Annotated[
+        float, about("Time that the run waits for a checkpoint, and that reading it takes, seconds", gt=0, le=1e6)
+    ]
+    checkpoint_interval_s: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None, about("Between checkpoints, seconds; absent: the best one")
+    ] = None
 
 
 class RunOptions(Struct, kw_only=True, frozen=True):
@@ -100,6 +126,7 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     fused: Annotated[
         bool, about("Element-wise operators run with those that feed them", title="Element-wise operators are fused")
     ] = False
+    compiled: Annotated[bool, about("Whether a graph compiler runs (torch.compile), like `fused`")] = False
     memory_format: Annotated[
         MemoryFormat,
         about(
@@ -109,12 +136,13 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     ] = "channels_first"
     optimizer: Annotated[Optimizer, about("Optimizer of a training step; none omits the update")] = "adam"
     recompute: Annotated[
-        bool | Literal["full", "selective"],
+        bool | Recompute | None,
         about(
-            "Backward computes activations again: of whole layers (true, full) or of attention's scores",
+            "Backward computes activations again: of whole layers (true, full), of all but attention and every second"
+            " product (selective_op), of attention's scores (selective); absent: as the stack usually does",
             title="Activations are recomputed",
         ),
-    ] = False
+    ] = None
     gradient_accumulation: Annotated[
         Devices, about("Steps whose gradients add up to one update", title="Accumulated steps")
     ] = 1
@@ -122,6 +150,7 @@ class RunOptions(Struct, kw_only=True, frozen=True):
     dataset_size: Annotated[Samples | None, about("Sequences or images of an epoch", title="Samples in an epoch")] = (
         None
     )
+    failures: Annotated[FailuresIn | None, about("Failures of devices: training answers `goodput` by them")] = None
     software: Annotated[
         Name | None,
         about(
@@ -132,15 +161,18 @@ class RunOptions(Struct, kw_only=True, frozen=True):
 
 
 class LoraIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """Low-rank adapters beside the projections of attention (LoRA)."""
+    """Low-rank adapters beside linear layers (LoRA)."""
 
     rank: Annotated[float, about("Rank of the adapters: their inner features", ge=1, le=65536, **WHOLE)]
+    modules: Annotated[
+        list[AdaptedModule] | None, about("Linear layers with adapters; absent: the projections of attention")
+    ] = None
 
 
 class TrainableIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """What is trained where not all weights are: the model's own are then frozen."""
 
-    lora: Annotated[LoraIn, about("Low-rank adapters beside the projections of attention")]
+    lora: Annotated[LoraIn, about("Low-rank adapters beside linear layers")]
 
 
 class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -197,6 +229,10 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
         Literal["all"] | TrainableIn,
         about("What training changes: all weights, or low-rank adapters beside frozen ones"),
     ] = "all"
+    lora: Annotated[LoraIn | None, about("Low-rank adapters that alone are trained, as in `trainable`")] = None
+    quantization: Annotated[
+        Literal["nf4"] | None, about("Format of the frozen weights beside `lora`: each pass widens them (QLoRA)")
+    ] = None
     input_copy: Annotated[
         InputCopy,
         about(

@@ -155,15 +155,13 @@ class MemoryParts(Struct, frozen=True, gc=False):
 
 
 class MemoryUse(Struct, frozen=True, gc=False):
-    """Bytes that a device must hold, and bytes that it has.
-
-    For kernels and operators the distinct bytes touched; for a network all that stays, plus the most in use at a time.
-    """
+    """Bytes that a device must hold (of kernels and operators the distinct ones touched), and bytes that it has."""
 
     required_bytes: Annotated[float, about("Bytes that it needs")]
     capacity_bytes: Annotated[float, about("Bytes that the GPU has")]
     fits: Fits
     breakdown: Annotated[MemoryParts | UnsetType, about("Memory of a network by part")] = UNSET
+    parts: Annotated[dict[str, float] | UnsetType, about("All bytes of a training step, by part")] = UNSET
     interval_bytes: Annotated[Interval | UnsetType, about("Interval of what a network needs, bytes")] = UNSET
     fits_probability: Annotated[float | UnsetType, about("Probability that a network fits, 0 to 1")] = UNSET
 
@@ -188,9 +186,7 @@ class RooflinePosition(Struct, frozen=True, gc=False):
     """
 
     intensity_flop_per_byte: Annotated[float | None, about("Operations per byte of device memory")]
-    ridge_flop_per_byte: Annotated[
-        float | None, about("Intensity from which compute is the limit, operations per byte")
-    ]
+    ridge_flop_per_byte: Annotated[float | None, about("Intensity from which compute is the limit")]
     flop_per_s: Annotated[float | None, about("Sustained rate of this format, operations per second")]
     dram_bytes_per_s: Annotated[float | None, about("Sustained bandwidth of device memory, bytes per second")]
     compute_share: Annotated[float | None, about("Share of the sustained rate that is attained")]
@@ -325,6 +321,17 @@ class Suggestion(Struct, frozen=True):
     required_bytes: Annotated[float, about("Bytes that it needs")]
 
 
+class Goodput(Struct, frozen=True):
+    """A run whose devices fail, and that starts again from its last checkpoint (Young; Daly 2006)."""
+
+    share: Annotated[float, about("Part of the time that advances the run, 0 to 1")]
+    expected_over_ideal: Annotated[float, about("Expected time of the run over its time without failures, at least 1")]
+    mtbf_s: Annotated[float, about("Mean time between failures of all devices together, seconds")]
+    checkpoint_interval_s: Annotated[float, about("Time between checkpoints that the figures are of, seconds")]
+    best_checkpoint_interval_s: Annotated[float, about("Time between checkpoints of the shortest run, seconds")]
+    expected_epoch_ms: Annotated[float | UnsetType, about("Expected time of an epoch, milliseconds")] = UNSET
+
+
 class ServingFigures(Struct, frozen=True):
     """Figures that a user of a served model sees; `definitions` explains each."""
 
@@ -359,6 +366,7 @@ class Prediction(Struct, frozen=True, omit_defaults=True):
         float | UnsetType, about("Sequences or images per second, tokens in decode; of other workloads runs per second")
     ] = UNSET
     epoch_ms: Annotated[float | UnsetType, about("Time of `dataset_size` sequences or images, milliseconds")] = UNSET
+    goodput: Annotated[Goodput | UnsetType, about("The run among `failures`")] = UNSET
     largest_batch: Annotated[int | UnsetType, about("Largest batch that fits; 0: none")] = UNSET
     suggestions: Annotated[list[Suggestion] | UnsetType, about("Changes that make it fit")] = UNSET
     serving: Annotated[ServingFigures | UnsetType, about("Figures of serving `output_tokens` per request")] = UNSET

@@ -1009,19 +1009,18 @@ class MeasuredKernel(TypedDict):
 
 
 class MeasuredModel(TypedDict):
-    """One step of a network, as in POST /predict; a `name` may also be unknown here.
-
-    `compiled` is whether a graph compiler ran (torch.compile), like `fused`.
-    """
+    """One step of a network, as in POST /predict; a `name` may also be unknown here."""
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    compiled: NotRequired[bool]
     memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
-    recompute: NotRequired[bool | Literal["full", "selective"]]
+    recompute: NotRequired[bool | Literal["full", "none", "selective", "selective_op"] | None]
     gradient_accumulation: NotRequired[float]
     parallelism: NotRequired[ParallelismIn]
     dataset_size: NotRequired[float | None]
+    failures: NotRequired[FailuresIn | None]
     software: NotRequired[str | None]
     kind: Literal["model"]
     config: NotRequired[dict[str, Any] | None]
@@ -1073,8 +1072,9 @@ class MeasuredModel(TypedDict):
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
+    lora: NotRequired[LoraIn | None]
+    quantization: NotRequired[Literal["nf4"] | None]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
-    compiled: NotRequired[bool]
 
 
 class ParallelismIn(TypedDict):
@@ -1091,9 +1091,17 @@ class ParallelismIn(TypedDict):
     nodes: NotRequired[float]
     sequence: NotRequired[bool]
     tensor_overlap: NotRequired[bool]
-    zero: NotRequired[Literal[0, 1, 2, 3]]
+    zero: NotRequired[Literal[0, 1, 2, 3] | None]
     schedule: NotRequired[Literal["1f1b", "gpipe"]]
     network_bytes_per_s: NotRequired[float]
+
+
+class FailuresIn(TypedDict):
+    """How often devices fail, and what a checkpoint takes."""
+
+    mtbf_hours_per_device: float
+    checkpoint_s: float
+    checkpoint_interval_s: NotRequired[float | None]
 
 
 class TrainableIn(TypedDict):
@@ -1103,9 +1111,12 @@ class TrainableIn(TypedDict):
 
 
 class LoraIn(TypedDict):
-    """Low-rank adapters beside the projections of attention (LoRA)."""
+    """Low-rank adapters beside linear layers (LoRA)."""
 
     rank: float
+    modules: NotRequired[
+        list[Literal["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]] | None
+    ]
 
 
 class PlanRequest(TypedDict):
@@ -1278,16 +1289,15 @@ class Interval(TypedDict):
 
 
 class MemoryUse(TypedDict):
-    """Bytes that a device must hold, and bytes that it has.
-
-        For kernels and operators the distinct bytes touched; for a network all that stays, plus the
-    most in use at a time.
+    """Bytes that a device must hold (of kernels and operators the distinct ones touched), and bytes that
+    it has.
     """
 
     required_bytes: float
     capacity_bytes: float
     fits: bool
     breakdown: NotRequired[MemoryParts]
+    parts: NotRequired[dict[str, float]]
     interval_bytes: NotRequired[Interval]
     fits_probability: NotRequired[float]
 
@@ -3281,12 +3291,14 @@ class ModelWorkload(TypedDict):
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    compiled: NotRequired[bool]
     memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
-    recompute: NotRequired[bool | Literal["full", "selective"]]
+    recompute: NotRequired[bool | Literal["full", "none", "selective", "selective_op"] | None]
     gradient_accumulation: NotRequired[float]
     parallelism: NotRequired[ParallelismIn]
     dataset_size: NotRequired[float | None]
+    failures: NotRequired[FailuresIn | None]
     software: NotRequired[str | None]
     kind: Literal["model"]
     config: NotRequired[dict[str, Any] | None]
@@ -3338,6 +3350,8 @@ class ModelWorkload(TypedDict):
     kv_dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp8", "int8", "nvfp4"] | None]
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
+    lora: NotRequired[LoraIn | None]
+    quantization: NotRequired[Literal["nf4"] | None]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
 
 
@@ -3365,12 +3379,14 @@ class GraphWorkload(TypedDict):
 
     batch: NotRequired[float]
     fused: NotRequired[bool]
+    compiled: NotRequired[bool]
     memory_format: NotRequired[Literal["channels_first", "channels_last"]]
     optimizer: NotRequired[Literal["adam", "adamw", "none", "sgd"]]
-    recompute: NotRequired[bool | Literal["full", "selective"]]
+    recompute: NotRequired[bool | Literal["full", "none", "selective", "selective_op"] | None]
     gradient_accumulation: NotRequired[float]
     parallelism: NotRequired[ParallelismIn]
     dataset_size: NotRequired[float | None]
+    failures: NotRequired[FailuresIn | None]
     software: NotRequired[str | None]
     kind: Literal["graph"]
     graph: NotRequired[dict[str, Any] | None]
@@ -3550,6 +3566,7 @@ class Prediction(TypedDict):
     phases_ms: NotRequired[Phases]
     throughput_per_s: NotRequired[float]
     epoch_ms: NotRequired[float]
+    goodput: NotRequired[Goodput]
     largest_batch: NotRequired[int]
     suggestions: NotRequired[list[Suggestion]]
     serving: NotRequired[ServingFigures]
@@ -3696,6 +3713,17 @@ class Phases(TypedDict):
     backward: float
     update: float
     communication: float
+
+
+class Goodput(TypedDict):
+    """A run whose devices fail, and that starts again from its last checkpoint (Young; Daly 2006)."""
+
+    share: float
+    expected_over_ideal: float
+    mtbf_s: float
+    checkpoint_interval_s: float
+    best_checkpoint_interval_s: float
+    expected_epoch_ms: NotRequired[float]
 
 
 class Suggestion(TypedDict):

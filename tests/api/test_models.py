@@ -644,3 +644,43 @@ def test_the_examples_of_the_documentation(client: TestClient) -> None:
         body = orjson.loads(words[words.index("-d") + 1])
         answer = client.post("/predict", json=body)
         assert answer.status_code == 200, (command, answer.text)
+
+
+def test_training_says_what_its_stack_was_assumed_to_do_and_every_part_of_the_memory(client: TestClient) -> None:
+    body = {"kind": "model", "name": "llama-3-8b", "mode": "training", "batch": 16, "sequence": 1024}
+    body |= {"software": "torchtitan", "compiled": True, "parallelism": {"data": 8}}
+    found = ask(client, body)
+    assert {"recompute_assumed", "parallelism_assumed"} < {told["code"] for told in found["warning_codes"]}
+    assert sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["required_bytes"])
+    named = body | {"recompute": "selective_op", "parallelism": {"data": 8, "zero": 3}}
+    assert ask(client, named)["latency_ms"] == found["latency_ms"]
+    assert "parts" not in ask(client, MODEL)["memory"]
+
+
+def test_goodput_follows_young_and_daly(client: TestClient) -> None:
+    """8 devices of 800 hours each, a checkpoint of a minute: sqrt(2 x 60 x 360,000) s between checkpoints (Young)."""
+    rates = {"mtbf_hours_per_device": 800.0, "checkpoint_s": 60.0}
+    body = MODEL | {"mode": "training", "batch": 8, "parallelism": {"data": 8}, "dataset_size": 800}
+    found = ask(client, body | {"failures": rates})
+    goodput = found["goodput"]
+    young = math.sqrt(2 * 60 * 360_000)
+    assert goodput["mtbf_s"] == pytest.approx(360_000)
+    assert goodput["best_checkpoint_interval_s"] == pytest.approx(young, rel=0.01)
+    assert goodput["expected_over_ideal"] == pytest.approx(1 + 60 / young + young / 720_000, rel=1e-3)
+    assert goodput["share"] * goodput["expected_over_ideal"] == pytest.approx(1.0)
+    assert goodput["expected_epoch_ms"] == pytest.approx(found["epoch_ms"] * goodput["expected_over_ideal"])
+    for interval in (0.5 * young, 2.0 * young):
+        worse = ask(client, body | {"failures": rates | {"checkpoint_interval_s": interval}})["goodput"]
+        assert worse["checkpoint_interval_s"] == interval
+        assert worse["expected_over_ideal"] > goodput["expected_over_ideal"]
+    assert "goodput" not in ask(client, body)
+
+
+def test_qlora_keeps_a_quarter_of_the_frozen_weights(client: TestClient) -> None:
+    body = {"kind": "model", "name": "llama-3-8b", "mode": "training", "sequence": 1024, "software": "transformers"}
+    plain, few = (ask(client, body | {"lora": {"rank": 16}} | more) for more in ({}, {"quantization": "nf4"}))
+    embedded = 2 * 2 * 128256 * 4096
+    wide, narrow = (answer["memory"]["parts"]["parameters"] - embedded for answer in (plain, few))
+    assert narrow == pytest.approx(wide / 4, rel=0.1)
+    assert few["latency_ms"] > plain["latency_ms"]
+    assert ask(client, body | {"trainable": {"lora": {"rank": 16}}})["latency_ms"] == plain["latency_ms"]

@@ -26,6 +26,16 @@ Flow = tuple[int, ...]
 
 # Part of `Formats` of a linear layer, by the first word of its name; others are `linear`.
 _PART_OF = {"attention": "attention", "cross": "attention", "mixer": "recurrence", "shared": "shared"}
+# Products that are modules with adapters by Hugging Face's names, alone or merged with others.
+_LAYERS_OF = {
+    "q_proj": ("query", "qkv", "query_up", "qkv_down"),
+    "k_proj": ("key", "qkv", "key_up", "qkv_down"),
+    "v_proj": ("value", "qkv", "value_up", "qkv_down"),
+    "o_proj": ("output",),
+    "gate_proj": ("gate", "gate_up"),
+    "up_proj": ("up", "gate_up"),
+    "down_proj": ("down",),
+}
 # Format of all but the linear layers, where it differs from theirs: low-precision products write BF16.
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
@@ -142,9 +152,12 @@ class RowWriter:
         )  # fmt: skip
 
     def _adapted(self, y: Flow, x: Flow, sizes: tuple[float, float, float], name: str, count: float) -> Flow:
-        """Add the low-rank adapter beside a projection of attention (LoRA, Hu et al. 2021), and return the sum."""
-        rank = self.run.adapter_rank
-        if not rank or _PART_OF.get(name.partition(".")[0]) != "attention" or count != 1.0:
+        """Add the low-rank adapter beside a linear layer that has one (LoRA, Hu et al. 2021), and return the sum."""
+        rank, (part, _, layer) = self.run.adapter_rank, name.partition(".")
+        adapted = any(layer in _LAYERS_OF[module] for module in self.run.adapted) and part in (*_PART_OF, "mlp")
+        if not self.run.adapted:
+            adapted = _PART_OF.get(part) == "attention"
+        if not rank or not adapted or count != 1.0:
             return y
         m, n, k = sizes
         low = self.linear(x, m, rank, k, f"{ADAPTER}.down", dtype=self.dtype)

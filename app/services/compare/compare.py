@@ -35,6 +35,7 @@ from app.services.compare.request import (
 from app.services.dispatch import predict_workload
 from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
+from app.stacks.release import release_of
 from app.steps.networks import check_stages, forward_rows
 from app.steps.stages import memory
 from app.tables.gpus import DEVICES_PER_NODE
@@ -161,7 +162,10 @@ def _split_of(workload: object) -> Split | None:
     if not isinstance(workload, NetworkWorkload):
         return None
     parallelism = workload.parallelism
-    return Split(**{name: int(getattr(parallelism, name)) for name in Split.__struct_fields__})
+    sizes = {name: getattr(parallelism, name) for name in Split.__struct_fields__}
+    if parallelism.zero is None:
+        sizes["zero"] = release_of(workload.software or "", workload.mode).zero
+    return Split(**{name: int(size) for name, size in sizes.items()})
 
 
 def _order(row: Compared, rank_by: RankBy) -> tuple[bool, bool, float, str]:

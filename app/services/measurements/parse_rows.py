@@ -120,7 +120,7 @@ def _workload(form: MeasurementIn, position: int, thorough: bool) -> Any:
 
 def _model(form: MeasurementIn, loc: Loc, thorough: bool) -> MeasuredModel:
     model = _convert(form.workload, MeasuredModel, MEASURED_MODEL_EXAMPLE, loc, thorough)
-    for name in ("dataset_size", "output_tokens"):
+    for name in ("dataset_size", "output_tokens", "failures"):
         if getattr(model, name) is not None:
             raise _bad_field((*loc, name), "not allowed: a measurement is of one step")
     if model.software not in (None, form.software):

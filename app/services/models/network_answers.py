@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from math import ceil, exp, expm1, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from app.bands.band import Band, probability_within
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import ErrorModel, Uncertainty
 from app.engine.snapshot import GpuRows
+from app.errors import BadInput
 from app.networks.run import Run
 from app.ops import OPS
 from app.predictors.roofline import peaks
@@ -35,9 +36,11 @@ from app.tables.predictions import BOUNDS, COMMUNICATION, EXTRAPOLATED, LAUNCH, 
 from app.tables.workload import PHASES
 from app.warning_codes import CodedWarning, warning
 from app.wire.graph_form import NetworkRequest
+from app.wire.network_form import FailuresIn
 from app.wire.prediction_form import (
     AnsweredBy,
     Explanation,
+    Goodput,
     Interval,
     MemoryParts,
     MemoryUse,
@@ -57,6 +60,9 @@ WAITING = "waiting"
 # Lines of the breakdown whose operators send over links; what computation waits for of them is dealt by their times.
 _SENDING = frozenset(op.group for op in OPS if op.link_bytes is not None)
 _LEAST_S = 1e-30
+_HOUR_S = 3600
+# Means between failures in a checkpoint's interval beyond which a run gets on practically never.
+_MOST_INTERVALS = 100
 _COMMUNICATION = 3  # of phases_s
 
 
@@ -176,7 +182,8 @@ class NetworkAnswer:
             required,
             capacity,
             required <= capacity,
-            MemoryParts(*timed.rows.memory),
+            MemoryParts(*timed.rows.memory.breakdown),
+            timed.rows.memory.parts if timed.run.mode == "training" else UNSET,
             Interval.of(required, band, self.request.coverage),
             probability_within(required, band, capacity),
         )
@@ -203,6 +210,7 @@ class NetworkAnswer:
             text = f"does not fit in the memory of {spec.id}{': see suggestions' * bool(suggestions)}"
             messages.append(warning("memory_exceeded", text))
         dataset = request.workload.dataset_size
+        epoch_ms = UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3
         return Prediction(
             spec.id,
             step_s * 1e3,
@@ -219,11 +227,28 @@ class NetworkAnswer:
             devices=run.parallelism.devices,
             phases_ms=Phases(*(step.done.phases_s[:, k] * 1e3).tolist()),
             throughput_per_s=run.batch / step_s,
-            epoch_ms=UNSET if dataset is None else ceil(dataset / run.batch) * step_s * 1e3,
+            epoch_ms=epoch_ms,
+            goodput=goodput(request.workload.failures, run.parallelism.devices, epoch_ms),
             largest_batch=self.room.largest_batch(spec.memory_bytes),
             suggestions=suggestions if advised else UNSET,
             serving=UNSET if self.serving is None else self.serving[k],
         )
+
+
+def goodput(failures: FailuresIn | None, devices: int, epoch_ms: float | UnsetType) -> Goodput | UnsetType:
+    """Return the time of a run whose devices fail (Daly 2006). Raises BadInput for one that never gets on."""
+    if failures is None:
+        return UNSET
+    mtbf, saving = failures.mtbf_hours_per_device * _HOUR_S / devices, failures.checkpoint_s
+    share = saving / (2.0 * mtbf)
+    best = mtbf if share >= 1.0 else 2.0 * mtbf * (sqrt(share) * (1.0 + sqrt(share) / 3.0 + share / 9.0) - share)
+    interval = failures.checkpoint_interval_s or best
+    if (interval + 2.0 * saving) / mtbf > _MOST_INTERVALS:
+        message = f"all {devices} devices together run {mtbf:.3g} s between failures: the run never gets on"
+        raise BadInput.at(("workload", "failures"), message)
+    longer = mtbf / interval * exp(saving / mtbf) * expm1((interval + saving) / mtbf)
+    expected_ms = UNSET if isinstance(epoch_ms, UnsetType) else longer * epoch_ms
+    return Goodput(1.0 / longer, longer, mtbf, interval, best, expected_ms)
 
 
 def _dtypes(gpus: GpuTable, target: int) -> set[str]:

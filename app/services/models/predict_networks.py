@@ -207,6 +207,20 @@ def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
     return [warning("attention_assumed", text)] if (ready.distinct.table.kind == OP_CODE[op]).any() else []
 
 
+def _training_notes(workload: NetworkWorkload, run: Run) -> list[CodedWarning]:
+    """Return what of a training run is assumed to be as its stack usually does it."""
+    notes, split, given = [], run.parallelism, workload.parallelism
+    usual = run.release.recompute
+    if workload.recompute is None and usual != "none":
+        notes.append(warning("recompute_assumed", f"no recompute is given: {usual}, as {run.release.stack} does"))
+    assumed = [f"zero {split.zero}"] * (given.zero is None and split.zero > 0 and split.replicas > 1)
+    assumed += ["sequence true"] * (split.sequence and not given.sequence)
+    if assumed:
+        text = f"{' and '.join(assumed)} as {run.release.stack} usually does, as nothing else is given"
+        notes.append(warning("parallelism_assumed", text))
+    return notes
+
+
 def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
     """Return the warnings that hold on every GPU."""
     notes = []
@@ -225,6 +239,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         notes += _configuration_notes(workload, config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
+    notes += _training_notes(workload, run)
     notes += _ignored_notes(workload, ready, run)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
@@ -262,8 +277,7 @@ def to_workload(measured: MeasuredModel) -> ModelWorkload | None:
     """Return the workload whose prediction would be this time; None for unknown names."""
     if measured.name is not None and not is_network_name(measured.name):
         return None
-    fields = {name: getattr(measured, name) for name in ModelWorkload.__struct_fields__}
-    return ModelWorkload(**fields | {"fused": measured.fused or measured.compiled})
+    return ModelWorkload(**{name: getattr(measured, name) for name in ModelWorkload.__struct_fields__})
 
 
 def _networks(measured: MeasuredModel, software: str) -> list[tuple[Network, Run]]:

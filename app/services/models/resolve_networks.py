@@ -14,9 +14,9 @@ from app.networks import builtin as builtin_models
 from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import diffusers, hf
-from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusion
+from app.networks.run import Formats, Parallelism, Recompute, Run, has_formats, is_diffusion, parallel_errors
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
-from app.stacks.release import EAGER_DTYPES, Assumption, default_software, release_of
+from app.stacks.release import EAGER_DTYPES, Assumption, Release, default_software, release_of
 from app.steps.networks import Network
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
@@ -31,6 +31,8 @@ _OWN_SIZES = {"inception_v3": 299}
 # of mixed precision. FP32 checkpoints are served in 16 bits too, as by vLLM.
 _DTYPE, _PUBLISHED = "bf16", {"float16": "fp16"}
 _BLOCKS = "fp8_block"
+# QLoRA's frozen weights as Hugging Face states them, and the formats of all else beside them.
+_NF4, _HALVES = {"quant_method": "bitsandbytes", "load_in_4bit": True}, ("bf16", "fp16")
 # Format of the operators that products in MXFP8 run as: as fast, but for the quantisation of their operands.
 MXFP8, _LIKE_MXFP8 = "mxfp8", "fp8"
 _MEANINGS = {"decode": ": the context length, including the new token"}
@@ -170,17 +172,25 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
         attention=attention_kernels(workload, run),  # type: ignore[arg-type]
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",
-        adapter_rank=_adapter_rank(workload),
+        **_adapters(workload),
     )
 
 
-def _adapter_rank(workload: ModelWorkload) -> int:
-    """Return the rank of the adapters that are trained; 0: all weights are."""
-    if isinstance(workload.trainable, str):
-        return 0
+def _adapters(workload: ModelWorkload) -> dict[str, Any]:
+    """Return rank and place of the adapters that alone are trained; none: all weights are."""
+    nested = None if isinstance(workload.trainable, str) else workload.trainable.lora
+    field, lora = ("lora", workload.lora) if nested is None else ("trainable", nested)
+    if nested is not None and workload.lora is not None:
+        raise _refused("lora", "is given in trainable too: send one of them")
+    if workload.quantization is not None and lora is None:
+        raise _refused("quantization", "is of frozen weights: send lora, the adapters that are trained")
+    if workload.quantization is not None and workload.dtype not in (None, *_HALVES):
+        raise _refused("quantization", f"leaves all else in 16 bits, not {workload.dtype}: send dtype bf16 or fp16")
+    if lora is None:
+        return {}
     if workload.mode != "training":
-        raise _refused("trainable", f"is only valid in mode training, not {workload.mode}")
-    return int(workload.trainable.lora.rank)
+        raise _refused(field, f"is only valid in mode training, not {workload.mode}")
+    return {"adapter_rank": int(lora.rank), "adapted": tuple(lora.modules or ())}
 
 
 def formats_of(workload: ModelWorkload) -> Formats | None:
@@ -192,9 +202,12 @@ def formats_of(workload: ModelWorkload) -> Formats | None:
     config = config_of(workload)
     if config is not None and workload.dtype == "fp8" and not has_formats(config):
         config = builtin_models.as_published_in_fp8(config)
-    if config is None or not has_formats(config):
+    if config is None:
         return None
-    if workload.mode == "training" and (workload.dtype or workload.trainable == "all"):
+    if workload.quantization is not None:
+        return hf.formats_of({**config, "quantization_config": _NF4})
+    whole = workload.trainable == "all" and workload.lora is None
+    if not has_formats(config) or (workload.mode == "training" and (workload.dtype or whole)):
         return None
     formats = hf.formats_of(config)
     if formats is None:
@@ -215,7 +228,7 @@ def workload_dtype(workload: ModelWorkload, formats: Formats | None) -> str:
     """Return the format of all that has no format of its own."""
     if workload.dtype == MXFP8:
         return _LIKE_MXFP8
-    if workload.dtype is not None and formats is None:
+    if workload.dtype is not None and (formats is None or workload.dtype in _HALVES):
         return workload.dtype
     published = None if workload.mode == "training" else published_dtype(config_of(workload) or {})
     return _PUBLISHED.get(published or "", _DTYPE)
@@ -243,6 +256,9 @@ def convnet_run(workload: ModelWorkload, name: str) -> Run:
     _refuse_frames(workload)
     if workload.sequence is not None:
         raise _refused("sequence", f"{name} is a ConvNet: it takes image_size")
+    for field in ("lora", "quantization"):
+        if getattr(workload, field) is not None:
+            raise _refused(field, f"{name} is a ConvNet: adapters are of transformers")
     run = _unsplit_run(workload, dtype=workload_dtype(workload, None))
     size = int(workload.image_size or default_image_size(name))
     release = run.release.without_attention()
@@ -291,28 +307,32 @@ SERVING_MODES = ("prefill", "decode")
 
 def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
-    split, given = to_parallelism(workload.parallelism), workload
+    given = workload
     software = default_software(given.mode, dtype) if given.software is None else given.software
+    release = release_of(software, given.mode)
+    split, recompute = to_parallelism(given.parallelism, release), recomputation(given.recompute, release)
     run = Run(
         mode=given.mode,
         batch=int(given.batch),
         dtype=dtype,
         # Of weights alone, it says nothing of the 16 bits beside them.
         assumed=given.dtype in (None, *WEIGHT_ONLY_DTYPES) and not isinstance(given, GraphWorkload),
-        fused=given.fused,
+        fused=given.fused or given.compiled,
         memory_format=given.memory_format,
         optimizer=given.optimizer,
         accumulation=int(given.gradient_accumulation),
-        recompute=given.recompute in (True, "full"),
-        recompute_scores=given.recompute == "selective",
-        release=release_of(software, given.mode),
+        recompute=recompute == "full",
+        recompute_scores=recompute == "selective",
+        recompute_operators=recompute == "selective_op",
+        release=release,
         parallelism=split,
     )
-    errors = [*_batch_errors(run), *_parallel_errors(split)]
+    errors = [*_batch_errors(run), *parallel_errors(split)]
     if run.mode != "training":
         message = f"is only valid in mode training, not {run.mode}"
         training_only = {
-            "recompute": run.recompute or run.recompute_scores,
+            "recompute": recompute != "none",
+            "failures": given.failures is not None,
             "gradient_accumulation": run.accumulation > 1,
         }
         errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
@@ -322,8 +342,18 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     return run
 
 
-def to_parallelism(form: ParallelismIn) -> Parallelism:
-    """Return the parallelism with integer sizes; replicas of attention are data-parallel ones with experts between."""
+def recomputation(given: bool | Recompute | None, release: Release) -> Recompute:
+    """Return what backward recomputes: as given, else as the stack usually does."""
+    if given is None:
+        return release.recompute
+    return given if isinstance(given, str) else "full" if given else "none"
+
+
+def to_parallelism(form: ParallelismIn, release: Release) -> Parallelism:
+    """Return the parallelism with integer sizes; replicas of attention are data-parallel ones with experts between.
+
+    What is left out is as the stack usually does it, of several devices.
+    """
     replicas = int(form.attention_data)
     if form.tensor % replicas:
         message = f"must divide tensor, {form.tensor:.0f}, got {replicas}"
@@ -338,8 +368,8 @@ def to_parallelism(form: ParallelismIn) -> Parallelism:
         microbatches=int(form.microbatches),
         nodes=int(form.nodes),
         tensor_overlap=form.tensor_overlap,
-        sequence=form.sequence,
-        zero=int(form.zero),
+        sequence=form.sequence or (release.splits_sequence and form.tensor > replicas),
+        zero=release.zero if form.zero is None else int(form.zero),
         schedule=form.schedule,
         network_bytes_per_s=float(form.network_bytes_per_s),
     )
@@ -368,32 +398,3 @@ def _batch_errors(run: Run) -> list[FieldError]:
         return []
     prefix = f"{run.batch} cannot be split into data {split.data} x microbatches {split.microbatches} x "
     return [FieldError((*_LOC, "batch"), f"{prefix}gradient_accumulation {run.accumulation}: a multiple of {parts}")]
-
-
-def _parallel_errors(split: Parallelism) -> list[FieldError]:
-    loc, errors = (*_LOC, "parallelism"), []
-    if split.devices % split.nodes:
-        message = f"must divide the {split.devices} devices (data x tensor x pipeline x context), got {split.nodes}"
-        errors.append(FieldError((*loc, "nodes"), message))
-    if (split.data * split.tensor) % split.expert:
-        message = f"must divide data x tensor, {split.data * split.tensor}, got {split.expert}"
-        errors.append(FieldError((*loc, "expert"), message))
-    errors += [FieldError((*loc, "virtual_pipeline"), message) for message in _interleaving_errors(split)]
-    if split.tensor_overlap and not split.sequence:
-        errors.append(FieldError((*loc, "tensor_overlap"), "is of gathers and scatters: requires sequence true"))
-    if split.sequence and split.tensor == 1:
-        errors.append(
-            FieldError((*loc, "sequence"), "splits the layers between tensor-parallel ones: requires tensor > 1")
-        )
-    return errors
-
-
-def _interleaving_errors(split: Parallelism) -> list[str]:
-    """Return why the chunks of a stage cannot be interleaved: Megatron's rules (Narayanan et al. 2021)."""
-    if split.virtual_pipeline == 1:
-        return []
-    if split.pipeline == 1 or split.schedule != "1f1b":
-        return ["interleaves chunks of layers: requires pipeline > 1 and schedule 1f1b"]
-    if split.microbatches % split.pipeline:
-        return [f"requires microbatches in multiples of pipeline, {split.pipeline}, got {split.microbatches}"]
-    return []

@@ -342,7 +342,7 @@ class _Answer(NamedTuple):
     def _memory(self, engine: Engine, capacity: float, figures: LoadFigures) -> MemoryUse:
         memory = engine.memory._replace(kv_cache=min(figures.kv_bytes, engine.kv_capacity_bytes))
         fits = engine.kv_capacity_bytes > 0.0 and figures.highest_rate > 0.0
-        return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory))
+        return MemoryUse(memory.required_bytes, capacity, fits, MemoryParts(*memory.breakdown))
 
     def _warnings(self, decode: StepFacts, engine: Engine, figures: LoadFigures) -> list[CodedWarning]:
         messages = [each for each in decode.warnings if each.code not in ("software_assumed", "context_too_long")]

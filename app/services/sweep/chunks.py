@@ -278,7 +278,7 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
     query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
     step = time_step(query, rows, run, launched=run.release.eager)
     used, done = memory(w, run), step.done
-    kept = np.array(np.broadcast_arrays(*used, used.required_bytes, done.step_s)[:-1])
+    kept = np.array(np.broadcast_arrays(*used.breakdown, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])
 
 

@@ -48,6 +48,22 @@ def test_frozen_weights_have_neither_gradients_nor_states_nor_an_update() -> Non
     assert moved.sum() == pytest.approx(28 * held)
 
 
+def test_adapters_are_beside_the_modules_that_are_named() -> None:
+    """Rank 8 beside queries, values and down projections of 32 layers."""
+    run = replace(RUN, adapter_rank=8, adapted=("q_proj", "v_proj", "down_proj"))
+    w = lower(LLAMA, run)
+    held = float(((w.parameters * learning(w, run)) * w.repeats[w.block]).sum())
+    assert held == 32 * 8 * ((4096 + 4096) + (4096 + 1024) + (14336 + 4096))
+
+
+def test_recomputation_per_operator_repeats_half_of_the_products() -> None:
+    """Keys, outputs and up projections of seven products of Llama's layers, but not attention."""
+    run = replace(RUN, recompute_operators=True)
+    plain, again = training(lower(LLAMA, RUN), RUN), training(lower(LLAMA, run), run)
+    added = (flops(again, BACKWARD) - flops(plain, BACKWARD)) / (4 * 1024 * 32)
+    assert added == pytest.approx(2 * 4096 * (1024 + 4096 + 14336), rel=0.01)
+
+
 def test_adapters_alone_exchange_gradients() -> None:
     run = replace(RUN, adapter_rank=16, parallelism=Parallelism(data=4))
     w = with_gradient_exchange(training(lower(LLAMA, run), run), run)

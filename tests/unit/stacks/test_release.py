@@ -78,6 +78,24 @@ def test_releases_that_do_the_same_are_equal_whatever_they_are_called() -> None:
     assert release_of("pytorch-2.1").without_attention() == release_of("pytorch-2.3").without_attention()
 
 
+def test_training_stacks_split_and_recompute_as_each_usually_does() -> None:
+    named = (
+        "torchtitan",
+        "fsdp2",
+        "ddp",
+        "deepspeed-0.15",
+        "megatron",
+        "megatron-bridge-26.06",
+        "nemo-25.09",
+        "maxtext",
+    )
+    releases = [release_of(name, "training") for name in named]
+    assert [release.zero for release in releases] == [3, 3, 0, 2, 0, 1, 1, 3]
+    assert [release.recompute for release in releases] == ["selective_op", *["none"] * 6, "full"]
+    assert [release.kernels for release in releases] == [*[None] * 4, *["megatron"] * 3, "maxtext"]
+    assert all(release.known for release in releases)
+
+
 def test_rows_of_a_fact_do_not_overlap_and_have_a_source() -> None:
     for stack in stacks().values():
         versions = [None, *((major, minor) for major in range(4) for minor in range(30))]

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from app.networks.build import Builder
+from app.networks.importers.hf import lower
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
 from app.steps.stages import RESERVE_BYTES, memory
 from tests.unit.network_samples import gpt2
+from tests.unit.transformers import config
 
 TRAINING = Run(mode="training", optimizer="adam")
 
@@ -40,11 +42,12 @@ def test_zero_divides_states_as_in_its_paper(zero: int, bytes_each: float) -> No
 def test_communication_buffers_are_buckets_or_a_gathered_layer() -> None:
     w = gpt2(dtype="bf16")
     one, plain, sharded = (
-        memory(w, replace(TRAINING, parallelism=Parallelism(data=data, zero=zero))).workspace
+        memory(w, replace(TRAINING, parallelism=Parallelism(data=data, zero=zero)))
         for data, zero in ((1, 0), (8, 0), (8, 3))
     )
-    assert plain - one == memory(w, TRAINING).gradients
-    assert sharded - one == float(w.per_block(w.weight_bytes).max())
+    assert (one.buffers, one.gathered) == (0.0, 0.0)
+    assert plain.buffers == memory(w, TRAINING).gradients
+    assert sharded.gathered == float(w.per_block(w.weight_bytes).max())
 
 
 def test_recomputation_saves_the_input_of_each_layer() -> None:
@@ -54,6 +57,28 @@ def test_recomputation_saves_the_input_of_each_layer() -> None:
     again = memory(w, replace(TRAINING, recompute=True))
     boundary = 64 * 128 * 4
     assert again.activations == pytest.approx(10 * boundary + float(saved[2]) + float(saved[:2].max()))
+
+
+def test_recomputation_per_operator_keeps_attention_and_every_second_product() -> None:
+    """Of Llama's layer queries, values, gate and down projection, the attention and the input (torchtitan's list)."""
+    run = replace(TRAINING, batch=2, sequence=8192, dtype="bf16", attention="flash", recompute_operators=True)
+    w = lower(config("llama-3-8b"), run)
+    kept = 2 * 8192 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) * 2
+    found = memory(w, run).activations
+    every, one = (
+        memory(w, replace(run, recompute_operators=False, recompute=full)).activations for full in (False, True)
+    )
+    ends = 2 * 8192 * (128256 + 2 * 4096) * 2  # logits, and the input and output of the last norm
+    assert 32 * kept + ends < found < 32 * kept + ends + (every - one) / 31
+    assert sum(memory(w, run).parts.values()) == pytest.approx(memory(w, run).required_bytes)
+
+
+def test_logits_are_a_part_of_their_own() -> None:
+    """What the softmax of the loss saves in FP32, and two gradients of that size."""
+    run = replace(TRAINING, batch=2, sequence=1024, dtype="bf16", attention="flash", loss=True)
+    kept = memory(lower(config("llama-3-8b"), run), run)
+    assert kept.logits == 3 * 2 * 1024 * 128256 * 4
+    assert kept.breakdown[3] == kept.activations + kept.logits
 
 
 def test_inference_keeps_live_tensors_only() -> None:
