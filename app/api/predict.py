@@ -22,6 +22,7 @@ from app.wire.kernel_workload import GpuRef
 from app.wire.operator_forms import OperatorsRequest
 from app.wire.predict_body import Request, Response, read_request, write_response
 from app.wire.prediction_form import MAX_GPUS, PredictRequest, PredictResponse
+from app.wire.serving_form import ServingRequest
 
 # Work in pairs of a GPU and a measurement of a kernel, each some 5 us. So many take less than 5 ms, for which the event
 # loop can be held; longer bodies take as long to read.
@@ -29,6 +30,8 @@ INLINE_PAIRS = 512
 INLINE_BYTES = 65_536
 # An operator costs as much as 4 pairs, one in detail (`explanation`) as 32, and so does a GPU's inline specification.
 _OPERATOR, _DETAIL, _SPECIFICATION = 4, 32, 32
+# A served model costs as much on each GPU as 800 pairs. From 0.1 s on, predictions have few threads.
+_SERVED, LONG_PAIRS = 800, 20_000
 _FEW = 16  # measurements are short work even with a specification each
 
 
@@ -38,10 +41,19 @@ def is_short(request: Request) -> bool:
         return False
     if isinstance(request, PredictRequest):
         return _kernel_pairs(request) <= INLINE_PAIRS
-    if isinstance(request, OperatorsRequest):
-        each = _DETAIL if request.detail else _OPERATOR
-        return _gpus(request) * len(request.workload.operators) * each + _specification(request.gpu) <= INLINE_PAIRS
-    return False
+    return isinstance(request, OperatorsRequest) and _operator_pairs(request) <= INLINE_PAIRS
+
+
+def is_long(request: Request) -> bool:
+    """Return whether the answer may take over 0.1 s: operators in detail or a served model, on many GPUs."""
+    if isinstance(request, ServingRequest):
+        return _gpus(request) * _SERVED > LONG_PAIRS
+    return isinstance(request, OperatorsRequest) and _operator_pairs(request) > LONG_PAIRS
+
+
+def _operator_pairs(request: OperatorsRequest) -> int:
+    each = _DETAIL if request.detail else _OPERATOR
+    return _gpus(request) * len(request.workload.operators) * each + _specification(request.gpu)
 
 
 def _kernel_pairs(request: PredictRequest) -> int:
@@ -146,7 +158,8 @@ class PredictRoute:
         app: Service = scope["app"]
         answer: Response
         if not is_short(request):
-            answer, body = await in_thread(scope, receive, app.queues.predicting, partial(_written, scope, request))
+            queue = app.queues.predicting_long if is_long(request) else app.queues.predicting
+            answer, body = await in_thread(scope, receive, queue, partial(_written, scope, request))
         elif isinstance(request, PredictRequest):
             answer = await self._together(holder, request)
             body = write_response(answer)

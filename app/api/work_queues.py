@@ -25,14 +25,17 @@ from app.runtime.cancellation import check_cancelled
 # Threads that work: under Python's lock more do not predict faster, and each delays the event loop by some
 # milliseconds. Of the database there are as many as connections; probes have the rest of Starlette's 40.
 _PREDICTING, _STORING = 4, 16
-# Of those that search among GPUs and splits, some for minutes: the others predict meanwhile.
-_SEARCHING = 2
+# Of those that search among GPUs and splits, some for minutes: the others predict meanwhile. Of predictions of over
+# 0.1 s one caller has one at a time, which leaves others' small ones more of Python's lock than three do.
+_SEARCHING, _PREDICTING_LONG = 2, 2
 # Of predictions that read or save something: those that wait hold threads, so there are as many together.
 _SAVING, _SAVING_WAITING, _SAVING_TOGETHER = 4, 5, 8
 # Of each queue's places the most that one caller works in.
 _SHARE = Coefficients("service").number("share_of_caller")
 # Time after which a caller that has too much waiting should try again.
 _RETRY_S = 2
+# Time that its refusal takes: refused at once, it sends hundreds a second again, and the event loop is busy with those.
+_REFUSAL_S = Coefficients("service").number("refusal_s")
 # Of large bodies: together they take less than a GiB.
 _PREDICTING_LARGE, _STORING_LARGE = 2, 1
 # Of bodies and listings that take milliseconds, among requests that store.
@@ -92,7 +95,11 @@ class WorkQueue:
     @asynccontextmanager
     async def turn(self, caller: str, left: asyncio.Event) -> AsyncIterator[None]:
         """Wait for a turn, or until the caller left. Raises as `enter`."""
-        await self.enter(caller, left)
+        try:
+            await self.enter(caller, left)
+        except TooMany:
+            await asyncio.sleep(_REFUSAL_S)
+            raise
         turn = Turn(self, caller)
         _TURN.set(turn)
         try:
@@ -190,6 +197,7 @@ class WorkQueues:
     def __init__(self, waiting: int) -> None:
         saving = WorkQueue("answers", _SAVING, _SAVING_WAITING, together=_SAVING_TOGETHER)
         self.predicting = WorkQueue("predictions", _PREDICTING, waiting, saving)
+        self.predicting_long = WorkQueue("long predictions", _PREDICTING_LONG, waiting, saving)
         self._storing = WorkQueue("requests", _STORING, waiting)
         self._searches = WorkQueue("searches", _SEARCHING, waiting)
         self._large_predictions = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)

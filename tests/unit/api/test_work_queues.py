@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import pytest
@@ -10,9 +11,11 @@ from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 
 from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueue, WorkQueues, use_database
+from app.coefficients import Coefficients
 from app.errors import Cancelled, TooMany, Unavailable
 
 PREDICTING = [{"path": "/predict/batch", "method": "POST", "headers": [], "client": (name, 1)} for name in "ab"]
+REFUSAL_S = Coefficients("service").number("refusal_s")
 JSON, PARQUET = b"application/json", b"Application/vnd.apache.Parquet"
 
 
@@ -84,10 +87,28 @@ def test_more_large_bodies_than_may_wait_are_refused() -> None:
         async with AsyncExitStack() as held:
             assert await taken(queues, held, "/graphs", LARGE_BYTES + 1)
             assert await taken(queues, held, "/graphs", 1)
+            scope = {"path": "/graphs", "method": "POST", "headers": [], "client": ("0", 1)}
+            began = time.monotonic()
             with pytest.raises(TooMany, match="of your large requests wait already"):
-                await taken(queues, held, "/graphs", LARGE_BYTES + 1)
+                await held.enter_async_context(queues.turn(scope, LARGE_BYTES + 1, asyncio.Event()))
+            assert time.monotonic() - began >= REFUSAL_S  # in which its caller sends no other
+            assert await taken(queues, held, "/graphs", 1)
 
     asyncio.run(turns())
+
+
+def test_long_predictions_of_a_caller_wait_for_one_another_and_take_no_turn_from_small_ones() -> None:
+    async def turns() -> tuple[int, bool]:
+        queues = WorkQueues(64)
+        async with AsyncExitStack() as held:
+            long = [held.enter_async_context(queues.predicting_long.turn("0", asyncio.Event())) for _ in range(2)]
+            done, waiting = await asyncio.wait(map(asyncio.ensure_future, long), timeout=0.05)
+            small = await taken(queues, held, "/predict/batch", 1)
+            for each in waiting:
+                each.cancel()
+            return len(done), small
+
+    assert asyncio.run(turns()) == (1, True)
 
 
 async def eight_wait(queues: WorkQueues) -> None:
