@@ -63,6 +63,7 @@ class Parallelism:
     """Degrees of parallelism; devices = data x tensor x pipeline x context (experts are spread over data x tensor).
 
     context              devices that share each sequence, and exchange its keys and values
+    attention            data-parallel replicas of attention that share the experts of all
     virtual_pipeline     chunks of layers that a pipeline stage runs in turn (interleaved 1F1B)
     tensor_overlap       gathers and scatters of sequence-split tensors run beside their products, a shard at a time
     microbatches         microbatches of a step per data-parallel replica
@@ -74,6 +75,7 @@ class Parallelism:
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    attention: int = 1
     virtual_pipeline: int = 1
     expert: int = 1
     microbatches: int = 1
@@ -90,9 +92,14 @@ class Parallelism:
         return self.data * self.tensor * self.pipeline * self.context
 
     @property
+    def expert_replicas(self) -> int:
+        """Data-parallel replicas among which experts are dealt, or split where they are dealt among fewer."""
+        return max(min(self.expert, self.data), self.attention)
+
+    @property
     def expert_copies(self) -> int:
         """Devices with the same experts, which exchange their gradients."""
-        return self.data * self.context // min(self.expert, self.data)
+        return self.data * self.context // self.expert_replicas
 
     @property
     def replicas(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from app.runtime.compiled import compiled, compiled_per_row
 from app.serving.engine import (
     ACCEPTED,
+    REPLICAS,
     VERIFIED,
     EngineLimits,
     Requests,
@@ -86,22 +87,27 @@ def _chunks(
     admitted: int,
     room: float,
 ) -> _Chunks:
-    """Fill the step with the prompts from `prefilled` to `admitted`; `computed` are tokens done of each, updated."""
+    """Fill the step with the prompts from `prefilled` to `admitted`; `computed` are tokens done of each, updated.
+
+    A prompt is computed by one replica of attention, within its share of the room.
+    """
     tokens = prompts = attention = 0.0
-    ready = prefilled
-    while ready < admitted and room >= 1.0:
-        new = _own_prompt(requests, ready) - computed[ready]
+    one = ready = prefilled
+    each = max(room / times.scalars[REPLICAS], 1.0)
+    while one < admitted and room >= 1.0:
+        new = _own_prompt(requests, one) - computed[one]
         if new > room and limits.splits == 0.0 and prompts > 0.0:
             break
-        chunk = min(new, room) if limits.splits > 0.0 else new
-        attention += chunk_attention_s(times, chunk, requests.cached[ready] + computed[ready] + chunk)
-        computed[ready] += chunk
+        chunk = min(new, room, each) if limits.splits > 0.0 else new
+        if chunk > 0.0:
+            attention += chunk_attention_s(times, chunk, requests.cached[one] + computed[one] + chunk)
+            prompts += 1.0
+        computed[one] += chunk
         tokens += chunk
-        prompts += 1.0
         room -= chunk
-        if chunk < new:
-            break
-        ready += 1
+        if chunk == new and one == ready:
+            ready += 1
+        one += 1
     return _Chunks(tokens, prompts, prompts_attention_s(times, attention, max(prompts, 1.0)), ready)
 
 

@@ -110,12 +110,22 @@ def prompt_cost(times: StepTimes, limits: EngineLimits, shape: Shape, decoding: 
     for k in range(int(parts)):
         last = np.ceil((k + 0.5) * steps / parts)
         total += chunk_attention_s(times, chunk, shape.cached + last * chunk) / parts
-    most = max(room / new, 1.0) if steps == 1.0 else 1.0
+    # Longer prompts fill the budget of a replica each, in several steps.
+    most = max(room / new, 1.0) if steps == 1.0 else times.scalars[REPLICAS]
     prompts = min(max(together, 1.0), most)
     attention = prompts_attention_s(times, prompts * total, prompts)
     whole = step_s(times, Step(beside, shape.context, prompts * chunk, prompts, attention))
     added = whole - (decode_step_s(times, shape, decoding) if beside > 0.0 else 0.0)
     return PromptCost(whole, steps / prompts, max(added, 0.0) * steps / prompts, steps / most)
+
+
+@compiled_per_row
+def _between_prompts_s(limits: EngineLimits, mixed_s: float, decode_s: float, later: float) -> float:
+    """Return the seconds from a step with prompts to the next one at least, whose prompts arrive meanwhile.
+
+    Between two steps of prompts alone sequences decode once: else they would never end.
+    """
+    return mixed_s + decode_s if limits.mixes == 0.0 and later > 0.0 else mixed_s
 
 
 @compiled_per_row
@@ -155,7 +165,8 @@ def closed_loop(times: StepTimes, limits: EngineLimits, shape: Shape, concurrenc
         front = front_s(limits, others * decoding) + serial_s(limits, shape.prompt)
         decode = decode_step_s(times, shape, 1.0 + others * decoding)
         bunch = _bunch(limits, others * rate, decode)
-        cost = prompt_cost(times, limits, shape, others * decoding, max(rate * mixed, bunch))
+        between = _between_prompts_s(limits, mixed, decode, later)
+        cost = prompt_cost(times, limits, shape, others * decoding, max(rate * between, bunch))
         mixed = cost.step_s
         tpot = decode / times.scalars[ACCEPTED] / max(1.0 - others * rate * cost.added_s, 0.05)
         waiting = others * rate * max(ttft - front, 0.0)
@@ -196,12 +207,16 @@ def open_load(times: StepTimes, limits: EngineLimits, shape: Shape, rate: float)
         ttft += queue + min(decoding, 1.0) * _bunch_wait_s(limits, rate, decode)
         change = _DAMPING * (min(rate * later * tpot, 4.0 * most + 4.0) - decoding)
         decoding += change
-        if abs(change) < _SETTLED * decoding and abs(together - rate * mixed) < _SETTLED:
+        if (
+            abs(change) < _SETTLED * decoding
+            and abs(together - rate * _between_prompts_s(limits, mixed, decode, later)) < _SETTLED
+        ):
             break
-        together = rate * mixed
+        together = rate * _between_prompts_s(limits, mixed, decode, later)
     running = rate * (ttft - front + later * tpot)
     front_busy = rate * serial_s(limits, shape.prompt)
-    if running > most or max(rate * cost.added_s, rate * cost.least * mixed, front_busy) >= 1.0:
+    taken = rate * cost.added_s if later > 0.0 else 0.0
+    if running > most or max(taken, rate * cost.least * mixed, front_busy) >= 1.0:
         ttft = tpot = np.inf
     return Steady(ttft, tpot, ttft + later * tpot, rate, decoding, running, decode, mixed, rate * cost.added_s)
 

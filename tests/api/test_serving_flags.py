@@ -144,3 +144,35 @@ def test_a_plan_is_for_the_whole_rate(client: TestClient) -> None:
     body = {"workload": with_load(max_concurrency=4), "gpus": ["h100-sxm5-80gb"], "ttft_ms": 1000}
     answer = client.post("/plan", json=body)
     assert answer.status_code == 422 and "max_concurrency" in answer.text
+
+
+REPLICAS: Body = {"tensor": 8, "expert": 8, "attention_data": 8}
+MIXTURE: Body = SMALL | {"name": "deepseek-v3", "dtype": "fp8", "software": "sglang", "input_tokens": 8192}
+
+
+def test_a_prefill_pool_computes_as_many_prompts_as_its_engine(client: TestClient) -> None:
+    """An engine of eight replicas that answers with one token bears the rate of such an engine as a pool."""
+    on = "h200-sxm-141gb"
+    alone = ask(client, MIXTURE | {"output_tokens": 1, "parallelism": REPLICAS}, gpu=on)["serving"]
+    decoding = REPLICAS | {"replicas": 4}
+    pool = ask(client, MIXTURE | {"parallelism": decoding, "prefill_pool": {"parallelism": REPLICAS}}, gpu=on)[
+        "serving"
+    ]
+    assert pool["highest_rate_per_s"] == pytest.approx(alone["highest_rate_per_s"], rel=0.02)
+    full = ask(client, MIXTURE | {"output_tokens": 1, "parallelism": REPLICAS, "load": {"concurrency": 256}}, gpu=on)
+    assert pool["highest_rate_per_s"] == pytest.approx(full["serving"]["requests_per_s"], rel=0.1)
+
+
+def test_replicas_of_attention_share_each_expert(client: TestClient) -> None:
+    """SGLang splits experts over all devices of --enable-dp-attention: 671 GB of them fit eight H200."""
+    on = "h200-sxm-141gb"
+    dealt, split, plain = (
+        ask(client, MIXTURE | {"parallelism": way}, gpu=on, detail=True)
+        for way in (REPLICAS, {"tensor": 8, "attention_data": 8}, {"tensor": 8})
+    )
+    weights = [each["memory"]["breakdown"]["weights_bytes"] for each in (dealt, split, plain)]
+    assert weights[1] == pytest.approx(weights[0], rel=0.03)
+    assert weights[2] < weights[1] < 1.3 * weights[2]  # every replica has attention whole
+    # Latent keys, which tensor parallelism copies, are each replica's own.
+    limits = [each["serving"]["sequences"]["limit"] for each in (split, plain)]
+    assert limits[0] > 3 * limits[1]

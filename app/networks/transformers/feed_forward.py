@@ -16,7 +16,7 @@ from app.networks.roles import EXPERTS
 from app.networks.run import spanned
 from app.networks.transformers.architecture import Experts, FeedForward
 from app.networks.transformers.row_writer import ACTIVATIONS, Flow, RowWriter
-from app.ops.collective import LOW_LATENCY, NORMAL
+from app.ops.collective import LOW_LATENCY, NCCL, NORMAL
 from app.ops.experts import BALANCED, BY_GROUPS, GELU, OTHER, PLAIN, SILU, UNGATED
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES
 
@@ -97,14 +97,34 @@ class _Deal(NamedTuple):
 
 def _dealt(rows: RowWriter, spec: Experts, tokens: float) -> _Deal:
     run = rows.run.parallelism
-    replicas = min(run.expert, run.data)
+    replicas = run.expert_replicas
     shards = rows.tensor * replicas // run.expert
     return _Deal(replicas, shards, spec.count / run.expert, tokens * spec.top_k * replicas / run.expert)
 
 
-def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: float, op: str) -> Flow:
+def _gathered(rows: RowWriter, x: Flow, deal: _Deal, own: float, op: str) -> Flow:
+    """Add the collective `op` of replicas that share each expert: it gathers their tokens, or sums their results.
+
+    own  elements of a replica
+    """
+    return rows.add(
+        op,
+        x,
+        outputs=own if op == "reduce_scatter" else own * deal.replicas,
+        saved=0.0,
+        name=f"experts.{op}",
+        message_bytes=own * deal.replicas * rows.size,
+        devices=deal.replicas,
+        nodes=spanned(deal.replicas, rows.tensor, rows.run),
+        implementation=NCCL,
+    )
+
+
+def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, tokens: float, width: float, op: str) -> Flow:
     """Add the exchange `op` that sends tokens to their experts' devices or back; none if replicas hold all experts."""
     run, whole = rows.run, spec.count % rows.run.parallelism.expert == 0
+    if run.parallelism.expert < deal.replicas:
+        return _gathered(rows, x, deal, tokens * width, "all_gather" if op == "expert_dispatch" else "reduce_scatter")
     if deal.replicas == 1 or not rows.rules.exchanges_by_expert or run.parallelism.nodes > 1 or not whole:
         return _swapped(rows, x, deal, width)
     return rows.add(
@@ -186,7 +206,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     deal, each = _dealt(rows, spec, tokens), spec.each
     inner, matrices = each.inner / deal.shards, 3.0 if each.gated else 2.0
     biases = (matrices - 1.0) * inner + width if each.bias else 0.0
-    y = _exchanged(rows, x, spec, deal, width, "expert_dispatch")
+    y = _exchanged(rows, x, spec, deal, tokens, width, "expert_dispatch")
     y = rows.add(
         "moe",
         y,
@@ -206,7 +226,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         router=BY_GROUPS if spec.grouped else PLAIN,
         distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
-    return _exchanged(rows, y, spec, deal, width, "expert_combine")
+    return _exchanged(rows, y, spec, deal, tokens, width, "expert_combine")
 
 
 def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: float) -> Flow:

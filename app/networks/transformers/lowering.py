@@ -333,7 +333,7 @@ def _inner(spec: FeedForward | Experts, run: Run) -> None:
         refuse(_EXPERT, f"must divide the {spec.count} experts")
     if (expert % data and data % expert) or data * tensor % expert:
         refuse(_EXPERT, f"must divide data x tensor = {data * tensor} devices, and data or its multiple")
-    if spec.each.inner % (tensor * min(expert, data) // expert or 1):
+    if spec.each.inner % (tensor * run.parallelism.expert_replicas // expert or 1):
         refuse(_TENSOR, f"must divide the {spec.each.inner} inner features of an expert")
     if spec.shared and spec.shared.inner % tensor:
         refuse(_TENSOR, f"must divide the {spec.shared.inner} inner features of the shared expert")

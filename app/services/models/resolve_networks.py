@@ -356,13 +356,13 @@ def to_parallelism(form: ParallelismIn, release: Release) -> Parallelism:
     """
     replicas = int(form.attention_data)
     if form.tensor % replicas:
-        message = f"must divide tensor, {form.tensor:.0f}, got {replicas}"
-        raise BadInput.at((*_LOC, "parallelism", "attention_data"), message)
+        raise BadInput.at((*_LOC, "parallelism", "attention_data"), f"must divide tensor, {form.tensor:.0f}")
     return Parallelism(
         data=int(form.data) * replicas,
         tensor=int(form.tensor) // replicas,
         pipeline=int(form.pipeline),
         context=int(form.context),
+        attention=replicas,
         virtual_pipeline=int(form.virtual_pipeline),
         expert=int(form.expert),
         microbatches=int(form.microbatches),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.serving.engine import Lengths, arrivals, burst
+from app.serving.simulation import simulate
 from app.serving.steady_state import Shape, closed_loop, highest_rate, open_load
 from tests.unit.serving.engines import limits, step_times
 
@@ -62,3 +64,29 @@ def test_prompts_in_chunks_and_whole_ones_cost_alike_where_the_budget_holds_them
         closed_loop(step_times(), limits(2048.0), long, 4.0).ttft_s
         > closed_loop(step_times(), limits(2048.0, splits=False), long, 4.0).ttft_s
     )
+
+
+@pytest.mark.parametrize("output", [1.0, 256.0])
+def test_replicas_compute_a_prompt_each_in_steps_of_prompts_alone(output: float) -> None:
+    """Eight prompts of half a budget take as long as one, and two fill the budget of a replica.
+
+    The engine bears as many as the simulation, of whose arrivals at that rate few wait.
+    """
+    times, limit = step_times(replicas=8.0), limits(8 * 8192.0, mixes=False, sequences=2048.0)
+    shape = Shape(4096.0, 0.0, output, 4096.0, 4096.0 + 0.5 * output)
+    most = highest_rate(times, limit, shape)
+    assert most > 0.8 * 16.0 / (5e-3 + 8192 * 20e-6)
+    requests = arrivals(Lengths(4096.0, output, 0.0, 0.0, 0.0), 0.9 * most, 256.0, 0)
+    borne = simulate(times, limit, requests)
+    assert np.nanmean((borne.first_s - borne.arrived_s)[requests.warm_up :]) < 1.5
+
+
+def test_prompts_over_a_replicas_budget_go_beside_one_another() -> None:
+    """Two prompts of four budgets each on two replicas take the four steps of one, not eight."""
+    times, limit = step_times(replicas=2.0), limits(2 * 1024.0)
+    alone = simulate(times, limit, burst(Lengths(4096.0, 1.0, 0.0, 0.0, 0.0), 1, 0)).first_s
+    both = simulate(times, limit, burst(Lengths(4096.0, 1.0, 0.0, 0.0, 0.0), 2, 0)).first_s
+    assert alone[0] == pytest.approx(4 * (5e-3 + 1024 * 20e-6), rel=0.01)
+    assert both == pytest.approx([alone[0], alone[0]], rel=0.01)
+    shape = Shape(4096.0, 0.0, 1.0, 4096.0, 4096.5)
+    assert highest_rate(times, limit, shape) == pytest.approx(2.0 / alone[0], rel=0.05)
