@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pyarrow import Table
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -25,13 +27,14 @@ from app.api.deps import (
     current,
 )
 from app.api.openapi import BINARY, json_answer, ref
+from app.api.work_queues import LONG_BYTES, use_much
 from app.config import Settings
 from app.engine.snapshot_holder import SnapshotHolder
-from app.errors import BadInput, Conflict, NotFound
+from app.errors import BadInput, Conflict, NotFound, TooLarge
 from app.formats.own import READERS, read_measurements
 from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.gpus import find
-from app.services.measurements.store_uploads import confirm, ingest
+from app.services.measurements.store_uploads import MOST_ROWS_TOGETHER, confirm, ingest
 from app.services.measurements.stored import page, remove, row_form
 from app.store import doubtful, uploads
 from app.store.doubtful import DoubtfulRow
@@ -39,7 +42,7 @@ from app.store.measurements import MeasurementRow
 from app.store.session import Database
 from app.store.uploads import Filters, Page
 from app.wire.measurement_form import MEASUREMENT_EXAMPLE, MeasurementIn, Upload, UploadReport
-from app.wire.table_files import read_apart
+from app.wire.table_files import TableReader, read_apart
 
 router = APIRouter(tags=["Measurements"])
 
@@ -130,7 +133,7 @@ def store_measurements(
     media, most = request.headers.get("content-type"), settings.max_batch_rows
     report, revision = _stored(
         request,
-        read_measurements(body, media, max_rows=most, read_table=read_apart(apart)),
+        read_measurements(body, media, max_rows=most, read_table=partial(_read_table, read_apart(apart))),
         (database, holder, settings),
         dry_run=dry_run,
     )
@@ -140,6 +143,17 @@ def store_measurements(
     if report.drift is not None and not dry_run:
         request.app.metrics.drifted(report.drift.median_ape, report.drift.inside_interval)
     return as_json(report)
+
+
+def _read_table(read: TableReader, body: bytes, form: str, max_rows: int) -> Table:
+    """Return the table of a file; a small one that has many rows is read in its turn of the large ones."""
+    if len(body) > LONG_BYTES:
+        return read(body, form, max_rows)
+    try:
+        return read(body, form, min(MOST_ROWS_TOGETHER, max_rows))
+    except TooLarge:
+        use_much()
+        return read(body, form, max_rows)
 
 
 def _stored(

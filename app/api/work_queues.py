@@ -70,17 +70,30 @@ def use_database() -> None:
         from_thread.run(turn.go_on_in, turn.queue.after)
 
 
+def use_much() -> None:
+    """Wait for a turn of large requests, in the thread of one that turns out to be large. Raises TooMany."""
+    turn = _TURN.get()
+    if turn is not None and turn.queue is not None and turn.queue.large is not None:
+        from_thread.run(turn.go_on_in, turn.queue.large)
+
+
 class WorkQueue:
     """A queue in which callers take turns: `working` requests work at a time, of one caller at most its share of them.
 
     Of each caller at most `waiting` requests wait, and of all at most `together`. `after` is the queue in which they go
-    on when they need the database; None: this one.
+    on when they need the database, `large` that of those that turn out to be large; None: this one.
     """
 
     def __init__(
-        self, name: str, working: int, waiting: int, after: WorkQueue | None = None, together: int | None = None
+        self,
+        name: str,
+        working: int,
+        waiting: int,
+        after: WorkQueue | None = None,
+        large: WorkQueue | None = None,
+        together: int | None = None,
     ) -> None:
-        self.after = after
+        self.after, self.large = after, large
         self._name = name
         self._free, self._share = working, max(int(_SHARE * working), 1)
         self._working = Counter[str]()  # requests of each caller
@@ -198,10 +211,10 @@ class WorkQueues:
         saving = WorkQueue("answers", _SAVING, _SAVING_WAITING, together=_SAVING_TOGETHER)
         self.predicting = WorkQueue("predictions", _PREDICTING, waiting, saving)
         self.predicting_long = WorkQueue("long predictions", _PREDICTING_LONG, waiting, saving)
-        self._storing = WorkQueue("requests", _STORING, waiting)
+        self._large = WorkQueue("large requests", _STORING_LARGE, waiting)
+        self._storing = WorkQueue("requests", _STORING, waiting, large=self._large)
         self._searches = WorkQueue("searches", _SEARCHING, waiting)
         self._large_predictions = WorkQueue("large predictions", _PREDICTING_LARGE, waiting)
-        self._large = WorkQueue("large requests", _STORING_LARGE, waiting)
         self._long = WorkQueue("long requests", _STORING_LONG, waiting)
 
     @asynccontextmanager
@@ -228,9 +241,11 @@ class WorkQueues:
         if path in _SEARCHES:
             return self._searches
         media = next((value for name, value in scope["headers"] if name == b"content-type"), b"").lower()
-        if size > LARGE_BYTES or any(name in media for name in _FILES):
+        is_file = any(name in media for name in _FILES)
+        # A small file of measurements may have few rows, and goes on among the large ones if it has not (`use_much`).
+        if size > LARGE_BYTES or (is_file and (predicts or size > LONG_BYTES)):
             return self._large_predictions if predicts else self._large
         lists = scope["method"] == "GET" and path.startswith(_LISTINGS)
         # Functions of a small ONNX file may call one another a hundred thousand times.
-        is_long = lists or size > LONG_BYTES or path == "/graphs"
+        is_long = lists or size > LONG_BYTES or path == "/graphs" or is_file
         return self._long if is_long and not predicts else None

@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from app.wire.serving_form import SERVING_EXAMPLE
+from benchmarks.hostile import PARQUET
+from benchmarks.hostile_rows import numbered, table
 from tests.busy_machine import least
 from tests.service import Service
 
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.slow
 # Far less than the attack's work, and more than a model takes on a busy machine beside three requests.
 WAIT_S = 3.0
 SENT = 90
+# Rows of a file whose check takes seconds.
+LARGE = 500_000
 
 
 def caller(service: Service, number: int) -> httpx.Client:
@@ -95,3 +99,17 @@ def test_a_load_that_is_known_to_be_too_much_is_refused_before_it_is_simulated(s
 
     refused_s()
     assert least(refused_s, 0.1) < 0.1
+
+
+def test_a_small_file_does_not_wait_for_a_large_one(service: Service) -> None:
+    """Not for a turn, while the large one's rows are found to be of unknown GPUs: both are Parquet."""
+
+    def send(client: httpx.Client, body: bytes) -> int:
+        return client.post("/measurements", content=body, headers={"content-type": PARQUET}).status_code
+
+    with caller(service, 1) as other, caller(service, 2) as one, ThreadPoolExecutor(1) as thread:
+        large = thread.submit(send, one, table(LARGE, gpu=numbered("g", LARGE, LARGE)))
+        time.sleep(0.3)
+        statuses = [send(other, table(3 + k)) for k in range(2)]
+        assert not large.done() and statuses == [200, 200]
+        assert large.result() == 422

@@ -10,7 +10,7 @@ import pytest
 from anyio import from_thread
 from starlette.concurrency import run_in_threadpool
 
-from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueue, WorkQueues, use_database
+from app.api.work_queues import LARGE_BYTES, LONG_BYTES, WorkQueue, WorkQueues, use_database, use_much
 from app.coefficients import Coefficients
 from app.errors import Cancelled, TooMany, Unavailable
 
@@ -38,7 +38,7 @@ async def taken(
     return True
 
 
-@pytest.mark.parametrize(("size", "media"), [(LARGE_BYTES + 1, JSON), (1, PARQUET)])
+@pytest.mark.parametrize(("size", "media"), [(LARGE_BYTES + 1, JSON), (LONG_BYTES + 1, PARQUET)])
 @pytest.mark.parametrize(("path", "most"), [("/graphs", 1), ("/measurements", 1), ("/predict/batch", 2)])
 def test_few_large_bodies_are_worked_on_at_once(path: str, most: int, size: int, media: bytes) -> None:
     async def turns() -> tuple[int, bool]:
@@ -95,6 +95,33 @@ def test_more_large_bodies_than_may_wait_are_refused() -> None:
             assert await taken(queues, held, "/graphs", 1)
 
     asyncio.run(turns())
+
+
+def test_a_small_file_goes_on_among_large_ones_only_if_it_is_large() -> None:
+    async def turns() -> tuple[bool, bool, bool]:
+        queues, goes_on = WorkQueues(64), asyncio.Event()
+
+        def turns_out_large() -> None:
+            from_thread.run(goes_on.wait)
+            use_much()
+
+        async def small(k: int) -> None:
+            scope = {"path": "/measurements", "method": "POST", "headers": [(b"content-type", PARQUET)]}
+            async with queues.turn({**scope, "client": (f"{k}", 1)}, LONG_BYTES, asyncio.Event()):
+                if k:
+                    await run_in_threadpool(turns_out_large)
+
+        async with AsyncExitStack() as held:
+            first = await taken(queues, held, "/measurements", LARGE_BYTES + 1)
+            few, many = asyncio.create_task(small(0)), asyncio.create_task(small(1))
+            await few
+            goes_on.set()
+            await asyncio.sleep(0.05)
+            during = many.done()
+        await many
+        return first, during, many.done()
+
+    assert asyncio.run(turns()) == (True, False, True)
 
 
 def test_long_predictions_of_a_caller_wait_for_one_another_and_take_no_turn_from_small_ones() -> None:
