@@ -58,6 +58,22 @@ class Intervals:
         }
         return cls(residuals, units)
 
+    def pooled(self, other: Self) -> Self:
+        """These and those of other GPUs: residuals of a group in both are drawn from each by the units behind them."""
+        residuals, units = {**self.residuals, **other.residuals}, {**self.units, **other.units}
+        gpus = {**self.gpus, **other.gpus}
+        for group in self.residuals.keys() & other.residuals.keys():
+            parts = [(one.residuals[group], one.units[group]) for one in (self, other)]
+            every = np.concatenate([residual for residual, _ in parts])
+            weight = np.concatenate([np.full(len(residual), count / len(residual)) for residual, count in parts])
+            order = np.argsort(every)
+            ranks = np.cumsum(weight[order]) - 0.5 * weight[order]
+            places = np.linspace(ranks[0], ranks[-1], max(len(residual) for residual, _ in parts))
+            residuals[group], units[group] = np.interp(places, ranks, every[order]), parts[0][1] + parts[1][1]
+            if group in self.gpus and group in other.gpus:
+                gpus[group] = self.gpus[group] + other.gpus[group]
+        return type(self)(residuals, units, gpus)
+
     def state(self) -> dict[str, Any]:
         """As a plain container of arrays, groups by name."""
         parts = {"residuals": self.residuals, "units": self.units, "gpus": self.gpus}

@@ -7,6 +7,8 @@ different data sets are trained in databases of their own.
 Of a predictor only some operators may be trained: the others are taken over from its artefact (app.training.candidate).
 They are taken over only if a whole training would learn them again from the same rows. The artefact's manifest has a
 SHA-256 of every operator's rows. One from before that has a SHA-256 of all rows together, which is compared instead.
+
+GPUs that a predictor does not know may be added to its artefact, which takes minutes: what it learned of others stays.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from joblib import parallel_config
 
 from app import __version__
@@ -40,9 +43,18 @@ from app.services.models.whole_networks import NETWORKS_ONLY
 from app.store import artifacts, jobs, versions
 from app.store.postgres import VOLATILE, EmbeddedPostgres
 from app.store.versions import POOLED, Version
+from app.tables.arrays import Bools
 from app.tables.measurements import OperatorRuns
 from app.training import operator_start
-from app.training.candidate import TrainingData, candidate, changed_rows, joined, row_hashes, trained_together
+from app.training.candidate import (
+    TrainingData,
+    candidate,
+    changed_rows,
+    joined,
+    row_hashes,
+    trained_together,
+    with_new_gpus,
+)
 from app.training.fit import Trained
 
 Report = Callable[[str], None]
@@ -50,28 +62,32 @@ Parts = Mapping[str, Mapping[str, str]]
 
 
 class Start(NamedTuple):
-    """A predictor of which some operators are to be trained.
+    """A predictor of which some operators are to be trained, or that learns those of new GPUs.
 
     name     the predictor's
     shipped  its version, which has the others
     ops      operators to train
+    gpus     ids of new GPUs
     """
 
     name: str
     shipped: Shipped
     ops: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
 
 
-def start_of(name: str, shipped: Shipped | None, operators: Sequence[str]) -> Start:
-    """Return the start of a training of `operators`, with all that are trained together with them.
+def start_of(name: str, shipped: Shipped | None, operators: Sequence[str], gpus: Sequence[str] = ()) -> Start:
+    """Return the start of a training of `operators`, with all that are trained together with them, or of new `gpus`.
 
-    BadInput: unknown operators; a predictor without artefact, or one whose operators depend on one another.
+    BadInput: both, or unknown operators; a predictor without artefact, or one whose operators depend on one another.
     """
+    if operators and gpus:
+        raise BadInput("Train with --operator or with --gpu, one after the other.")
     if name != "auto":
-        raise BadInput(f"{name} learns its operators together: train it without --operator.")
+        raise BadInput(f"{name} learns its operators together: train it without --operator and --gpu.")
     if shipped is None:
-        raise BadInput(f"No artefact of {name} has the other operators: train it without --operator.")
-    return Start(name, shipped, trained_together(operators))
+        raise BadInput(f"No artefact of {name} has the other operators: train it without --operator and --gpu.")
+    return Start(name, shipped, () if gpus else trained_together(operators), tuple(gpus))
 
 
 def train_operators(start: Start, data: TrainingData, report: Report) -> Trained:
@@ -83,6 +99,32 @@ def train_operators(start: Start, data: TrainingData, report: Report) -> Trained
     some = TrainingData(data.gpus, data.kernels, [], mine)
     new = candidate(operator_start.Start.on(start.name), some, [], target_gpu=None, report=report)
     return joined(others, start.shipped.card, new.trained, data.operators, start.ops)
+
+
+def add_gpus(start: Start, data: TrainingData, report: Report) -> tuple[Trained, Parts]:
+    """Return the shipped version with the operators of the start's GPUs learned, and its manifest's `operators`.
+
+    BadInput: a GPU without rows, or whose operators it knows.
+    """
+    before = operator_start.Start.on(start.name, start.shipped.payload())
+    if known := before.gpus & {*start.gpus}:
+        raise BadInput(f"{start.name} is trained on {', '.join(sorted(known))}: train operators anew with --operator.")
+    on = np.isin(data.gpus.ids, start.gpus)
+    new, others = _rows_on(data.operators, on), _rows_on(data.operators, ~on)
+    if unmeasured := {*start.gpus} - {data.gpus.ids[gpu] for run in new for gpu in np.unique(run.rows.gpu)}:
+        raise BadInput(f"The data sets have no operators of {', '.join(sorted(unmeasured))}.")
+    report(f"{start.name}: adding {', '.join(start.gpus)}; what it learned of other GPUs stays")
+    trained = with_new_gpus(before, start.shipped.card, TrainingData(data.gpus, data.kernels, [], new), report)
+    # Operators whose other rows changed keep the SHA-256 of those that were learned.
+    parts, now, kept = start.shipped.manifest["operators"], trained_parts(data.operators), row_hashes(others)
+    same = (run.op for run in new if kept.get(run.op) == parts.get(run.op, {}).get("rows_sha256"))
+    return trained, {**parts, **{op: now[op] for op in same}}
+
+
+def _rows_on(runs: Sequence[OperatorRuns], gpus: Bools) -> list[OperatorRuns]:
+    """Return the rows on GPUs, bool [gpus], without tables that have none."""
+    parts = (run.take(np.flatnonzero(gpus[run.rows.gpu])) for run in runs)
+    return [run for run in parts if len(run)]
 
 
 def trained_parts(runs: Sequence[OperatorRuns], start: Start | None = None) -> Parts:
@@ -138,6 +180,7 @@ OPERATORS_BY_STACK = (
     NEUSIGHT,
     Source("serving_operators", "aiconfigurator", "github.com/ai-dynamo/aiconfigurator", "Apache-2.0"),
     Source("whole_models", "llmservingsim", "github.com/casys-kaist/LLMServingSim", "MIT"),
+    Source("aiter_operators", "aiter", "github.com/ROCm/aiter", "MIT"),
 )
 TELL_STACKS_APART = ("auto",)
 NETWORKS = (Source("vision_models", "timm", "github.com/huggingface/pytorch-image-models", "Apache-2.0"),)
@@ -157,14 +200,20 @@ def sources_of(predictor: str) -> tuple[Source, ...]:
 
 
 def train_shipped(
-    data: Path, out: Path, predictors: Sequence[str], report: Report, *, operators: Sequence[str] = ()
+    data: Path,
+    out: Path,
+    predictors: Sequence[str],
+    report: Report,
+    *,
+    operators: Sequence[str] = (),
+    gpus: Sequence[str] = (),
 ) -> int:
     """Train the predictors on the folders of `data`, write their artefacts to `out` and return the bytes in `out`.
 
-    With `operators` only these are trained, of a predictor whose artefact in `out` has the others
-    (app.bootstrap.train_shipped). Shipped artefacts of other predictors in `out` are kept; everything else there is
-    removed. Raises BadInput if a folder or predictor is missing, and GpucastError if a job fails or the artefacts
-    exceed MOST_BYTES together.
+    With `operators` only these are trained, of a predictor whose artefact in `out` has the others; with `gpus` these
+    are added to what the artefact knows (app.bootstrap.train_shipped). Shipped artefacts of other predictors in `out`
+    are kept; everything else there is removed. Raises BadInput if a folder or predictor is missing, and GpucastError if
+    a job fails or the artefacts exceed MOST_BYTES together.
     """
     unknown = [name for name in predictors if name not in trainable()]
     if unknown:
@@ -177,7 +226,8 @@ def train_shipped(
         raise BadInput(f"No measurements found in {', '.join(missing)}.")
     before = shipped_versions(out)
     kept = {name: item.sha256 for name, item in before.items() if name in {*trainable()} - {*predictors}}
-    starts = {name: start_of(name, before.get(name), operators) for name in predictors} if operators else {}
+    some = bool(operators or gpus)
+    starts = {name: start_of(name, before.get(name), operators, gpus) for name in predictors} if some else {}
     with tempfile.TemporaryDirectory(prefix="gpucast-shipped-") as folder:
         made, named = Path(folder), dict[str, str]()
         for sources, names in stages:
@@ -281,13 +331,16 @@ def _write(out: Path, made: Path, named: Mapping[str, str], kept: Mapping[str, s
 
 
 def _some_operators(runtime: Runtime, start: Start, folder: Path, report: Report) -> str:
-    """Train some operators, publish them with the shipped ones in `folder`, and return the SHA-256."""
+    """Train some operators or GPUs, publish them with the shipped ones in `folder`, and return the SHA-256."""
     with runtime.database.begin(long=True) as connection:
         data, rows_hash = load_training_data(connection, start.name)
     with parallel_config("threading", n_jobs=runtime.settings.retrain_threads):
-        trained = train_operators(start, data, report)
+        if start.gpus:
+            trained, parts = add_gpus(start, data, report)
+        else:
+            trained, parts = train_operators(start, data, report), trained_parts(data.operators, start)
     about = {**trained.card, "training_set_sha256": rows_hash}
-    manifest = _manifest(runtime, start.name, about, trained_parts(data.operators, start))
+    manifest = _manifest(runtime, start.name, about, parts)
     return artifacts.publish(folder, trained.payload, manifest)
 
 

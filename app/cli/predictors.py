@@ -211,6 +211,13 @@ def train(
             "are kept from the artefact in OUT, if their rows are the same.",
         ),
     ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID",
+            help="Add this GPU to the artefact of `auto` in OUT, which does not know it; repeat for several.",
+        ),
+    ] = None,
 ) -> None:
     """Train predictors of operators and networks in a throw-away database, and write what ships with the code."""
     from app.bootstrap.train_shipped import train_shipped, trainable
@@ -221,5 +228,5 @@ def train(
         print(f"{time.monotonic() - began:6.0f} s  {what}", flush=True)
 
     with stopped_by_terminate():
-        size = train_shipped(data, out, predictor or trainable(), report, operators=operator or ())
+        size = train_shipped(data, out, predictor or trainable(), report, operators=operator or (), gpus=gpu or ())
     report(f"{size / 1e6:.1f} MB in {out}")

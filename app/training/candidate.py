@@ -44,6 +44,30 @@ from app.training.schemas import schema_of
 _KERNELS = (FAMILY, "all")
 
 
+def with_new_gpus(start: Start, shipped_card: Mapping[str, Any], data: TrainingData, report: Report) -> Trained:
+    """Return the shipped version of `start` with the operators of GPUs that it does not know, the only ones of `data`.
+
+    What it learned of other GPUs, models of all GPUs among them, stays as it is; so do rows of the card over all GPUs.
+    Held-out errors are pooled by interval group.
+    """
+    before, validation = start.payload, shipped_card["validation"]
+    assert before is not None
+    new = candidate(start, data, validation, target_gpu=None, report=report)
+    held = new.held_out
+    assert held is not None
+    operators = new.trained.payload["operators"]
+    parts = (before["operators"]["held_out"], operators["held_out"])
+    operators = {**operators, "held_out": {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}}
+    intervals = start.intervals().pooled(held.intervals()).state()
+    payload = {**new.trained.payload, "operators": operators, "intervals": intervals}
+    known = {(row["split"], row["family"], row["gpu"]) for row in validation}
+    rows = [row for row in card_rows(held, data.gpus) if (row["split"], row["family"], row["gpu"]) not in known]
+    on = shipped_card["trained_on"]
+    trained_on = {"rows": on["rows"] + data.rows, "gpus": sorted({*on["gpus"], *data.gpu_ids})}
+    card = {**new.trained.card, "trained_on": trained_on, "validation": [*validation, *rows]}
+    return Trained({**payload, "out_of_fold": before["out_of_fold"]}, card)
+
+
 def remembered(held: HeldOut) -> dict[str, Any]:
     """Return what a version stores of its held-out answers, 7 bytes each.
 

@@ -129,3 +129,13 @@ def test_state_round_trip() -> None:
 
 def test_the_closest_relation_sets_the_group() -> None:
     np.testing.assert_array_equal(best_group(index(3, 1, 2), index(0, 0, 2), 4), [1, len(GROUPS) - 1, 2, 5])
+
+
+def test_pooled_residuals_count_as_many_as_stand_behind_them() -> None:
+    group = CODES["linear/bf16/seen"]
+    many, few = np.linspace(-0.1, 0.1, 101), np.linspace(0.9, 1.1, 101)
+    parts = (Intervals({group: many}, {group: 9000}), Intervals({group: few}, {group: 1000}))
+    found = parts[0].pooled(parts[1])
+    assert found.units[group] == 10_000
+    assert np.mean(found.residuals[group] > 0.5) == pytest.approx(0.1, abs=0.02)
+    assert Intervals.prior().pooled(parts[1]).residuals[group] is few

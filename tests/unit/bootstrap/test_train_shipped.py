@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,6 +25,7 @@ from app.bootstrap.train_shipped import (
     OPERATORS_BY_STACK,
     OWN,
     Start,
+    add_gpus,
     sources_of,
     start_of,
     train_operators,
@@ -32,14 +35,17 @@ from app.bootstrap.train_shipped import (
 )
 from app.engine.shipped import Shipped, shipped_versions, write_list
 from app.errors import BadInput
+from app.predictors.auto.predictor import Auto
 from app.services.learning.retrain import set_hash
 from app.store import artifacts
 from app.store.artifacts import ArtifactRefused
+from app.tables.arrays import Floats
+from app.tables.measurements import Evidence, OperatorRuns
 from app.training import operator_start
 from app.training.candidate import candidate
 from tests.busy_machine import until
 from tests.unit.formats.test_operator_tables import TIMM
-from tests.unit.training.test_candidate import made, training_data
+from tests.unit.training.test_candidate import GPUS, made, training_data
 
 pytestmark = pytest.mark.slow
 
@@ -148,8 +154,52 @@ def test_operators_are_kept_though_features_of_those_trained_anew_changed(tmp_pa
         assert bool(lines) is not bool(told)  # refused before anything is trained
 
 
+NEW = "a100-pcie-40gb"
+
+
+def predicted(payload: Mapping[str, Any], run: OperatorRuns) -> Floats:
+    """Seconds of rows by `auto`, without evidence."""
+    i = np.arange(len(run))
+    nothing = Evidence(run.rows.take(i[:0]), i[:0])
+    return Auto.from_state(payload["state"]).predict(run.rows.ops, GPUS, i, run.rows.gpu, evidence=nothing).latency_s
+
+
+def published(folder: Path, *runs: OperatorRuns) -> Shipped:
+    """`auto` trained on rows, as it would ship."""
+    data = training_data(*runs)
+    trained = candidate(operator_start.Start.on("auto"), data, [], target_gpu=None, report=lambda _: None).trained
+    about = {"schema": trained.payload["schema"], "card": trained.card, "operators": trained_parts(runs)}
+    return Shipped("auto", folder, artifacts.publish(folder, trained.payload, about), about)
+
+
+def test_new_gpus_are_added_and_what_is_known_stays(tmp_path: Path) -> None:
+    every = made("tesla-t4", "nvidia-l4", NEW)
+    fresh = np.array(GPUS.ids)[every.rows.gpu] == NEW
+    known, new = every.take(np.flatnonzero(~fresh)), every.take(np.flatnonzero(fresh))
+    shipped = published(tmp_path, known)
+    start = Start("auto", shipped, (), (NEW,))
+    found, parts = add_gpus(start, training_data(every), lambda _: None)
+    before, after = (predicted(payload, every) for payload in (shipped.payload(), found.payload))
+    np.testing.assert_allclose(after[~fresh], before[~fresh])
+    assert np.abs(np.log(after[fresh] / new.rows.latency_s)).mean() < 0.1
+    assert parts == trained_parts([every])
+    assert (
+        {"tesla-t4", "nvidia-l4", NEW} == {*found.card["trained_on"]["gpus"]} == {*found.payload["operators"]["gpus"]}
+    )
+    assert {row["gpu"] for row in found.card["validation"]} >= {"all", "tesla-t4", NEW}
+    held = [len(payload["operators"]["held_out"]["key"]) for payload in (shipped.payload(), found.payload)]
+    assert held[0] < held[1]
+    # What was learned of others is not what is there now: the manifest does not claim it.
+    assert add_gpus(start, training_data(new), lambda _: None)[1] == trained_parts([known])
+    for gpu, why in (("tesla-t4", "is trained on tesla-t4"), ("h100-sxm5-80gb", "no operators of h100-sxm5-80gb")):
+        with pytest.raises(BadInput, match=why):
+            add_gpus(Start("auto", shipped, (), (gpu,)), training_data(every), print)
+
+
 def test_single_operators_are_trained_of_what_ships_and_learns_them_apart(tmp_path: Path, data: Path) -> None:
     with pytest.raises(BadInput, match="learns its operators together"):
         train_shipped(data, tmp_path / "out", ["convmeter"], print, operators=["relu"])
     with pytest.raises(BadInput, match="No artefact of auto"):
         start_of("auto", None, ["relu"])
+    with pytest.raises(BadInput, match="one after the other"):
+        start_of("auto", None, ["relu"], ["l40s"])
