@@ -234,8 +234,12 @@ def _spark_bursts(folder: Path) -> Iterator[Question]:
                 yield from served(case, "gb10", (row["model"], published_config(folder, row["model"])), fields, times)
 
 
+# Fields of a load, and the columns that have what the benchmark's client was told.
+_CLIENT = {"rate_per_s": "request_rate", "burstiness": "burstiness", "max_concurrency": "max_concurrency"}
+
+
 def _spark_arrivals(folder: Path) -> Iterator[Question]:
-    """Yield open arrivals, Poisson whatever their burstiness, with mean lengths."""
+    """Yield open arrivals with mean lengths, as the client sent them."""
     for row in read_rows(folder / "dgx_spark_gb10/open_arrivals.parquet"):
         if not row["completed"] or "spec" in row["profile"]:
             continue
@@ -245,8 +249,7 @@ def _spark_arrivals(folder: Path) -> Iterator[Question]:
             "input_tokens": max(round(row["total_input_tokens"] / row["completed"]), 1),
             "output_tokens": max(round(row["total_output_tokens"] / row["completed"]), 2),
             "length_spread": 0.0,
-            "load": {"rate_per_s": row["request_rate"]},
-            "max_sequences": row["max_concurrency"],
+            "load": {name: row[column] for name, column in _CLIENT.items()},
         }
         times = {"tpot": row["mean_tpot_ms"], "ttft": row["mean_ttft_ms"]}
         case = f"{row['run']} {row['test']} {row['date']}"
