@@ -18,6 +18,8 @@ from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OUTPUT_BYTES, WEIGHT_BYTES, OpTable, concatenate
 from app.tables.workload import FORWARD, Workload
 
+# First word of the names of low-rank adapters beside linear layers.
+ADAPTER = "adapter"
 NEEDS_READ, NEEDS_WRITTEN = (np.array([what in op.saves for op in OPS]) for what in ("input", "output"))
 
 
@@ -59,10 +61,14 @@ _SIZES = 6
 
 
 class Builder:
-    """Rows of a network in execution order; `dtype` is the default of rows, `stack` the code of their serving stack."""
+    """Rows of a network in execution order; `dtype` is the default of rows, `stack` the code of their serving stack.
 
-    def __init__(self, dtype: str, stack: float = np.nan) -> None:
+    `frozen`: of the weights only those of adapters are trained.
+    """
+
+    def __init__(self, dtype: str, stack: float = np.nan, *, frozen: bool = False) -> None:
         self.dtype = dtype
+        self._frozen = frozen
         self._stack = {"stack": stack}
         # NumPy converts one flat list several times faster than a list of rows.
         self._ops: list[str] = []
@@ -133,6 +139,13 @@ class Builder:
         self._unknown[op] = self._unknown.get(op, 0) + 1
         return self.add("memory", inputs, bytes=max(moved_bytes, 1.0), **row)
 
+    def _reads_inputs(self, kind: Ints) -> Bools:
+        """Return True for rows whose input backward may read, bool [n]: not products whose weights are frozen."""
+        reads = np.ones(len(kind), dtype=np.bool_)
+        if self._frozen:
+            reads = (kind != OP_CODE["linear"]) | np.array([name.startswith(ADAPTER) for name in self._names])
+        return reads
+
     def build(self) -> Workload:
         """Return the workload added so far, all of it forward."""
         n, u = len(self._like), len(self._ops)
@@ -155,7 +168,8 @@ class Builder:
         # Drop a last block without rows.
         repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
         own = ~np.isnan(np.atleast_2d(saved)[0])
-        saved = outputs * is_saved(kind, block, edges, own) + np.where(own, saved, 0.0)
+        reads = self._reads_inputs(kind)[edges[1]]
+        saved = outputs * is_saved(kind, block, edges[:, reads], own) + np.where(own, saved, 0.0)
         label = np.zeros(n, dtype=np.intp)
         if figures.ndim == 1:
             table = OpTable(kind, dtype, label, fields, figures[place])

@@ -95,16 +95,29 @@ def _exchange_in(w: Workload, held: Floats, group: _Group, run: Run) -> Iterator
     if not same_in_all(total > 0).all():
         return
     backward = 2 * w.blocks - 1 - np.arange(w.blocks)
-    yield from _buckets(w, held, np.minimum(_bucket_bytes(group, run), total), backward, group, run)
+    wide = 2.0 if run.release.reduces_in_fp32 and zero else 1.0
+    yield from _buckets(w, wide * held, np.minimum(_bucket_bytes(group, run), wide * total), backward, group, run)
     block = np.flatnonzero(same_in_all(per_block > 0))
     first = np.searchsorted(w.block, block)
     if zero >= 3:
         for phase, target in ((FORWARD, block), (BACKWARD, backward[block])):
             ops = _collective("all_gather", per_block[..., block], np.ones(len(block)), w, group, run)
             yield InsertedRows(ops, first, target, np.full(len(block), -1.0), phase, overlapped=True)
+        if run.release.copies_units:
+            yield from _copies(w, per_block[..., block], (block, backward[block]), wide)
     elif zero and (w.phase == UPDATE).any():
         ops = _collective("all_gather", per_block[..., block], _exposed(w, block, run), w, group, run)
         yield InsertedRows(ops, first, 2 * w.blocks + block, np.full(len(block), np.inf), UPDATE)
+
+
+def _copies(w: Workload, held: Floats, blocks: tuple[Ints, Ints], wide: float) -> Iterator[InsertedRows]:
+    """Yield what FSDP2 copies of units of `held` bytes: whole weights after each gather, gradients before they go."""
+    first, (forward, backward) = np.searchsorted(w.block, blocks[0]), blocks
+    places = ((FORWARD, forward, 2.0, -0.5), (BACKWARD, backward, 2.0, -0.5), (BACKWARD, backward, 1.0 + wide, np.inf))
+    for phase, target, times, order in places:
+        dtype = np.full(len(target), DTYPE_CODE["fp32"], dtype=np.intp)
+        ops = table_of("memory", dtype, w.ops.fields, bytes=times * held)
+        yield InsertedRows(ops, first, target, np.full(len(target), order), phase)
 
 
 def _buckets(

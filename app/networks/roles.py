@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from app.networks.batched import same_in_all
+from app.networks.build import ADAPTER
 from app.networks.run import Run
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Ints
 from app.tables.workload import FORWARD, Workload
 
-# First word of the names of rows of routed experts, and of the low-rank adapters beside linear layers.
-EXPERTS, ADAPTER = "grouped_experts", "adapter"
+# First word of the names of rows of routed experts.
+EXPERTS = "grouped_experts"
 # Rows of eager attention between its two products (app.networks.transformers.attention).
 _SCORES = tuple(f"attention.{part}" for part in ("scores", "scale", "softcap", "bias", "mask", "floor", "softmax"))
 # Rows of the loss (app.networks.transformers.lowering).

@@ -126,6 +126,9 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "recompute": Literal["none", "selective", "selective_op", "full"],
     "zero": Literal[0, 1, 2, 3],
     "splits_sequence": bool,
+    "copies_units": bool,
+    "reduces_in_fp32": bool,
+    "complex_rotary": bool,
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;

@@ -77,6 +77,9 @@ class Release:
     recompute       what backward recomputes where the request does not say
     zero            stage of ZeRO where the request does not say
     splits_sequence  tensor parallelism splits the layers between its products too
+    copies_units    ZeRO 3 copies a unit's weights out of what was gathered, and its gradients into what is reduced
+    reduces_in_fp32  gradients are reduced in FP32, whatever the format of the weights
+    complex_rotary  rotary positions are a product of complex numbers in FP32, which no compiler fuses
     scheduler       of serving stacks
     host            the name of its host's times among `host_times`, of serving stacks
     """
@@ -108,6 +111,9 @@ class Release:
     recompute: Literal["none", "selective", "selective_op", "full"] = field(default="none", compare=False)
     zero: Literal[0, 1, 2, 3] = field(default=0, compare=False)
     splits_sequence: bool = field(default=False, compare=False)
+    copies_units: bool = False
+    reduces_in_fp32: bool = False
+    complex_rotary: bool = False
     scheduler: Scheduler | None = field(default=None, compare=False)
     host: str = field(default="", compare=False)
 

@@ -82,22 +82,27 @@ class Correction(NamedTuple):
         return np.where(on, change(subject), 0.0 if self.factor is None else 1.0)
 
 
-# FlashAttention 2 on Hopper, as the fused attention of PyTorch before 2.11 runs there in inference. Attention on Hopper
-# is learned of serving stacks, which run FlashAttention 3. Times of the second over the third: the forward pass in FP16
-# without a causal mask on an H100 SXM (Shah et al. 2024, arXiv 2407.08608, figure 5): TFLOP/s of both by the keys of a
-# query, for heads of 64 and of 128 elements. Its kernels are for heads of multiples of 32 elements; others are padded
-# (flash_attn 2.7, static_switch.h).
+# FlashAttention 2 on Hopper, as the fused attention of PyTorch before 2.11 runs there. Attention on Hopper is learned
+# of serving stacks, which run FlashAttention 3, and backward is timed at the rate of forward. Times of the second, in
+# either pass, over the third's forward: FP16 without a causal mask on an H100 SXM (Shah et al. 2024, arXiv 2407.08608,
+# figures 5 and 6): TFLOP/s of both by the keys of a query, for heads of 64 and of 128 elements. Its kernels are for
+# heads of multiples of 32 elements; others are padded (flash_attn 2.7, static_switch.h).
 _ATTENTION, _SIXTEEN_BITS = OP_CODE["attention_prefill"], [DTYPE_CODE[name] for name in ("fp16", "bf16")]
 _KEYS = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
-_OF_64 = np.array(_FITTED.numbers("third_flash_64")) / np.array(_FITTED.numbers("second_flash_64"))
-_OF_128 = np.array(_FITTED.numbers("third_flash_128")) / np.array(_FITTED.numbers("second_flash_128"))
+# By head size and pass.
+_THIRD = [_FITTED.numbers("third_flash_64"), _FITTED.numbers("third_flash_128")]
+_FORWARD = [_FITTED.numbers("second_flash_64"), _FITTED.numbers("second_flash_128")]
+_BACKWARD = [_FITTED.numbers("second_flash_64_backward"), _FITTED.numbers("second_flash_128_backward")]
+_SECOND = np.array(_THIRD)[:, None] / np.stack([_FORWARD, _BACKWARD], axis=1)
 _KERNEL_STEP = 32.0
 
 
 def _runs_second_flash(subject: Subject) -> Bools:
     run, ops = subject.run, subject.ops
-    others = run.attention == "eager" or run.release.first_flash or run.release.cudnn_attention
-    if run.mode != "inference" or run.release.kernels is not None or others:
+    # Training has the times of FlashAttention 1 as so many launches of the second (app.networks.transformers).
+    first = run.release.first_flash and run.mode == "inference"
+    others = run.attention == "eager" or first or run.release.cudnn_attention
+    if run.mode not in ("inference", "training") or run.release.kernels is not None or others:
         return _NOWHERE
     rows = (ops.kind == _ATTENTION) & np.isin(ops.dtype, _SIXTEEN_BITS)
     on: Bools = _of_architectures(subject.gpus, ("hopper",))[:, None] & rows
@@ -110,7 +115,9 @@ def _second_flash(subject: Subject) -> Floats:
     keys, window = ops.column("context_length"), ops.column("window")
     keys = np.log2(np.where(window > 0.0, np.fmin(keys, window), keys))
     share = np.clip((_KERNEL_STEP * np.ceil(ops.column("head_dim") / _KERNEL_STEP) - 64.0) / 64.0, 0.0, 1.0)
-    ratios: Floats = (1.0 - share) * np.interp(keys, _KEYS, _OF_64) + share * np.interp(keys, _KEYS, _OF_128)
+    (of_64, of_128) = ([np.interp(keys, _KEYS, ratios) for ratios in passes] for passes in _SECOND)
+    forward, backward = ((1.0 - share) * of_64[k] + share * of_128[k] for k in (0, 1))
+    ratios: Floats = np.where(ops.column("backward") > 0.0, backward, forward)
     return ratios
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.networks.batched import per_configuration, unique_rows, work_of_rows
 from app.networks.build import Builder
 from app.networks.exchanges import gradient_bytes
@@ -133,7 +134,9 @@ def stage_transfer(rows: Workload, run: Run) -> OpTable:
 
 # FP32 states of the optimiser, bytes per parameter.
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}
-_MASTER_BYTES = 4.0
+_FP32_BYTES = 4.0
+# Share of tensors that come and go in a step which PyTorch's caching allocator holds beside them.
+SLACK = Coefficients("steps").number("allocator_slack")
 # cuBLAS's workspace, and the memory of a context with PyTorch's kernels before the first tensor.
 _GEMM_WORKSPACE_BYTES = 32.0 * 2**20
 RESERVE_BYTES = 500.0 * 2**20
@@ -142,7 +145,7 @@ RESERVE_BYTES = 500.0 * 2**20
 # Names of the parts of Memory in answers of training.
 _PARTS = (
     *("parameters", "gradients", "optimizer_states", "activations", "logits", "kv_cache", "workspace"),
-    *("gathered_units", "buffers", "reserve"),
+    *("gathered_units", "buffers", "allocator", "reserve"),
 )
 
 
@@ -152,8 +155,10 @@ class Memory(NamedTuple):
     activations  saved for backward, or alive in inference, but for
     logits       those of the loss over the vocabulary, with their gradients
     workspace    of the GEMM library, and gradients of the largest other output
-    gathered     units whose weights are whole while they run (ZeRO 3)
+    gathered     units whose weights are whole while they run (ZeRO 3); in a pipeline, where PyTorch leaves a stage's
+                 weights whole between microbatches, all of them, and the gradients that these add to, in FP32
     buffers      of collectives: buckets of gradients
+    allocator    what PyTorch's caching allocator holds more than tensors take: rounded and split segments
     """
 
     weights: float
@@ -165,6 +170,7 @@ class Memory(NamedTuple):
     workspace: float
     gathered: float
     buffers: float
+    allocator: float
     reserve: float
 
     @property
@@ -176,7 +182,7 @@ class Memory(NamedTuple):
     @property
     def breakdown(self) -> tuple[float, ...]:
         """Weights, gradients, optimizer, activations, keys and values, all scratch memory, reserve: of every answer."""
-        scratch = self.workspace + self.gathered + self.buffers
+        scratch = self.workspace + self.gathered + self.buffers + self.allocator
         return (*self[:3], self.activations + self.logits, self.kv_cache, scratch, self.reserve)
 
     @property
@@ -224,8 +230,19 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
             buffers = gradients
         elif data > 1 and zero == 3:
             gathered = _most(ranks, w.per_block(w.weight_bytes))
-    still = np.array(np.broadcast_arrays(weights, gradients, optimizer, 0.0, 0.0, 0.0, workspace, gathered, buffers))
-    grows = np.array(np.broadcast_arrays(0.0, 0.0, 0.0, activations, logits, kv, flowing, 0.0, 0.0))
+            if len(ranks) > 1 and run.release.kernels is None:
+                gathered = (ranks * w.per_block(w.weight_bytes + _FP32_BYTES * w.parameters * learns)).sum(axis=-1)
+    slack = SLACK if training and run.release.kernels is None and not run.of_images else 0.0
+    still = np.array(
+        np.broadcast_arrays(
+            weights, gradients, optimizer, 0.0, 0.0, 0.0, workspace, gathered, buffers, slack * gathered
+        )
+    )
+    grows = np.array(
+        np.broadcast_arrays(
+            0.0, 0.0, 0.0, activations, logits, kv, flowing, 0.0, 0.0, slack * (activations + logits + flowing)
+        )
+    )
     return [_fullest(still + share * grows) for share in shares]
 
 
@@ -245,7 +262,7 @@ def _most(ranks: Floats, values: Floats) -> Floats:
 
 def _masters(w: Workload) -> Floats:
     """Return bytes of the FP32 copies of narrower weights, per row."""
-    return np.where(w.weight_bytes < _MASTER_BYTES * w.parameters, _MASTER_BYTES * w.parameters, 0.0)
+    return np.where(w.weight_bytes < _FP32_BYTES * w.parameters, _FP32_BYTES * w.parameters, 0.0)
 
 
 def _ends(w: Workload) -> Ints:

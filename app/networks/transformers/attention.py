@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from app.coefficients import Coefficients
 from app.networks.transformers.architecture import Attention
-from app.networks.transformers.row_writer import Flow, RowWriter
+from app.networks.transformers.row_writer import FP32_BYTES, Flow, RowWriter
 
 _FITTED = Coefficients("networks")
 
@@ -89,7 +89,7 @@ def _projected(rows: RowWriter, x: Flow, spec: Attention, tokens: float, width: 
         qkv = rows.linear(x, tokens, wide + held + valued, width, "attention.qkv", bias=spec.bias)
         return qkv, qkv, qkv
     q = rows.linear(x, tokens, wide, width, "attention.query", bias=spec.bias)
-    if spec.scale == "queries" and rows.eager:
+    if spec.scale == "queries" and rows.in_parts:
         q = rows.each("mul_scalar", q, tokens, wide, "attention.scale")
     k = rows.linear(x, tokens, held, width, "attention.key", bias=spec.bias)
     if spec.keys_as_values:
@@ -122,7 +122,7 @@ def _rotated(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, spa
     if spec.whole_norm:
         q = rows.norm(q, span.tokens, heads * spec.head_dim, "attention.query_norm", "rms_norm")
         k = rows.norm(k, span.tokens, shared * spec.head_dim, "attention.key_norm", "rms_norm")
-    if spec.rotary and rows.eager:
+    if spec.rotary and rows.in_parts and not rows.run.release.complex_rotary:
         q = rotation(rows, q, span.tokens * heads, spec.rotary, "attention.query")
         k = k if not shared else rotation(rows, k, span.tokens * shared, spec.rotary, "attention.key")
     elif spec.rotary:
@@ -136,6 +136,10 @@ def rotated(rows: RowWriter, x: Flow, tokens: float, turned: float, cached: floa
     """Add the rotary embedding of `turned` elements a token in one kernel, which a stack lets write `cached` ones."""
     if rows.rules.rotates_into_cache:
         return rows.each("rotary_cache", (*dict.fromkeys(x),), tokens, turned + cached, "attention.rotary_cache")
+    if rows.run.release.complex_rotary:
+        # Widened to FP32, multiplied and narrowed again, each by a kernel of its own; backward needs positions alone.
+        moved = tokens * turned * (2.0 * rows.size + 4.0 * FP32_BYTES)
+        return rows.add("memory", x, outputs=tokens * turned, saved=0.0, name="attention.rotary", bytes=moved)
     return rows.each("copy", x, tokens, turned, "attention.rotary")
 
 

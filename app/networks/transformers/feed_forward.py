@@ -57,7 +57,7 @@ def dense(rows: RowWriter, x: Flow, spec: FeedForward, tokens: float, width: flo
         else:
             gate = rows.linear(x, tokens, inner, width, f"{name}.gate", bias=bias)
             up = rows.linear(x, tokens, inner, width, f"{name}.up", bias=bias)
-        if rows.eager:
+        if rows.in_parts:
             gate = rows.activation(gate, tokens, inner, spec.activation, f"{name}.{spec.activation}")
         product = "gated_activation" if rows.rules.gates_in_activation else "mul"
         y = rows.each(product, (*dict.fromkeys((*gate, *up)),), tokens, inner, f"{name}.product")

@@ -43,13 +43,12 @@ from app.networks.transformers.embedding import (
 from app.networks.transformers.feed_forward import feed_forward
 from app.networks.transformers.latent import attention_module, latent_attention
 from app.networks.transformers.recurrence import recurrence
-from app.networks.transformers.row_writer import Flow, RowWriter
+from app.networks.transformers.row_writer import FP32_BYTES, Flow, RowWriter
 from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Floats
 from app.tables.ops import EXPERT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.tables.workload import Workload
 
-_FP32_BYTES = 4.0
 # Columns in 16 bits that kernels load at once.
 _ALIGNED = LOAD_BYTES // 2
 
@@ -239,8 +238,8 @@ def _transformed(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Sta
 def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:
     """Add the cross entropy of the logits, in FP32: their copy, if they are in another format, and the softmax."""
     elements = tokens * vocabulary
-    if rows.size != _FP32_BYTES:
-        moved = elements * (rows.size + _FP32_BYTES)
+    if rows.size != FP32_BYTES:
+        moved = elements * (rows.size + FP32_BYTES)
         x = rows.add("memory", x, outputs=elements, saved=0.0, name="loss.copy", bytes=moved)
     rows.add("softmax", x, outputs=elements, name="loss.softmax", dtype="fp32", b=tokens, h=vocabulary)
 

@@ -1,7 +1,8 @@
 """Writer of a transformer's rows on one device: linear layers, norms, activations and collectives of a run.
 
 `eager` writes one row per kernel that the Hugging Face module launches in PyTorch: RMS norms and tanh-GELU in parts (as
-in NeuSight's graphs). Otherwise norms, activations and rotary embeddings are one kernel each, as serving stacks fuse
+in NeuSight's graphs), and in 16 bits the norms in FP32. So does training in PyTorch under fused attention, unless it is
+compiled (`in_parts`). Otherwise norms, activations and rotary embeddings are one kernel each, as serving stacks fuse
 them. A broadcast constant operand (a mask of keys, a scale) costs no traffic: such rows are scalar operators.
 """
 
@@ -11,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.networks.build import Builder
-from app.networks.roles import ADAPTER
+from app.networks.build import ADAPTER, Builder
 from app.networks.run import Formats, Run, spanned
 from app.networks.transformers.architecture import Architecture, NormKind
 from app.ops.attention import HYBRIDS
@@ -40,6 +40,7 @@ _LAYERS_OF = {
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 
+FP32_BYTES = 4.0
 # Bytes moved per element of an operand to quantise it for training, from 16 bits and in the two orientations that the
 # products read. TransformerEngine: FP8 with current scaling reads for the largest magnitude first; MXFP8 writes both
 # orientations at once; NVFP4 (NVIDIA 2025, arXiv 2509.25149) reads for the largest magnitude, and a third time for the
@@ -86,6 +87,8 @@ class RowWriter:
         self.kv_code = float(DTYPE_CODE[run.kv_dtype]) if run.kv_dtype else np.nan
         self.kv_size = float(DTYPE_BYTES[DTYPE_CODE[run.kv_dtype or self.dtype]])
         self.eager = run.attention == "eager"
+        plain = run.mode == "training" and run.release.kernels is None and not run.fused
+        self.in_parts = self.eager or (plain and not run.of_images)
         self.caches = run.mode in ("prefill", "decode")
         self.drops = architecture.drops and run.mode == "training"
         self.drops_attention = architecture.drops_attention and run.mode == "training"
@@ -100,7 +103,7 @@ class RowWriter:
         self.hybrid_code = float(HYBRIDS.index(kind)) if kind in HYBRIDS else np.nan
         # Weights of norms that a collective computes, counted with the product that follows.
         self.norm_weights = 0.0
-        self.builder = Builder(self.dtype, run.release.column)
+        self.builder = Builder(self.dtype, run.release.column, frozen=run.adapter_rank > 0)
 
     def add(self, op: str, x: Flow = (), **row: Any) -> Flow:
         """Add an operator that reads `x`, and return its row; `row` are further arguments of `Builder.add`."""
@@ -140,7 +143,8 @@ class RowWriter:
         m, n, k = sizes
         # Forward handles the input, backward the output's gradient: half of both in either.
         moved, kept = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], count * m * k
-        return self.add("memory", x, outputs=kept, saved=kept, name=f"{name}.quantised", dtype=dtype, bytes=moved)
+        saved = 0.0 if self.run.adapter_rank else kept  # gradients of weights alone read it
+        return self.add("memory", x, outputs=kept, saved=saved, name=f"{name}.quantised", dtype=dtype, bytes=moved)
 
     def _widened(self, x: Flow, sizes: tuple[float, float, float], dtype: str, name: str, count: float) -> Flow:
         """Add the widening of frozen weights to 16 bits, for a product in either pass (QLoRA, Dettmers et al. 2023)."""
@@ -183,22 +187,36 @@ class RowWriter:
         dtype = row.pop("dtype", self.product_dtype)
         return self.add("bmm", x, outputs=b * m * n, name=name, dtype=dtype, b=b, m=m, n=n, k=k, **row)
 
-    def each(self, op: str, x: Flow, b: float, h: float, name: str, count: float = 1.0) -> Flow:
+    def each(
+        self, op: str, x: Flow, b: float, h: float, name: str, count: float = 1.0, dtype: str | None = None
+    ) -> Flow:
         """Add an element-wise operator, softmax or copy on `b` vectors of `h` elements, and return its row."""
-        return self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count)
+        return self.add(op, x, outputs=count * b * h, name=name, b=b, h=h, count=count, dtype=dtype)
 
     def norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
         """Add a norm of `b` vectors of `h` elements, and return its output row."""
         kind = kind or self.norm_kind
-        if kind != "rms_norm" or not self.eager:
+        if kind != "rms_norm" or not self.in_parts:
             op = "rms_norm" if kind == "rms_norm" else "layer_norm"
             return self.add(op, x, outputs=b * h, name=name, parameters=_norm_weights(kind, h), b=b, h=h)
-        squares = self.each("pow_scalar", x, b, h, f"{name}.pow")
-        mean = self.add("memory", squares, outputs=b, name=f"{name}.mean", bytes=b * (h + 1.0) * self.size)
-        shifted = self.each("add_scalar", mean, b, 1.0, f"{name}.epsilon")
-        root = self.each("pow_scalar", shifted, b, 1.0, f"{name}.rsqrt")
-        scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale")
+        wide, dtype = (FP32_BYTES, "fp32") if self.in_parts and not self.eager else (self.size, self.dtype)
+        widened = wide != self.size
+        if widened:
+            x = self._cast(x, b * h, f"{name}.widened", "fp32")
+        squares = self.each("pow_scalar", x, b, h, f"{name}.pow", dtype=dtype)
+        mean = self.add("memory", squares, outputs=b, name=f"{name}.mean", bytes=b * (h + 1.0) * wide, dtype=dtype)
+        shifted = self.each("add_scalar", mean, b, 1.0, f"{name}.epsilon", dtype=dtype)
+        root = self.each("pow_scalar", shifted, b, 1.0, f"{name}.rsqrt", dtype=dtype)
+        scaled = self.each("mul", (*x, *root), b, h, f"{name}.scale", dtype=dtype)
+        if widened:
+            scaled = self._cast(scaled, b * h, f"{name}.narrowed", self.dtype)
         return self.add("mul", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h)
+
+    def _cast(self, x: Flow, elements: float, name: str, dtype: str) -> Flow:
+        """Add the cast of 16 bits to FP32 or back, as which format it writes."""
+        return self.add(
+            "memory", x, outputs=elements, name=name, bytes=elements * (self.size + FP32_BYTES), dtype=dtype
+        )
 
     def entering_norm(self, x: Flow, b: float, h: float, name: str, kind: NormKind | None = None) -> Flow:
         """Add the norm that a part begins with, and the residual sum before it where the stack fuses these."""

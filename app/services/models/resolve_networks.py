@@ -344,8 +344,8 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
 
 def recomputation(given: bool | Recompute | None, release: Release) -> Recompute:
     """Return what backward recomputes: as given, else as the stack usually does."""
-    if given is None:
-        return release.recompute
+    if given is None or (given, release.recompute) == ("selective", "selective_op"):
+        return release.recompute  # what the stack calls selective, too
     return given if isinstance(given, str) else "full" if given else "none"
 
 

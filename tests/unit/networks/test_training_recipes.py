@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from app.engine.catalogue import load_seed_specs
+from app.networks.build import ADAPTER
 from app.networks.exchanges import with_gradient_exchange
+from app.networks.fuse_pass import fused
 from app.networks.importers.hf import lower
-from app.networks.roles import ADAPTER, EXPERTS, learning, of_experts
+from app.networks.roles import EXPERTS, learning, of_experts
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training, with_quantised_operands
 from app.ops import OP_CODE, kinds_of, work_of
@@ -19,6 +21,7 @@ from app.steps.corrections import slowest_of
 from app.steps.stages import memory
 from app.steps.timing import corrected_launches
 from app.tables.gpus import GpuTable
+from app.tables.ops import DTYPES
 from app.tables.workload import BACKWARD, UPDATE, Workload
 from tests.unit.transformers import config
 
@@ -46,6 +49,45 @@ def test_frozen_weights_have_neither_gradients_nor_states_nor_an_update() -> Non
     assert some.weights == pytest.approx(all_.weights, rel=0.01)
     moved = frozen.ops.column("bytes")[frozen.phase == UPDATE] * frozen.runs[frozen.phase == UPDATE]
     assert moved.sum() == pytest.approx(28 * held)
+
+
+def test_pytorch_norms_in_fp32_by_parts_unless_compiled() -> None:
+    """HF's and torch's RMS norm: widened, squared, averaged, rooted, scaled, narrowed and weighted."""
+    parts = ["widened", "pow", "mean", "epsilon", "rsqrt", "scale", "narrowed", "weight"]
+    w = lower(LLAMA, RUN)
+    norms = [k for k, name in enumerate(w.names) if name.startswith("mlp.norm.")]
+    assert [w.names[k].removeprefix("mlp.norm.") for k in norms] == parts
+    assert [DTYPES[w.ops.dtype[k]] for k in norms] == [*["fp32"] * 6, "bf16", "bf16"]
+    for run in (replace(RUN, fused=True), replace(RUN, release=MEGATRON), replace(RUN, mode="inference")):
+        assert "mlp.norm.pow" not in lower(LLAMA, run).names
+
+
+def test_torchtitan_rotates_complex_numbers_by_kernels_that_no_compiler_fuses() -> None:
+    run = replace(RUN, release=release_of("torchtitan", "training"), fused=True)
+    w = fused(lower(LLAMA, run))
+    (row,) = (k for k, name in enumerate(w.names) if name == "attention.rotary")
+    # Queries and keys of 40 heads of 128: 2 and 4 bytes, 4 and 4, 4 and 2.
+    assert w.ops.column("bytes")[row] == 4 * 1024 * 40 * 128 * 20
+
+
+def test_units_are_copied_and_gradients_reduced_in_fp32() -> None:
+    split = Parallelism(data=8, zero=3)
+    usual, titan = (
+        replace(RUN, parallelism=split, release=release_of(name, "training")) for name in ("pytorch-2.0", "torchtitan")
+    )
+    plain, copied = (with_gradient_exchange(training(lower(LLAMA, run), run), run) for run in (usual, titan))
+
+    def reduced(w: Workload) -> float:
+        sent = w.ops.kind == OP_CODE["reduce_scatter"]
+        return float((w.ops.column("message_bytes") * w.ops.column("count") * w.repeats[w.block])[sent].sum())
+
+    assert reduced(copied) == pytest.approx(2 * reduced(plain))
+    held = float((plain.weight_bytes * plain.repeats[plain.block]).sum())
+    gathered = copied.ops.kind == OP_CODE["all_gather"]
+    behind = np.flatnonzero(gathered) + 1
+    assert (copied.ops.kind[behind] == OP_CODE["memory"]).all()
+    moved = (copied.ops.column("bytes") * copied.repeats[copied.block])[behind].sum()
+    assert moved == pytest.approx(2 * 2 * held)
 
 
 def test_adapters_are_beside_the_modules_that_are_named() -> None:

@@ -10,7 +10,8 @@ from app.networks.build import Builder
 from app.networks.importers.hf import lower
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
-from app.steps.stages import RESERVE_BYTES, memory
+from app.stacks.release import release_of
+from app.steps.stages import RESERVE_BYTES, SLACK, memory
 from tests.unit.network_samples import gpt2
 from tests.unit.transformers import config
 
@@ -71,6 +72,34 @@ def test_recomputation_per_operator_keeps_attention_and_every_second_product() -
     ends = 2 * 8192 * (128256 + 2 * 4096) * 2  # logits, and the input and output of the last norm
     assert 32 * kept + ends < found < 32 * kept + ends + (every - one) / 31
     assert sum(memory(w, run).parts.values()) == pytest.approx(memory(w, run).required_bytes)
+
+
+def test_pytorch_leaves_a_stage_whole_between_microbatches() -> None:
+    """Its weights in 2 bytes and the gradients that add up in 4; Megatron gathers a layer."""
+    split = Parallelism(data=16, pipeline=4, microbatches=8, zero=3)
+    run = replace(TRAINING, batch=128, sequence=512, dtype="bf16", attention="flash", parallelism=split)
+    titan, other = (replace(run, release=release_of(name, "training")) for name in ("torchtitan", "megatron"))
+    kept = memory(lower(config("llama-3-8b"), titan), titan)
+    assert kept.gathered == pytest.approx(6 * 16 * kept.weights / 2, rel=0.01)
+    assert memory(lower(config("llama-3-8b"), other), other).gathered < kept.gathered / 10
+
+
+def test_the_allocator_holds_more_than_tensors_that_come_and_go() -> None:
+    run = replace(TRAINING, batch=2, sequence=1024, dtype="bf16", attention="flash", loss=True)
+    kept = memory(lower(config("llama-3-8b"), run), run)
+    assert kept.allocator == pytest.approx(SLACK * (kept.activations + kept.logits))
+    megatron = replace(run, release=release_of("megatron", "training"))
+    assert memory(lower(config("llama-3-8b"), megatron), megatron).allocator == 0.0
+
+
+def test_frozen_products_save_no_input() -> None:
+    """The norm before the gate is read by frozen products alone; attention keeps what it reads itself."""
+    run = replace(TRAINING, batch=1, sequence=1024, dtype="bf16", attention="flash")
+    adapters = replace(run, adapter_rank=1, adapted=("down_proj",))
+    whole, frozen = (lower(config("llama-3-8b"), each) for each in (run, adapters))
+    saved, every = (dict(zip(w.names, w.saved_bytes, strict=True)) for w in (frozen, whole))
+    assert saved["mlp.norm.weight"] == 0.0 < every["mlp.norm.weight"]
+    assert saved["mlp.product"] > 0.0  # the adapter's product reads it
 
 
 def test_logits_are_a_part_of_their_own() -> None:
