@@ -153,3 +153,15 @@ def test_invalid_requests_are_rejected(client: TestClient, fields: dict[str, Any
 def test_an_unknown_gpu(client: TestClient) -> None:
     answer = client.post("/plan", json={"workload": LINEAR, "gpus": ["h1000"], "deadline_s": 1})
     assert answer.status_code == 404 and answer.json()["errors"][0]["loc"] == ["gpus", 0]
+
+
+def test_failures_of_devices_lengthen_a_job(client: TestClient) -> None:
+    rates = {"mtbf_hours_per_device": 20.0, "checkpoint_s": 120.0}
+    goals = {"gpus": ["h100-sxm5-80gb"], "steps": 1e6, "deadline_s": 1e9, "max_devices": 1}
+    (ideal,) = ask(client, workload=TRAINING, **goals)["choices"]
+    (real,) = ask(client, workload=TRAINING | {"failures": rates}, **goals)["choices"]
+    answer = client.post("/predict", json={"workload": TRAINING | {"failures": rates}, "gpu": "h100-sxm5-80gb"}).json()
+    longer = answer["predictions"][0]["goodput"]["expected_over_ideal"]
+    assert longer > 1.03
+    for figure in ("job_s", "time_limit_s", "cost_usd"):
+        assert real[figure] == pytest.approx(longer * ideal[figure])

@@ -14,7 +14,7 @@ from math import ceil, inf
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET, convert, structs
+from msgspec import UNSET, UnsetType, convert, structs
 
 from app.bands.band import Band, probability_less, probability_within, quantile
 from app.engine.engine import untrained
@@ -27,6 +27,7 @@ from app.services.compare.request import errors_in_common, to_predict_request, t
 from app.services.compare.served_plan import SERVED_GOALS, plan_served, refuse_given
 from app.services.compare.units import unfit
 from app.services.graphs.graph_store import Graphs
+from app.services.models.network_answers import goodput
 from app.tables.complete import revise, spec_to_dict
 from app.tables.gpus import GpuSpec
 from app.wire.compare_form import Compared, CompareRequest
@@ -40,6 +41,7 @@ from app.wire.job_plan_form import (
     Sensitivity,
     ServingPlanResponse,
 )
+from app.wire.network_form import FailuresIn
 from app.wire.prediction_form import Interval, Prediction
 from app.wire.serving_form import ServingRequest
 
@@ -123,15 +125,21 @@ def _check_devices(request: PlanRequest, workload: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Goals:
-    """Goals of a job, and its steps; `sequential` if they must run one after another."""
+    """Goals of a job, and its steps; `sequential` if they must run one after another, among `failures` of devices."""
 
     request: PlanRequest
     steps: float
     sequential: bool
+    failures: FailuresIn | None = None
+
+    def rounds(self, option: Compared, copies: int) -> float:
+        """Return how many steps' times the job takes: its steps, and what failures of the devices cost."""
+        among = goodput(self.failures, option.devices * copies, UNSET)
+        return ceil(self.steps / copies) * (1.0 if isinstance(among, UnsetType) else among.expected_over_ideal)
 
     def allowed_ms(self, option: Compared, copies: int) -> dict[str, float | None]:
         """Return, per goal, the longest step that meets it, ms; None if unknown."""
-        request, rounds = self.request, ceil(self.steps / copies)
+        request, rounds = self.request, self.rounds(option, copies)
         allowed: dict[str, float | None] = {}
         if request.deadline_s is not None:
             allowed["deadline_s"] = request.deadline_s / rounds * 1e3
@@ -155,7 +163,7 @@ def _goals(request: PlanRequest, workload: object) -> _Goals:
     if request.steps is None and network is not None and network.dataset_size is not None:
         steps = float(ceil(network.dataset_size / network.batch))
     sequential = network is not None and network.mode == "training"
-    return _Goals(request, steps, sequential)
+    return _Goals(request, steps, sequential, None if network is None else network.failures)
 
 
 def _copies(option: Compared, goals: _Goals) -> Iterator[JobChoice]:
@@ -175,7 +183,7 @@ def _choice(option: Compared, copies: int, goals: _Goals) -> JobChoice:
     probability = probability_within(option.latency_ms, band, min(known, default=inf))
     unpriced = len(known) < len(allowed)
     meets = not unpriced and option.memory.fits and probability >= goals.request.probability
-    rounds = ceil(goals.steps / copies)
+    rounds = goals.rounds(option, copies)
     limit_ms = quantile(option.latency_ms, band, goals.request.limit_probability)
     seconds, devices = rounds / 1e3, option.devices * copies
     dollars = None if option.price_usd_per_hour is None else devices * option.price_usd_per_hour / _HOUR_S
