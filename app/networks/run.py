@@ -113,6 +113,7 @@ class Run:
 
     batch         sequences or images per step, over all data-parallel devices
     sequence      tokens per sequence; in decode the context length: keys seen by the new token, itself included
+    verified      tokens of a sequence that a decode step computes: the last one, and drafted ones after it
     cached        the part of `sequence` whose keys and values are there already: a prefix, or earlier chunks of a
                   prompt; prefill computes the rest
     of_images     True for networks that take images, not tokens
@@ -140,6 +141,7 @@ class Run:
     mode: Mode = "inference"
     batch: int = 1
     sequence: int = 1
+    verified: int = 1
     cached: int = 0
     of_images: bool = False
     image_size: int = 224

@@ -28,7 +28,7 @@ class StepTimes(NamedTuple):
 
     tokens     float64 [t], tokens of an attention replica; `body` [t] their time, and `experts` [t] if all have as many
     sequences  float64 [b], sequences of an attention replica; `head` [b] their time
-    contexts   float64 [k], keys of a sequence; `decode` [b, k] the time of attention
+    contexts   float64 [k], keys of a sequence; `decode` [b, k] the time of attention, `draft` of drafting a token each
     chunks     float64 [p], tokens of a chunk; `ratios` [r], keys over tokens; `prefill` [p, r] the time of attention
     scalars    float64 [SCALARS], plain numbers, by the indices below
     """
@@ -40,6 +40,7 @@ class StepTimes(NamedTuple):
     head: Floats
     contexts: Floats
     decode: Floats
+    draft: Floats
     chunks: Floats
     ratios: Floats
     prefill: Floats
@@ -47,9 +48,9 @@ class StepTimes(NamedTuple):
 
 
 # Attention replicas; pipeline stages; seconds between two stages; host seconds of a step, and of a sequence in it;
-# tokens that a sequence computes in a decode step, those of them that are kept, and the time of drafting as a share of
-# the step; factor on steps with prompts; decode steps that the host schedules at once.
-REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTING, PREFILL, ROUND = range(10)
+# tokens that a sequence computes in a decode step, those of them that are kept, and those that are drafted; factor on
+# steps with prompts; decode steps that the host schedules at once.
+REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTED, PREFILL, ROUND = range(10)
 SCALARS = 10
 
 
@@ -134,7 +135,8 @@ def step_s(times: StepTimes, step: Step) -> float:
     if step.decodes > 0.0:
         sequences, context = np.log(max(step.decodes / share, 1.0)), np.log(max(step.context, 1.0))
         seconds += _plane(times.sequences, times.contexts, times.decode, sequences, context)
-        drafted = scalars[DRAFTING] * seconds
+        if scalars[DRAFTED] > 0.0:
+            drafted = scalars[DRAFTED] * _plane(times.sequences, times.contexts, times.draft, sequences, context)
     seconds += drafted + step.attention_s / scalars[STAGES] + scalars[STAGES] * scalars[TRANSFER_S]
     at_once = scalars[ROUND]
     if step.prompts > 0.0:
@@ -157,6 +159,7 @@ class EngineLimits(NamedTuple):
                     1: none waits, infinity: no number of them ends the wait
     recv_steps, round_steps  decode steps after which the engine looks for new requests, and lets those in that it has
     request_s       seconds from a request's arrival until the engine has it, others aside
+    fetch_token_s   seconds of fetching keys and values of a prompt's token from the host, one prompt after another
     serial_s, serial_token_s  host seconds of a request, and of a token of its prompt, for which other requests wait
     stream_s        seconds that an arriving request waits for the front end, for each stream of tokens that it sends
     """
@@ -177,6 +180,7 @@ class EngineLimits(NamedTuple):
     request_s: float
     serial_s: float
     serial_token_s: float
+    fetch_token_s: float
     stream_s: float
 
 
@@ -198,7 +202,7 @@ def front_s(limits: EngineLimits, streams: float) -> float:
 @compiled_per_row
 def serial_s(limits: EngineLimits, prompt: float) -> float:
     """Return the seconds that a request keeps the host's front end from the next one."""
-    return limits.serial_s + limits.serial_token_s * prompt
+    return limits.serial_s + (limits.serial_token_s + limits.fetch_token_s) * prompt
 
 
 @compiled_per_row
@@ -242,13 +246,18 @@ class Requests(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Tokens of prompts and outputs, each uniform in (1 - its spread) to 1 of these; `prefix_hit`: a prompt's share."""
+    """Tokens of prompts and outputs, each uniform in (1 - its spread) to 1 of these.
+
+    prefix_hit  share of a prompt that a cache holds
+    fetched     share of that which the host holds: on the device it takes memory of its own
+    """
 
     prompt: float
     output: float
     prompt_spread: float
     output_spread: float
     prefix_hit: float
+    fetched: float = 0.0
 
     def means(self) -> tuple[float, float, float, float, float]:
         """Return the mean tokens of a prompt, those of it that are cached, of an output, and of a prompt uncached.
@@ -260,7 +269,7 @@ class Lengths(NamedTuple):
         cached = self.prefix_hit * prompt
         # E[output^2] / (2 E[output]) of a uniform length, whose variance is (spread x longest)^2 / 12.
         generated = 0.5 * output * (1.0 + (self.output_spread / share) ** 2 / 12.0)
-        return prompt, cached, output, prompt - cached, prompt + generated
+        return prompt, cached, output, prompt - (1.0 - self.fetched) * cached, prompt + generated
 
 
 def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:
@@ -290,12 +299,15 @@ def burst(lengths: Lengths, count: int, seed: int) -> Requests:
     return _drawn(lengths, np.zeros(count), 0, 0, seed)
 
 
-def trace(arrival_s: Floats, prompt: Floats, output: Floats, prefix_hit: float, in_flight: int = 0) -> Requests:
+def trace(
+    arrival_s: Floats, prompt: Floats, output: Floats, prefix_hit: float, in_flight: int = 0, fetched: float = 0.0
+) -> Requests:
     """Return recorded requests, sorted by their arrival."""
     order = np.argsort(arrival_s, kind="stable")
     sent = prompt[order]
     cached = np.floor(prefix_hit * sent)
-    return Requests(arrival_s[order] - arrival_s.min(), sent, cached, sent - cached, output[order], in_flight, 0)
+    kept = sent - (1.0 - fetched) * cached
+    return Requests(arrival_s[order] - arrival_s.min(), sent, cached, kept, output[order], in_flight, 0)
 
 
 def _drawn(lengths: Lengths, arrival_s: Floats, in_flight: int, warm_up: int, seed: int) -> Requests:
@@ -305,4 +317,5 @@ def _drawn(lengths: Lengths, arrival_s: Floats, in_flight: int, warm_up: int, se
     prompt = np.maximum(np.round(shares[0] * lengths.prompt), 1.0)
     output = np.maximum(np.round(shares[1] * lengths.output), 1.0)
     cached = np.floor(lengths.prefix_hit * prompt)
-    return Requests(arrival_s, prompt, cached, prompt - cached, output, in_flight, warm_up)
+    kept = prompt - (1.0 - lengths.fetched) * cached
+    return Requests(arrival_s, prompt, cached, kept, output, in_flight, warm_up)

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.bands.band import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY, Band
 from app.coefficients import Coefficients
-from app.networks.run import Run
+from app.networks.run import InputCopy, Run
 from app.ops import OP_CODE, OPS
 from app.ops.gemm import ACCESSES_PER_CLOCK
 from app.ops.network import NETWORK
@@ -335,10 +335,16 @@ def _input_copy_s(subject: Subject) -> Floats:
     else:
         sample = _TOKEN_BYTES * (1 if run.mode == "decode" else run.sequence)
     copied = _per_gpu(subject, sample * run.batch / run.parallelism.data)
+    return copied / host_rate(gpus, run.input_copy)
+
+
+def host_rate(gpus: GpuTable, memory: InputCopy) -> Floats:
+    """Return the bytes per second that a device copies from host memory of this kind, [g]."""
     older = gpus.column("process_node_nm") > PCIE_4_NODE_NM
     by_age = np.where(older, PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S)
     link = np.fmin(gpus.column("slot_bandwidth_bytes_per_s"), gpus.column("link_bandwidth_bytes_per_s"))
-    return copied / (_COPY_SHARES[run.input_copy] * np.fmin(link, by_age))
+    rate: Floats = _COPY_SHARES[memory] * np.fmin(link, by_age)
+    return rate
 
 
 _NOWHERE = np.zeros(1, dtype=np.bool_)

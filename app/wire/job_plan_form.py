@@ -195,6 +195,7 @@ class ChosenSettings(Struct, frozen=True):
     max_sequences: Annotated[
         int | None, about("Most sequences of an attention replica at once; null: the stack's default")
     ]
+    speculative_tokens: Annotated[int | None, about("Tokens drafted in a step; null: no speculative decoding")]
 
 
 class ServedChoice(Struct, frozen=True):

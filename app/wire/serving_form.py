@@ -122,12 +122,32 @@ class Speculative(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
 
     tokens: Annotated[float, about("Tokens drafted in a step", ge=1, le=32, **WHOLE, title="Drafted tokens")]
     acceptance: Annotated[
-        float, about("Probability that a drafted token is kept, given that those before it were", ge=0, le=1)
-    ]
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        about("Probability that a drafted token is kept, given that those before it were"),
+    ] = None
+    acceptance_by_position: Annotated[
+        Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=1, max_length=32)] | None,
+        about("In place of it, the share of steps that keep the first drafted token, the second, ..., as engines log"),
+    ] = None
+    draft: Annotated[
+        str | dict[str, Any] | None,
+        about('A built-in transformer, or a config.json; absent or "mtp": a layer of multi-token prediction'),
+    ] = None
     draft_share: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        about("Time of drafting a token over that of a decode step; absent: that of one layer"),
+        about("Time of drafting a token over that of a decode step; absent: that of `draft`"),
     ] = None
+
+
+class PrefixCache(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Memory of an engine, over all its devices, that holds the keys and values of `prefix_hit`, in proportion."""
+
+    gpu_bytes: Annotated[
+        Annotated[float, Meta(ge=0, le=1e15)], about("Bytes of the devices' memory, which sequences then lack")
+    ] = 0.0
+    host_bytes: Annotated[
+        Annotated[float, Meta(ge=0, le=1e15)], about("Bytes of the host's memory, from which hits are fetched")
+    ] = 0.0
 
 
 class PrefillPool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -169,6 +189,9 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     prefix_hit: Annotated[
         Fraction, about("Share of a prompt that the engine's cache holds already", title="Prefix hits")
     ] = 0.0
+    prefix_cache: Annotated[
+        PrefixCache | None, about("Where the cache holds them; absent: on the devices, in memory of no request")
+    ] = None
     max_batched_tokens: Annotated[
         BudgetTokens | None,
         about("Most tokens of a step of an attention replica; absent: the stack's default", title="Tokens of a step"),
@@ -258,6 +281,25 @@ class LoadSettings(Struct, frozen=True):
     max_concurrency: Annotated[int | None, about("Most requests that clients have in flight; null: any number")]
 
 
+class PrefixCacheSettings(Struct, frozen=True):
+    """Tiers of the prefix cache as used."""
+
+    gpu_bytes: Annotated[float, about("Bytes of the devices' memory")]
+    host_bytes: Annotated[float, about("Bytes of the host's memory")]
+    gpu_hit: Annotated[float, about("Share of a prompt that the devices hold")]
+    host_hit: Annotated[float, about("Share of a prompt that is fetched from the host")]
+    fetch_ms: Annotated[float, about("Mean time of fetching a prompt's share from the host, milliseconds")]
+
+
+class SpeculativeSettings(Struct, frozen=True):
+    """Speculative decoding as used."""
+
+    tokens: Annotated[int, about("Tokens drafted in a step")]
+    acceptance_by_position: Annotated[list[float], about("Share of steps that keep each drafted token")]
+    tokens_per_step: Annotated[float, about("Mean tokens of a sequence that a step gives")]
+    draft: Annotated[str, about("What drafts: a built-in transformer, config, or mtp")]
+
+
 class ServingSettings(Struct, frozen=True):
     """Settings of the stack as used: those of the request, else its defaults; tokens and sequences of an engine."""
 
@@ -278,6 +320,8 @@ class ServingSettings(Struct, frozen=True):
     input_spread: Annotated[float, about("Prompts are uniform in (1 - this) to 1 of their most tokens")]
     output_spread: Annotated[float, about("Answers are uniform in (1 - this) to 1 of their most tokens")]
     tpot_definition: Annotated[TpotDefinition, about("Tokens that tpot_ms is over")]
+    speculative: Annotated[SpeculativeSettings | None, about("Speculative decoding; null: none")]
+    prefix_cache: Annotated[PrefixCacheSettings | None, about("Tiers of the prefix cache; null: the devices alone")]
     host_version: Annotated[str, about("Version of the times of the stack's host, as in GET /predictors")]
 
 

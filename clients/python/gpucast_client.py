@@ -1417,6 +1417,7 @@ class ChosenSettings(TypedDict):
     kv_dtype: str | None
     max_batched_tokens: int | None
     max_sequences: int | None
+    speculative_tokens: int | None
 
 
 class ServedCost(TypedDict):
@@ -1526,6 +1527,8 @@ class ServingSettings(TypedDict):
     input_spread: float
     output_spread: float
     tpot_definition: Literal["output", "output_minus_one"]
+    speculative: SpeculativeSettings | None
+    prefix_cache: PrefixCacheSettings | None
     host_version: str
 
 
@@ -1542,6 +1545,25 @@ class LoadSettings(TypedDict):
 
     burstiness: float | None
     max_concurrency: int | None
+
+
+class SpeculativeSettings(TypedDict):
+    """Speculative decoding as used."""
+
+    tokens: int
+    acceptance_by_position: list[float]
+    tokens_per_step: float
+    draft: str
+
+
+class PrefixCacheSettings(TypedDict):
+    """Tiers of the prefix cache as used."""
+
+    gpu_bytes: float
+    host_bytes: float
+    gpu_hit: float
+    host_hit: float
+    fetch_ms: float
 
 
 class ParetoPoint(TypedDict):
@@ -3465,6 +3487,7 @@ class ServingWorkload(TypedDict):
     output_spread: NotRequired[float | None]
     load: ServingLoad
     prefix_hit: NotRequired[float]
+    prefix_cache: NotRequired[PrefixCache | None]
     max_batched_tokens: NotRequired[float | None]
     max_sequences: NotRequired[float | None]
     memory_share: NotRequired[float | None]
@@ -3511,6 +3534,15 @@ class RequestTrace(TypedDict):
     output_tokens: list[float]
 
 
+class PrefixCache(TypedDict):
+    """Memory of an engine, over all its devices, that holds the keys and values of `prefix_hit`, in
+    proportion.
+    """
+
+    gpu_bytes: NotRequired[float]
+    host_bytes: NotRequired[float]
+
+
 class SchedulerFlags(TypedDict):
     """Flags of an engine's scheduler; the stack's default where one is absent."""
 
@@ -3525,7 +3557,9 @@ class Speculative(TypedDict):
     """
 
     tokens: float
-    acceptance: float
+    acceptance: NotRequired[float | None]
+    acceptance_by_position: NotRequired[list[float] | None]
+    draft: NotRequired[str | dict[str, Any] | None]
     draft_share: NotRequired[float | None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.api.test_serving import SMALL, Body, ask, refusal
+from tests.api.test_serving import GPU, SMALL, Body, ask, refusal
 
 RATE: Body = SMALL | {"load": {"rate_per_s": 8.0}}
 
@@ -176,3 +176,109 @@ def test_replicas_of_attention_share_each_expert(client: TestClient) -> None:
     # Latent keys, which tensor parallelism copies, are each replica's own.
     limits = [each["serving"]["sequences"]["limit"] for each in (split, plain)]
     assert limits[0] > 3 * limits[1]
+
+
+def step_ms(client: TestClient, speculative: Body | None, **more: Any) -> float:
+    """The decode step of one sequence with this speculative decoding, milliseconds."""
+    workload = SMALL | {"load": {"concurrency": 1}, "method": "closed_form"} | more
+    return float(served(client, workload | {"speculative": speculative})["step_ms"]["decode"])
+
+
+def test_drafting_reads_a_layer_and_the_head_for_every_token(client: TestClient) -> None:
+    """Bytes of 16 bits over the H100's 3.35 TB/s: at least that long, and not twice as long."""
+    layer, head = 4096 * (6144 + 4096 + 3 * 14336), 4096 * 128256
+    least_ms = 3 * 2 * (layer + head) / 3.35e12 * 1e3
+    drafted = {"tokens": 3, "acceptance": 0.8}
+    drafting_ms = step_ms(client, drafted) - step_ms(client, drafted | {"draft_share": 0.0})
+    assert least_ms < drafting_ms < 2.0 * least_ms
+
+
+def test_a_draft_model_takes_its_own_steps(client: TestClient) -> None:
+    drafted = {"tokens": 4, "acceptance": 0.8}
+    drafting_ms = step_ms(client, drafted | {"draft": "llama-3.2-1b"}) - step_ms(client, drafted | {"draft_share": 0.0})
+    own = step_ms(client, None, name="llama-3.2-1b")
+    assert drafting_ms == pytest.approx(4 * own, rel=0.05)
+    assert step_ms(client, drafted | {"draft": "mtp"}) == step_ms(client, drafted)
+
+
+def test_verifying_computes_every_drafted_token(client: TestClient) -> None:
+    """Attention of five queries reads a long context once; the layers of many sequences compute five tokens each."""
+    free = {"draft_share": 0.0, "acceptance": 0.8}
+    long = {"input_tokens": 100_000}
+    plain, five = (step_ms(client, each, **long) for each in (None, free | {"tokens": 4}))
+    assert plain < five < 1.5 * plain
+    many = {"input_tokens": 64, "max_sequences": 1024, "load": {"concurrency": 1024}}
+    plain, five = (step_ms(client, each, **many) for each in (None, free | {"tokens": 4}))
+    assert five > 1.7 * plain
+
+
+def test_acceptance_by_position(client: TestClient) -> None:
+    """The first token is kept in 0.62 of the steps and the second in 0.4: a step gives 2.02."""
+    by_position = served(client, SMALL | {"speculative": {"tokens": 2, "acceptance_by_position": [0.62, 0.4, 0.2]}})
+    assert by_position["settings"]["speculative"] == {
+        "tokens": 2,
+        "acceptance_by_position": [0.62, 0.4],
+        "tokens_per_step": pytest.approx(2.02),
+        "draft": "mtp",
+    }
+    of_each = served(client, SMALL | {"speculative": {"tokens": 2, "acceptance": 0.5}})
+    alike = served(client, SMALL | {"speculative": {"tokens": 2, "acceptance_by_position": [0.5, 0.25]}})
+    assert alike == of_each
+
+
+@pytest.mark.parametrize(
+    ("speculative", "field"),
+    [
+        ({"tokens": 2}, "acceptance"),
+        ({"tokens": 2, "acceptance": 0.5, "acceptance_by_position": [0.5, 0.4]}, "acceptance"),
+        ({"tokens": 3, "acceptance_by_position": [0.5, 0.4]}, "acceptance_by_position"),
+        ({"tokens": 2, "acceptance_by_position": [0.5, 0.6]}, "acceptance_by_position"),
+        ({"tokens": 2, "acceptance": 0.5, "draft": "no-such-model"}, "draft"),
+        ({"tokens": 2, "acceptance": 0.5, "draft": "llama-3.2-1b", "draft_share": 0.1}, "draft_share"),
+    ],
+)
+def test_wrong_speculation_is_named(client: TestClient, speculative: Body, field: str) -> None:
+    assert refusal(client, SMALL | {"speculative": speculative})["loc"] == ["workload", "speculative", field]
+
+
+def test_a_plan_chooses_how_many_tokens_to_draft(client: TestClient) -> None:
+    """Drafts that are mostly refused do not pay, those that are kept do."""
+    chosen = []
+    for kept in ([0.05, 0.01, 0.0, 0.0], [0.95, 0.9, 0.85, 0.8]):
+        workload = SMALL | {"speculative": {"tokens": 4, "acceptance_by_position": kept}, "load": {"rate_per_s": 1.0}}
+        body = {"workload": workload, "gpus": [GPU], "tpot_ms": 100.0, "ttft_ms": 2000.0, "max_devices": 1}
+        answer = client.post("/plan", json=body)
+        assert answer.status_code == 200, answer.text
+        chosen.append(answer.json()["choices"][0]["settings"]["speculative_tokens"])
+    assert chosen[0] is None and chosen[1] is not None, chosen
+
+
+CACHED: Body = SMALL | {"input_tokens": 8192, "length_spread": 0.0, "prefix_hit": 0.75, "load": {"concurrency": 1}}
+
+
+def test_hits_in_the_hosts_memory_are_fetched_over_the_slot(client: TestClient) -> None:
+    """Llama-3-8B keeps 128 KiB a token: 6,144 tokens of them at seven tenths of PCIe 4's 31.5 GB/s take 36.5 ms."""
+    near = served(client, CACHED)
+    far = served(client, CACHED | {"prefix_cache": {"host_bytes": 1e12}})
+    fetch_ms = 6144 * 131072 / (0.7 * 31.5e9) * 1e3
+    assert far["settings"]["prefix_cache"]["fetch_ms"] == pytest.approx(fetch_ms, rel=0.01)
+    assert far["ttft_ms"]["mean"] - near["ttft_ms"]["mean"] == pytest.approx(fetch_ms, rel=0.02)
+    missed = served(client, CACHED | {"prefix_hit": 0.0})
+    assert near["ttft_ms"]["mean"] < far["ttft_ms"]["mean"] < missed["ttft_ms"]["mean"]
+    form = served(client, CACHED | {"method": "closed_form", "prefix_cache": {"host_bytes": 1e12}})
+    assert form["ttft_ms"]["mean"] == pytest.approx(far["ttft_ms"]["mean"], rel=0.02)
+
+
+def test_tiers_hold_hits_in_proportion(client: TestClient) -> None:
+    both = served(client, CACHED | {"prefix_cache": {"gpu_bytes": 1e10, "host_bytes": 3e10}})
+    tiers = both["settings"]["prefix_cache"]
+    assert (tiers["gpu_hit"], tiers["host_hit"]) == pytest.approx((0.1875, 0.5625))
+    near = served(client, CACHED)
+    # What the devices' cache holds, sequences lack; what is fetched takes memory of its own.
+    assert both["kv_cache"]["capacity_bytes"] == pytest.approx(near["kv_cache"]["capacity_bytes"] - 1e10)
+    assert both["kv_cache"]["required_bytes"] > 2.0 * near["kv_cache"]["required_bytes"]
+    assert near["settings"]["prefix_cache"] is None
+
+
+def test_a_cache_of_no_size_is_refused(client: TestClient) -> None:
+    assert refusal(client, CACHED | {"prefix_cache": {}})["loc"] == ["workload", "prefix_cache"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.coefficients import Coefficients
+from app.networks.run import Mode
 from app.networks.transformers.architecture import Attention
 from app.networks.transformers.row_writer import FP32_BYTES, Flow, RowWriter
 
@@ -29,6 +30,10 @@ class Span(NamedTuple):
     def tokens(self) -> float:
         """New tokens of all sequences."""
         return self.batch * self.queries
+
+    def together(self, mode: Mode) -> float:
+        """Queries of a sequence that read its keys once: of decode all, as so many times the heads would."""
+        return self.queries if mode == "decode" else 1.0
 
 
 def self_attention(rows: RowWriter, x: Flow, spec: Attention, span: Span, width: float) -> Flow:
@@ -198,7 +203,7 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         # The keys that a device's queries see on average: those of its share of the pairs, as one chunk at the end.
         span = span._replace(keys=(span.keys + span.queries) / 2.0)
     window: float = spec.window
-    after = 0.0
+    after, together = 0.0, span.together(rows.run.mode)
     if not spec.causal and span.queries > 1:
         # The same pairs of query and key as with a causal mask, for queries that stand later by the keys after each.
         after = min(spec.window // 2.0, span.queries - 1.0) if spec.window else span.queries - 1.0
@@ -214,10 +219,10 @@ def _attended(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, sp
         hybrid=rows.hybrid_code,
         count=_FIRST_FLASH if rows.run.release.first_flash else 1.0,
         batch=span.batch,
-        heads=heads,
+        heads=heads * together,
         kv_heads=shared,
         head_dim=both / 2.0,
-        query_length=span.queries,
+        query_length=span.queries / together,
         context_length=span.keys + after,
         window=window,
     )

@@ -59,6 +59,7 @@ def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, s
         expanded = heads * (latent.plain + latent.value)
         k = rows.linear(k, tokens, expanded, latent.keys, "attention.key_up")
     cached = span.batch * span.keys * (latent.keys + spec.rotary)
+    together = span.together(rows.run.mode)
     y = rows.add(
         "attention_mla",
         (*q, *k),
@@ -67,9 +68,9 @@ def _fused(rows: RowWriter, q: Flow, k: Flow, spec: Attention, latent: Latent, s
         kv_bytes=cached * rows.kv_size if rows.caches else 0.0,
         kv_dtype=rows.kv_code,
         batch=span.batch,
-        heads=heads,
+        heads=heads * together,
         head_dim=latent.plain,
-        query_length=span.queries,
+        query_length=span.queries / together,
         context_length=span.keys,
         latent_dim=latent.keys,
         rope_dim=spec.rotary,
@@ -100,7 +101,7 @@ def _eager(rows: RowWriter, qkv: tuple[Flow, Flow, Flow], spec: Attention, laten
 def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span, width: float) -> Flow:
     """Add attention of the new tokens, from `width` features and back, and return its output rows."""
     x = rows.gathered(x, span.tokens, width)
-    sizes = _sizes(spec, rows.tensor, width)
+    sizes, together = _sizes(spec, rows.tensor, width), span.together(rows.run.mode)
     y = rows.add(
         "attention_module",
         x,
@@ -109,8 +110,8 @@ def attention_module(rows: RowWriter, x: Flow, spec: AttentionModule, span: Span
         dtype=rows.format_of("attention"),
         parameters=weights(sizes) + _norms(spec, sizes),
         kv_bytes=_kept_bytes(rows, spec, sizes, span) if rows.caches else 0.0,
-        batch=span.batch,
-        query_length=span.queries,
+        batch=span.batch * together,
+        query_length=span.queries / together,
         context_length=span.keys,
         window=spec.window,
         kv_dtype=rows.kv_code,

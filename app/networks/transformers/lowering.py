@@ -74,7 +74,7 @@ def write(architecture: Architecture, run: Run) -> Workload:
 def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
     """Return the tokens that each stack processes; None for a stack that does not run."""
     whole = [_whole(stack, run) for stack in architecture.stacks]
-    token = whole[-1]._replace(queries=1.0)
+    token = whole[-1]._replace(queries=float(run.verified))
     if len(whole) == 1:
         return [token if run.mode == "decode" else whole[0]]
     if run.mode == "decode":

@@ -95,10 +95,18 @@ def with_batch_limits(
 def in_formats(
     workload: ServingWorkload, dtypes: Sequence[str] | None, kv_dtypes: Sequence[str] | None
 ) -> Iterator[ServingWorkload]:
-    """Yield the workload in each pair of number formats of weights and of keys and values; None: its own alone."""
+    """Yield the workload in each pair of number formats of weights and of keys and values; None: its own alone.
+
+    One with speculative decoding also without it, and with fewer drafted tokens, by halves.
+    """
     for dtype in dict.fromkeys(dtypes or (workload.dtype,)):
         for kv_dtype in dict.fromkeys(kv_dtypes or (workload.kv_dtype,)):
-            yield structs.replace(workload, dtype=dtype, kv_dtype=kv_dtype)
+            given = structs.replace(workload, dtype=dtype, kv_dtype=kv_dtype)
+            yield given
+            if (drafting := workload.speculative) is not None:
+                yield structs.replace(given, speculative=None)
+                for tokens in (drafting.tokens // 2**k for k in range(1, int(drafting.tokens).bit_length())):
+                    yield structs.replace(given, speculative=structs.replace(drafting, tokens=tokens))
 
 
 def cost_of(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> ServedCost:
@@ -176,6 +184,12 @@ class Option(NamedTuple):
         rate = self.candidate.rate
         each = 1.0 if rate is None else rate.usd_per_hour
         return self.engines * self.deployment.run.parallelism.devices * each
+
+    @property
+    def token_s(self) -> float:
+        """Mean seconds per output token at the rate, by the closed form."""
+        rate = (self.deployment.workload.load.rate_per_s or 0.0) / self.engines
+        return open_load(self.engine.times, self.engine.limits, shape_of(self.deployment), rate).tpot_s
 
 
 def option_of(deployment: Deployment, engine: Engine, candidate: Candidate, limits: Limits) -> Option:
@@ -307,6 +321,7 @@ class Splits:
         """
         every = list[Deployment]()
         formats = [*workloads]
+        several = len({(workload.dtype, workload.kv_dtype) for workload in formats}) > 1
         for workload in formats:
             for deployment in deployments(workload, most_devices):
                 check_cancelled()
@@ -315,7 +330,7 @@ class Splits:
                     raise _too_many()
         for deployment in every:
             check_cancelled()
-            self._add(deployment, every=self._request.gpus == "all" or len(formats) > 1)
+            self._add(deployment, every=self._request.gpus == "all" or several)
         if not self._largest:
             raise BadInput("workload: no split of the model over max_devices devices can run", errors=[])
 

@@ -98,7 +98,11 @@ class _Plan(NamedTuple):
 
 def _choice(plan: _Plan, splits: Splits, gpu: str, options: Sequence[Option]) -> ServedChoice:
     """Return the best deployment of one GPU type, whose priced engines are `options`."""
-    able = sorted((option for option in options if option.able), key=lambda option: option.price)
+    drafts = plan.serving.workload.speculative is not None
+    able = sorted(
+        (option for option in options if option.able),
+        key=lambda option: (option.price, option.token_s if drafts else 0.0),
+    )
     # Where no split keeps the limits, the quickest comes closest.
     tried = able[:_FINALISTS] or [splits.largest(gpu)]
     best: ServedChoice | None = None
@@ -165,7 +169,11 @@ def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -
         devices=deployment.devices,
         parallelism=split_of(deployment),
         settings=ChosenSettings(
-            workload.dtype, workload.kv_dtype, _whole(workload.max_batched_tokens), _whole(workload.max_sequences)
+            workload.dtype,
+            workload.kv_dtype,
+            _whole(workload.max_batched_tokens),
+            _whole(workload.max_sequences),
+            None if workload.speculative is None else int(workload.speculative.tokens),
         ),
         meets=meets,
         probability=probability,

@@ -46,6 +46,7 @@ class Deployment(NamedTuple):
     network, run  the network of `step`, and its run
     engines       engines beside one another, among which requests are dealt
     pool          the engines that compute the prompts, where others do
+    draft         the model that drafts tokens for this one to verify; None: none, or multi-token prediction
     lengths       tokens of requests; of a trace their greatest
     """
 
@@ -57,6 +58,7 @@ class Deployment(NamedTuple):
     engines: int
     lengths: Lengths
     pool: Deployment | None = None
+    draft: Deployment | None = None
 
     @property
     def attention_replicas(self) -> int:
@@ -84,6 +86,21 @@ class Deployment(NamedTuple):
         """Most requests that clients have in flight at an engine; 0: any number."""
         return ceil((self.workload.load.max_concurrency or 0) / self.engines)
 
+    @property
+    def acceptance(self) -> list[float]:
+        """Share of the steps in which the k-th drafted token is kept: only after those before it (Leviathan 2023)."""
+        speculative = self.workload.speculative
+        if speculative is None:
+            return []
+        of_each, p = speculative.acceptance_by_position, speculative.acceptance or 0.0
+        positions = range(int(speculative.tokens))
+        return [p ** (k + 1) for k in positions] if of_each is None else [float(of_each[k]) for k in positions]
+
+    @property
+    def kept_tokens(self) -> float:
+        """Mean tokens of a sequence that a decode step gives: drafted ones that are kept, and one of its own."""
+        return 1.0 + sum(self.acceptance)
+
     def timed_tokens(self, output: Any) -> Any:
         """Return the tokens of answers, a number or an array, over which the time after the first one is taken."""
         return output - 1.0 if self.workload.tpot_definition == "output_minus_one" else output
@@ -92,10 +109,11 @@ class Deployment(NamedTuple):
         """Return the requests that one engine gets, of which about `running` are in flight at once."""
         load, lengths, seed = self.workload.load, self.lengths, int(self.workload.seed)
         if load.trace is not None:
-            columns = (load.trace.arrival_s, load.trace.input_tokens, load.trace.output_tokens)
-            arrival, prompt, output = (np.array(column, dtype=np.float64) for column in columns)
+            recorded = (load.trace.arrival_s, load.trace.input_tokens, load.trace.output_tokens)
+            arrival, prompt, output = (np.array(column, dtype=np.float64) for column in recorded)
             dealt = np.argsort(arrival, kind="stable")[:: self.engines]
-            return trace(arrival[dealt], prompt[dealt], output[dealt], lengths.prefix_hit, self.most_in_flight)
+            columns = arrival[dealt], prompt[dealt], output[dealt]
+            return trace(*columns, lengths.prefix_hit, self.most_in_flight, lengths.fetched)
         if load.rate_per_s is not None:
             each = load.rate_per_s / self.engines
             return arrivals(lengths, each, running, seed, self.variation, self.most_in_flight)
@@ -150,7 +168,8 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
     step = model_workload(workload, "decode", int(split.attention_data), longest)
     try:
         network, run = resolve_network(step, None)
-        run = replace(run, pooled=pooled)
+        verified = 1 if workload.speculative is None else int(workload.speculative.tokens) + 1
+        run = replace(run, pooled=pooled, verified=verified)
         architecture = _architecture(network, run)
     except BadInput as error:
         raise _as_serving(error, workload) from error
@@ -167,6 +186,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         engines=int(split.replicas),
         lengths=lengths,
         pool=_pool(workload),
+        draft=_draft(workload),
     )
 
 
@@ -221,6 +241,38 @@ def _pool(workload: ServingWorkload) -> Deployment | None:
         if not errors:
             raise
         raise type(error).of(errors) from error
+
+
+def _draft(workload: ServingWorkload) -> Deployment | None:
+    """Return the deployment of a draft model on the devices of an attention replica, None without one.
+
+    Raises BadInput unless the acceptance of every drafted token is given, once, and no later one's is higher.
+    """
+    speculative = workload.speculative
+    if speculative is None:
+        return None
+    of_each = speculative.acceptance_by_position
+    if (speculative.acceptance is None) == (of_each is None):
+        raise refused("speculative.acceptance", "send one of acceptance and acceptance_by_position")
+    if of_each is not None and (len(of_each) < speculative.tokens or of_each != sorted(of_each, reverse=True)):
+        why = f"is the share of steps that keep each of the {speculative.tokens:.0f} drafted tokens: none may rise"
+        raise refused("speculative.acceptance_by_position", why)
+    draft = speculative.draft
+    if draft is None or draft == "mtp":
+        return None
+    if speculative.draft_share is not None:
+        raise refused("speculative.draft_share", "the draft model says what it takes: leave it out")
+    split = workload.parallelism
+    changes: dict[str, Any] = {
+        "name": draft if isinstance(draft, str) else None,
+        "config": None if isinstance(draft, str) else draft,
+        "parallelism": ServingParallelism(tensor=max(split.tensor // split.attention_data, 1)),
+        **dict.fromkeys(("dtype", "speculative", "prefill_pool")),
+    }
+    try:
+        return resolve_deployment(structs.replace(workload, **changes))
+    except BadInput as error:
+        raise BadInput.of([FieldError((*_LOC, "speculative", "draft"), one.msg) for one in error.errors]) from error
 
 
 def _given(workload: ServingWorkload) -> str:
@@ -296,7 +348,8 @@ def _lengths(workload: ServingWorkload) -> Lengths:
         for name in ("input_tokens", "output_tokens", "input_spread", "output_spread"):
             if getattr(workload, name) is not None:
                 raise refused(name, "a trace brings its own lengths: leave it out")
-        return Lengths(max(columns.input_tokens), max(columns.output_tokens), 0.0, 0.0, workload.prefix_hit)
+        longest = float(max(columns.input_tokens)), float(max(columns.output_tokens))
+        return Lengths(*longest, 0.0, 0.0, workload.prefix_hit, _fetched(workload))
     for name in ("input_tokens", "output_tokens"):
         if getattr(workload, name) is None:
             raise refused(name, "required field is missing")
@@ -304,4 +357,14 @@ def _lengths(workload: ServingWorkload) -> Lengths:
     of_prompts, of_answers = (
         workload.length_spread if own is None else own for own in (workload.input_spread, workload.output_spread)
     )
-    return Lengths(float(prompt), float(output), of_prompts, of_answers, workload.prefix_hit)
+    return Lengths(float(prompt), float(output), of_prompts, of_answers, workload.prefix_hit, _fetched(workload))
+
+
+def _fetched(workload: ServingWorkload) -> float:
+    """Return the share of the hits in the prefix cache that are fetched from the host, as the tiers' sizes are."""
+    cache = workload.prefix_cache
+    if cache is None:
+        return 0.0
+    if cache.gpu_bytes + cache.host_bytes == 0.0:
+        raise refused("prefix_cache", "send gpu_bytes, host_bytes or both")
+    return cache.host_bytes / (cache.gpu_bytes + cache.host_bytes)

@@ -15,7 +15,7 @@ from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
     ACCEPTED,
-    DRAFTING,
+    DRAFTED,
     HOST_SEQUENCE_S,
     HOST_STEP_S,
     LEAST_S,
@@ -29,16 +29,24 @@ from app.serving.engine import (
     EngineLimits,
     StepTimes,
     closed_count,
+    held_bytes,
 )
 from app.serving.simulation import MOST_STEPS
 from app.serving.steady_state import Shape, highest_rate, open_load
 from app.stacks.facts import HostTimes
+from app.steps.corrections import host_rate
 from app.steps.networks import prepare
 from app.steps.stages import Memory
 from app.steps.timing import StepQuery
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
-from app.wire.serving_form import LoadSettings, SchedulerSettings, ServingSettings
+from app.wire.serving_form import (
+    LoadSettings,
+    PrefixCacheSettings,
+    SchedulerSettings,
+    ServingSettings,
+    SpeculativeSettings,
+)
 
 
 class Settings(NamedTuple):
@@ -88,8 +96,11 @@ def engines_on(
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
     host = query.engine.hosts.of(deployment.run.release, mixture=deployment.mixture, latent=deployment.latent)
-    memories = _memories(deployment, specs, settings)
-    engines = [_engine(deployment, host, settings[k], memories[k], tables, k) for k in range(len(specs))]
+    memories, rates = _memories(deployment, specs, settings), host_rate(query.gpus, "pinned")
+    engines = [
+        _with_fetching(_engine(deployment, host, settings[k], memories[k], tables, k), deployment, rates[target])
+        for k, target in enumerate(query.targets)
+    ]
     if deployment.pool is None:
         return engines
     pools = engines_on(query, deployment.pool, specs)
@@ -136,6 +147,8 @@ def shown_settings(deployment: Deployment, engine: Engine, host_version: str) ->
         lengths.prompt_spread,
         lengths.output_spread,
         deployment.workload.tpot_definition,
+        _shown_speculation(deployment),
+        _shown_cache(deployment, engine),
         host_version,
     )
 
@@ -157,7 +170,7 @@ def _axes(deployment: Deployment, settings: list[Settings], room: float) -> Axes
     """Return axes that hold the steps of all these settings, and of `room` times their budgets."""
     budget = room * max(one.budget_tokens for one in settings)
     sequences = max(one.sequences for one in settings)
-    verified, _, _ = _speculation(deployment)
+    verified = float(deployment.run.verified)
     lengths = deployment.lengths
     positions = deployment.architecture.stacks[0].embedding.max_positions
     return axes_of(budget, verified * sequences, lengths.prompt, lengths.output, float(positions))
@@ -187,11 +200,11 @@ def expected_steps(deployment: Deployment, specs: Sequence[GpuSpec]) -> int:
         return 0
     count = closed_count(at_once) if load.concurrency else at_once
     settings = [settings_of(deployment, spec) for spec in specs]
-    held_bytes = prepare(deployment.network, deployment.run).memory.kv_cache  # of the longest request
-    shape, (verified, _, _) = shape_of(deployment), _speculation(deployment)
+    longest_bytes = prepare(deployment.network, deployment.run).memory.kv_cache  # of the longest request
+    shape, verified = shape_of(deployment), deployment.run.verified
     steps = 0.0
     for each, (_, capacity) in zip(settings, _memories(deployment, specs, settings), strict=True):
-        if capacity >= held_bytes:
+        if capacity >= longest_bytes:
             prompts = max(shape.prompt - shape.cached, 1.0) / (each.chunk_tokens * deployment.attention_replicas)
             together = min(each.sequences * deployment.attention_replicas, at_once)
             # Sequences that begin together end in as many steps as their outputs have lengths, later ones in more.
@@ -211,8 +224,13 @@ def _memories(
     sequences = [int(max(min(each.budget_tokens, deployment.lengths.prompt), 1)) for each in settings]
     needed = {sequence: _memory_of_step(deployment, sequence) for sequence in dict.fromkeys(sequences)}
     memories = [needed[sequence] for sequence in sequences]
+    cache = deployment.workload.prefix_cache
+    cached = 0.0 if cache is None else cache.gpu_bytes / deployment.run.parallelism.devices
+    if deployment.draft is not None:
+        own = prepare(deployment.draft.network, deployment.draft.run).memory.weights
+        memories = [memory._replace(weights=memory.weights + own) for memory in memories]
     return [
-        (memory, max(each.memory_share * spec.memory_bytes - memory.required_bytes, 0.0))
+        (memory, max(each.memory_share * spec.memory_bytes - memory.required_bytes - cached, 0.0))
         for memory, each, spec in zip(memories, settings, specs, strict=True)
     ]
 
@@ -250,9 +268,20 @@ def _engine(
         request_s=host.request_s,
         serial_s=host.serial_s,
         serial_token_s=host.serial_token_s,
+        fetch_token_s=0.0,
         stream_s=deployment.run.release.stream_wait_s,
     )
     return Engine(_times(deployment, host, tables, k), limits, settings, memory, capacity)
+
+
+def _with_fetching(engine: Engine, deployment: Deployment, rate: float) -> Engine:
+    """Return the engine whose requests wait for hits that their host holds, at `rate` bytes per second and device."""
+    lengths, limits = deployment.lengths, engine.limits
+    if deployment.pool is not None or not lengths.fetched:
+        return engine
+    token_bytes = held_bytes(limits, lengths.prompt) / lengths.prompt
+    fetch_s = lengths.prefix_hit * lengths.fetched * token_bytes / rate / deployment.attention_replicas
+    return engine._replace(limits=limits._replace(fetch_token_s=float(fetch_s)))
 
 
 def with_host(engine: Engine, host: HostTimes) -> Engine:
@@ -284,7 +313,7 @@ def with_factor(engine: Engine, factor: float) -> Engine:
     if factor == 1.0:
         return engine
     times, shift = engine.times, float(np.log(factor))
-    parts = ("body", "experts", "head", "decode", "prefill")
+    parts = ("body", "experts", "head", "decode", "draft", "prefill")
     scalars = times.scalars.copy()
     scalars[[HOST_STEP_S, HOST_SEQUENCE_S]] *= factor
     shifted = {name: getattr(times, name) + shift for name in parts}
@@ -325,36 +354,40 @@ def shape_of(deployment: Deployment) -> Shape:
     prompt = float(np.mean(inputs))
     cached = deployment.lengths.prefix_hit * prompt
     context = float(np.average(inputs + 0.5 * outputs, weights=outputs))
-    return Shape(prompt, cached, float(np.mean(outputs)), prompt - cached, context)
+    kept = prompt - (1.0 - deployment.lengths.fetched) * cached
+    return Shape(prompt, cached, float(np.mean(outputs)), kept, context)
 
 
 def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> StepTimes:
     axes = Axes(*(np.log(axis) for axis in tables.axes))
-    parts: list[Floats] = [np.log(np.maximum(part[k], LEAST_S)) for part in tables[1:6]]
+    parts: list[Floats] = [np.log(np.maximum(part[k], LEAST_S)) for part in tables[1:7]]
     scalars = np.zeros(SCALARS)
     scalars[REPLICAS] = deployment.attention_replicas
     scalars[STAGES] = deployment.run.parallelism.pipeline
     scalars[TRANSFER_S] = 0.0
     scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
-    scalars[VERIFIED], scalars[ACCEPTED], scalars[DRAFTING] = _speculation(deployment)
+    scalars[VERIFIED], scalars[ACCEPTED] = deployment.run.verified, deployment.kept_tokens
+    scalars[DRAFTED] = deployment.run.verified - 1
     scalars[ROUND] = deployment.scheduler.decode_steps
-    body, experts, head, decode, prefill = parts
+    body, experts, head, decode, draft, prefill = parts
     return StepTimes(
-        axes.tokens, body, experts, axes.sequences, head, axes.contexts, decode, axes.chunks, axes.ratios, prefill,
-        scalars,
+        axes.tokens, body, experts, axes.sequences, head, axes.contexts, decode, draft, axes.chunks, axes.ratios,
+        prefill, scalars,
     )  # fmt: skip
 
 
-def _speculation(deployment: Deployment) -> tuple[float, float, float]:
-    """Return the tokens that a sequence computes in a step, those kept, and the share of the step that drafts take.
+def _shown_cache(deployment: Deployment, engine: Engine) -> PrefixCacheSettings | None:
+    cache, lengths = deployment.workload.prefix_cache, deployment.lengths
+    if cache is None:
+        return None
+    hit, fetched = lengths.prefix_hit, lengths.fetched
+    fetch_ms = (engine.pool or engine).limits.fetch_token_s * shape_of(deployment).prompt * 1e3
+    return PrefixCacheSettings(cache.gpu_bytes, cache.host_bytes, hit * (1.0 - fetched), hit * fetched, fetch_ms)
 
-    Of k drafted tokens the first ones are kept, up to the first refused one, and a token of the model itself (Leviathan
-    et al. 2023).
-    """
+
+def _shown_speculation(deployment: Deployment) -> SpeculativeSettings | None:
     speculative = deployment.workload.speculative
     if speculative is None:
-        return 1.0, 1.0, 0.0
-    drafted, p = float(speculative.tokens), float(speculative.acceptance)
-    kept = drafted + 1.0 if p == 1.0 else (1.0 - p ** (drafted + 1.0)) / (1.0 - p)
-    share = 1.0 / deployment.architecture.layers if speculative.draft_share is None else speculative.draft_share
-    return drafted + 1.0, kept, drafted * share
+        return None
+    draft = "mtp" if deployment.draft is None else deployment.draft.workload.name or "config"
+    return SpeculativeSettings(int(speculative.tokens), deployment.acceptance, deployment.kept_tokens, draft)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
+import msgspec
 import numpy as np
 
 from app.engine.engine import Engine
@@ -40,6 +41,7 @@ class Tables(NamedTuple):
     """Seconds of a step's parts on g GPUs, by the axes; bytes of a sequence and of weights on the fullest device.
 
     body, experts [g, tokens], head [g, sequences], decode [g, sequences, contexts], prefill [g, chunks, ratios]
+    draft       [g, sequences, contexts], of drafting a token of each sequence
     held_bytes  float64 [contexts], keys and values of one sequence on a device
     """
 
@@ -48,6 +50,7 @@ class Tables(NamedTuple):
     experts: Floats
     head: Floats
     decode: Floats
+    draft: Floats
     prefill: Floats
     held_bytes: Floats
 
@@ -83,8 +86,9 @@ def step_tables(query: StepQuery, deployment: Deployment, axes: Axes) -> Tables:
     if any(target >= len(query.engine.gpus) for target in query.targets):  # GPUs that only the request describes
         return _computed(query, deployment, axes)
     run = replace(deployment.run, batch=1, sequence=1)
+    drafting = msgspec.json.encode(deployment.workload.speculative)
     sizes = tuple(axis.tobytes() for axis in axes)
-    key = (id(query.engine), query.predictor, tuple(query.targets), deployment.network.key, run, sizes)
+    key = (id(query.engine), query.predictor, tuple(query.targets), deployment.network.key, run, drafting, sizes)
     known = _cache.get(key)
     if known is not None and known.engine() is query.engine:
         return known.tables
@@ -105,16 +109,45 @@ def _computed(query: StepQuery, deployment: Deployment, axes: Axes) -> Tables:
     steps = _Steps(query, deployment)
     decoded = steps.seconds("decode", decodes[0], decodes[1], np.zeros(decodes.shape[1]))
     prompted = steps.seconds("prefill", np.ones(len(chunk)), keys, keys - queries)
-    g = len(query.targets)
-    return Tables(
+    g, verified = len(query.targets), deployment.run.verified
+    alone = decoded.own[:, : b * k].reshape(g, b, k)
+    own = alone
+    if verified > 1:
+        own = steps.seconds("decode", grid[0], grid[1], np.zeros(b * k), verified).own.reshape(g, b, k)
+    tables = Tables(
         axes,
         decoded.body[:, b * k :],
         decoded.experts[:, b * k :],
         decoded.head[:, : b * k].reshape(g, b, k)[:, :, 0],
-        decoded.own[:, : b * k].reshape(g, b, k),
+        own,
+        np.zeros_like(own),
         prompted.own.reshape(g, len(axes.chunks), len(axes.ratios)),
         decoded.held_bytes[:k],
     )
+    return tables if verified == 1 else tables._replace(draft=_drafted(query, deployment, tables, alone))
+
+
+def _drafted(query: StepQuery, deployment: Deployment, tables: Tables, alone: Floats) -> Floats:
+    """Return the seconds of drafting a token of each sequence, [g, sequences, contexts]; `alone`: attention of one.
+
+    By a draft model it is its step, else that of one more layer and the head, which multi-token prediction adds.
+    """
+    speculative, share = deployment.workload.speculative, 1.0 / deployment.architecture.layers
+    if deployment.draft is not None:
+        other = step_tables(query, deployment.draft, tables.axes)
+        return _step(other, other.decode, 1.0, 1.0)
+    if speculative is not None and speculative.draft_share is not None:
+        return speculative.draft_share * _step(tables, tables.decode, float(deployment.run.verified), 1.0)
+    return _step(tables, alone, 1.0, share)
+
+
+def _step(tables: Tables, attention: Floats, verified: float, share: float) -> Floats:
+    """Return the seconds of a decode step with this share of the layers and the head, [g, sequences, contexts]."""
+    sequences, tokens = np.log(verified * tables.axes.sequences), np.log(tables.axes.tokens)
+    layers = np.array([np.interp(sequences, tokens, one) for one in tables.body + tables.experts])
+    head = np.array([np.interp(sequences, np.log(tables.axes.sequences), one) for one in tables.head])
+    whole: Floats = share * (layers[:, :, None] + attention) + head[:, :, None]
+    return whole
 
 
 class _Cached(NamedTuple):
@@ -154,12 +187,15 @@ class _Steps:
         rows = self._deployment.network.lower(replace(self._deployment.run, mode=mode))
         return set(zip(rows.block.tolist(), rows.names, strict=True))
 
-    def seconds(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> _Seconds:
-        """Return the times of steps of `batch` sequences a replica with `keys` each, `cached` of them before, [c]."""
+    def seconds(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats, verified: int = 1) -> _Seconds:
+        """Return the times of steps of `batch` sequences a replica with `keys` each, `cached` of them before, [c].
+
+        verified  tokens of a sequence that a decode step computes
+        """
         c, g = len(batch), len(self._query.targets)
         parts = np.empty((4, g, c))
         seconds = _Seconds(parts[0], parts[1], parts[2], parts[3], np.empty(c))
-        for of, rows in self._groups(mode, batch, keys, cached):
+        for of, rows in self._groups(mode, batch, keys, cached, verified):
             times = self._times(rows, len(of))
             own, head, expert = self._own(rows), rows.block == rows.block[-1], _OF_EXPERTS[rows.ops.kind]
             layers = ~own & ~head
@@ -169,13 +205,16 @@ class _Steps:
             seconds.held_bytes[of] = kept.sum(axis=1) / batch[of] / self._deployment.run.parallelism.pipeline
         return seconds
 
-    def _groups(self, mode: Mode, batch: Floats, keys: Floats, cached: Floats) -> Iterator[tuple[Ints, Workload]]:
+    def _groups(
+        self, mode: Mode, batch: Floats, keys: Floats, cached: Floats, verified: int
+    ) -> Iterator[tuple[Ints, Workload]]:
         replicas = self._deployment.attention_replicas
 
         def lower(these: Ints) -> Workload:
             figures = (replicas * batch[these], keys[these], cached[these])
             batched, sequence, before = (per_configuration(np.round(figure)) for figure in figures)
-            run = replace(self._deployment.run, mode=mode, batch=batched, sequence=sequence, cached=before)
+            sizes: Any = {"batch": batched, "sequence": sequence, "cached": before, "verified": verified}
+            run = replace(self._deployment.run, mode=mode, **sizes)
             return self._deployment.network.lower(run)
 
         for group in lower_groups(len(batch), lower):

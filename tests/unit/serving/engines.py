@@ -40,11 +40,11 @@ def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9
     experts, head = (np.log(np.full(len(axis), 1e-12)) for axis in (TOKENS, SEQUENCES))
     axes = (np.log(axis) for axis in (TOKENS, SEQUENCES, CONTEXTS, RATIOS))
     tokens, sequences, contexts, ratios = axes
-    return StepTimes(tokens, body, experts, sequences, head, contexts, decode, tokens, ratios, nothing, scalars)
+    return StepTimes(tokens, body, experts, sequences, head, contexts, decode, decode, tokens, ratios, nothing, scalars)
 
 
 _FREE = EngineLimits(
-    8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, np.inf, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0
+    8192.0, 256.0, 1e12, CONTEXTS, 1000.0 * CONTEXTS, 1.0, 1.0, 0.5, 1.0, 0.0, np.inf, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0
 )
 
 
