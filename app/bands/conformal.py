@@ -6,7 +6,7 @@ a group hold for predictions from such evidence. Groups without residuals use pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Self
@@ -14,7 +14,16 @@ from typing import Any, Self
 import numpy as np
 
 from app.bands.band import width_at
-from app.bands.groups import CODES, NAMES, NO_EVIDENCE, RELATED, groups_of_siblings, of_siblings, prior_offsets
+from app.bands.groups import (
+    CODES,
+    NAMES,
+    NO_EVIDENCE,
+    RELATED,
+    groups_of_siblings,
+    of_other_gpus,
+    of_siblings,
+    prior_offsets,
+)
 from app.coefficients import Coefficients
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
@@ -59,19 +68,20 @@ class Intervals:
         return cls(residuals, units)
 
     def pooled(self, other: Self) -> Self:
-        """These and those of other GPUs: residuals of a group in both are drawn from each by the units behind them."""
-        residuals, units = {**self.residuals, **other.residuals}, {**self.units, **other.units}
-        gpus = {**self.gpus, **other.gpus}
+        """These and those of GPUs that were added: residuals of a group in both are drawn from each by its units.
+
+        Of operators and dtypes that are here only groups of answers on measured GPUs are pooled: how far GPUs that
+        nobody measured differ is known of more of them than of those added. Other operators and dtypes are taken.
+        """
+        known = {_cell_of(group) for group in self.residuals}
+        new = [group for group in other.residuals if _cell_of(group) not in known]
+        residuals = {**self.residuals, **{group: other.residuals[group] for group in new}}
+        units = {**self.units, **{group: other.units[group] for group in new}}
+        gpus = {**self.gpus, **{group: other.gpus[group] for group in new if group in other.gpus}}
         for group in self.residuals.keys() & other.residuals.keys():
-            parts = [(one.residuals[group], one.units[group]) for one in (self, other)]
-            every = np.concatenate([residual for residual, _ in parts])
-            weight = np.concatenate([np.full(len(residual), count / len(residual)) for residual, count in parts])
-            order = np.argsort(every)
-            ranks = np.cumsum(weight[order]) - 0.5 * weight[order]
-            places = np.linspace(ranks[0], ranks[-1], max(len(residual) for residual, _ in parts))
-            residuals[group], units[group] = np.interp(places, ranks, every[order]), parts[0][1] + parts[1][1]
-            if group in self.gpus and group in other.gpus:
-                gpus[group] = self.gpus[group] + other.gpus[group]
+            if not of_other_gpus(group):
+                residuals[group] = _drawn_from([(one.residuals[group], one.units[group]) for one in (self, other)])
+                units[group] = self.units[group] + other.units[group]
         return type(self)(residuals, units, gpus)
 
     def state(self) -> dict[str, Any]:
@@ -134,6 +144,22 @@ class Intervals:
                 scale = width_at(max(coverage, most)) / width_at(most)
                 offsets[:, code] = scale * min(either[m - 1 - rank], 0.0), scale * max(either[rank], 0.0)
         return offsets
+
+
+def _cell_of(group: int) -> str:
+    """Return the operator and dtype of a group, without its situation."""
+    return NAMES[group].rpartition("/")[0]
+
+
+def _drawn_from(parts: Sequence[tuple[Floats, int]]) -> Floats:
+    """Return as many sorted residuals as the longest part has, of all parts by the units that stand behind each."""
+    every = np.concatenate([residual for residual, _ in parts])
+    weight = np.concatenate([np.full(len(residual), units / len(residual)) for residual, units in parts])
+    order = np.argsort(every)
+    ranks = np.cumsum(weight[order]) - 0.5 * weight[order]
+    places = np.linspace(ranks[0], ranks[-1], max(len(residual) for residual, _ in parts))
+    drawn: Floats = np.interp(places, ranks, every[order])
+    return drawn
 
 
 @compiled

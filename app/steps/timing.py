@@ -24,7 +24,7 @@ from app.networks.batched import expanded
 from app.networks.run import Run
 from app.predictors import capabilities
 from app.runtime.sized_cache import SizedCache
-from app.stacks.release import plain_release, release_of
+from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
 from app.steps.levels import figure_of_step, is_assumed, levels_of
 from app.steps.networks import StepRows, prepare
@@ -206,8 +206,8 @@ def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, al
     host, gap = (run.release.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
     done = schedule(w, times.launch_s, host + times.host_s, run, gap_s=gap, transfer_s=transfer_s)
     own = band_of_rows(done.rows_s, times.answer, times.of, rows.group)
-    # The host's speed is unknown, and less so where the software's version says how it launches.
-    usual = run.release.eager_host_s == release_of(plain_release().software, run.mode).eager_host_s
+    # The host's speed is unknown, and less so in training and where the software's version says how it launches.
+    usual = run.release.eager_host_s == plain_release().eager_host_s
     _, slow_s = (EAGER_HOST if usual else EAGER_HOST_OF_VERSION).ends(host, COVERAGE)
     own = own.wider(Band.of(done.step_s, done.step_s, slow_s * done.launches))
     for correction in _of_stage("step"):

@@ -132,10 +132,12 @@ def test_the_closest_relation_sets_the_group() -> None:
 
 
 def test_pooled_residuals_count_as_many_as_stand_behind_them() -> None:
-    group = CODES["linear/bf16/seen"]
+    seen, unseen, other = (CODES[f"linear/{name}"] for name in ("bf16/seen", "bf16/unseen", "fp8/unseen"))
     many, few = np.linspace(-0.1, 0.1, 101), np.linspace(0.9, 1.1, 101)
-    parts = (Intervals({group: many}, {group: 9000}), Intervals({group: few}, {group: 1000}))
-    found = parts[0].pooled(parts[1])
-    assert found.units[group] == 10_000
-    assert np.mean(found.residuals[group] > 0.5) == pytest.approx(0.1, abs=0.02)
-    assert Intervals.prior().pooled(parts[1]).residuals[group] is few
+    mine = Intervals({seen: many}, {seen: 9000})
+    added = Intervals(dict.fromkeys((seen, unseen, other), few), dict.fromkeys((seen, unseen, other), 1000))
+    found = mine.pooled(added)
+    assert found.units[seen] == 10_000
+    assert np.mean(found.residuals[seen] > 0.5) == pytest.approx(0.1, abs=0.02)
+    assert unseen not in found.residuals  # of an operator and dtype that are known
+    assert found.residuals[other] is few
