@@ -76,7 +76,7 @@ MISTAKES: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     (about(LINEAR | {"m": [64]}), "workload.operators.0.m", ("got a list",)),
     (about(LINEAR | {"dtype": "fp61"}), "workload.operators.0.dtype", ("'fp61'", "did you mean fp64 or fp16")),
     (about(LINEAR | {"phase": "forwards"}), "workload.operators.0.phase", ("'forwards'", "did you mean forward?")),
-    (on(SERVING | {"load": {"concurency": 8}}), "workload.load.concurency", ("did you mean concurrency?",)),
+    (on(SERVING | {"load": {"concurency": 8}}), "workload.load.concurency", ("did you mean concurrency",)),
     (on(without(SERVING, "input_tokens", isl=100)), "workload.isl", ("send",)),
     (on(SERVING | {"load": {"qps": 4}}), "workload.load.qps", ("send load.rate_per_s",)),
     (on(SERVING | {"load": {"requests_per_second": 4}}), "workload.load.requests_per_second", ("load.rate_per_s",)),

@@ -93,7 +93,7 @@ def test_a_model_is_taken_over_from_other_pages(client: TestClient) -> None:
     ("load=nothing", "level", "one of rate_per_s, concurrency"),
     ("software=pytorch-2.1", "software", "no serving stack"),
     ("tensor=3", "tensor", "must divide the 64"),
-    ("tokens=3", "acceptance", "missing"),
+    ("tokens=3", "acceptance", "send one of acceptance"),
 ])  # fmt: skip
 def test_errors_stand_at_their_field(client: TestClient, query: str, field: str, said: str) -> None:
     shown = client.get(f"/serving?{query}")
