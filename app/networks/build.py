@@ -20,6 +20,7 @@ from app.tables.workload import FORWARD, Workload
 
 # First word of the names of low-rank adapters beside linear layers.
 ADAPTER = "adapter"
+FP32_BYTES = float(DTYPE_BYTES[DTYPE_CODE["fp32"]])
 NEEDS_READ, NEEDS_WRITTEN = (np.array([what in op.saves for op in OPS]) for what in ("input", "output"))
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from app.coefficients import Coefficients
 from app.networks.batched import per_configuration, unique_rows, work_of_rows
-from app.networks.build import Builder
+from app.networks.build import FP32_BYTES, Builder
 from app.networks.exchanges import gradient_bytes
 from app.networks.roles import fed_by, learning, of_experts, of_loss, of_scores
 from app.networks.run import Run
@@ -134,7 +134,6 @@ def stage_transfer(rows: Workload, run: Run) -> OpTable:
 
 # FP32 states of the optimiser, bytes per parameter.
 STATE_BYTES = {"none": 0.0, "sgd": 0.0, "adam": 8.0, "adamw": 8.0}
-_FP32_BYTES = 4.0
 # Share of tensors that come and go in a step which PyTorch's caching allocator holds beside them.
 SLACK = Coefficients("steps").number("allocator_slack")
 # cuBLAS's workspace, and the memory of a context with PyTorch's kernels before the first tensor.
@@ -231,7 +230,7 @@ def memories(w: Workload, run: Run, shares: Sequence[float]) -> list[Memory]:
         elif data > 1 and zero == 3:
             gathered = _most(ranks, w.per_block(w.weight_bytes))
             if len(ranks) > 1 and run.release.kernels is None:
-                gathered = (ranks * w.per_block(w.weight_bytes + _FP32_BYTES * w.parameters * learns)).sum(axis=-1)
+                gathered = (ranks * w.per_block(w.weight_bytes + FP32_BYTES * w.parameters * learns)).sum(axis=-1)
     slack = SLACK if training and run.release.kernels is None and not run.of_images else 0.0
     still = np.array(
         np.broadcast_arrays(
@@ -262,7 +261,7 @@ def _most(ranks: Floats, values: Floats) -> Floats:
 
 def _masters(w: Workload) -> Floats:
     """Return bytes of the FP32 copies of narrower weights, per row."""
-    return np.where(w.weight_bytes < _FP32_BYTES * w.parameters, _FP32_BYTES * w.parameters, 0.0)
+    return np.where(w.weight_bytes < FP32_BYTES * w.parameters, FP32_BYTES * w.parameters, 0.0)
 
 
 def _ends(w: Workload) -> Ints:

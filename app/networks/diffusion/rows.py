@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from app.networks.build import FP32_BYTES
 from app.networks.diffusion.architecture import HeadNorm, Sizes
 from app.networks.run import Run
 from app.networks.transformers.architecture import Architecture, Embedding, Head, NormKind, Stack
 from app.networks.transformers.row_writer import Flow, RowWriter
-
-_FP32_BYTES = 4.0
 
 
 class Tokens(NamedTuple):
@@ -46,7 +45,7 @@ class DenoiserRows(RowWriter):
 
     def cast(self, x: Flow, elements: float, name: str) -> Flow:
         """Add the copy to FP32, or back from it; none where the format is FP32."""
-        return x if self.size >= _FP32_BYTES else self.moved(x, elements, self.size + _FP32_BYTES, name)
+        return x if self.size >= FP32_BYTES else self.moved(x, elements, self.size + FP32_BYTES, name)
 
     def fp32(self, op: str, x: Flow, b: float, h: float, name: str) -> Flow:
         """Add an operator on `b` rows of `h` elements in FP32."""
@@ -97,8 +96,8 @@ class DenoiserRows(RowWriter):
         if not self.eager:
             return self.norm(x, b, h, name, norm)
         squares = self.fp32("pow_scalar", self.cast(x, b * h, f"{name}.cast"), b, h, f"{name}.pow")
-        mean = self.moved(squares, b * h, _FP32_BYTES, f"{name}.mean")
-        scaled = self.moved((*x, *mean), b * h, self.size + _FP32_BYTES, f"{name}.scale")
+        mean = self.moved(squares, b * h, FP32_BYTES, f"{name}.mean")
+        scaled = self.moved((*x, *mean), b * h, self.size + FP32_BYTES, f"{name}.scale")
         scaled = self.cast(scaled, b * h, f"{name}.cast_back")
         return self.add("mul_scalar", scaled, outputs=b * h, name=f"{name}.weight", parameters=h, b=b, h=h)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.coefficients import Coefficients
+from app.networks.build import FP32_BYTES
 from app.networks.run import Mode
 from app.networks.transformers.architecture import Attention
-from app.networks.transformers.row_writer import FP32_BYTES, Flow, RowWriter
+from app.networks.transformers.row_writer import Flow, RowWriter
 
 _FITTED = Coefficients("networks")
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from app.networks.batched import per_configuration
+from app.networks.build import FP32_BYTES
 from app.networks.run import Run, refuse
 from app.networks.transformers.architecture import (
     Architecture,
@@ -43,7 +44,7 @@ from app.networks.transformers.embedding import (
 from app.networks.transformers.feed_forward import feed_forward
 from app.networks.transformers.latent import attention_module, latent_attention
 from app.networks.transformers.recurrence import recurrence
-from app.networks.transformers.row_writer import FP32_BYTES, Flow, RowWriter
+from app.networks.transformers.row_writer import Flow, RowWriter
 from app.ops.gemm import LOAD_BYTES
 from app.tables.arrays import Floats
 from app.tables.ops import EXPERT_DTYPES, WEIGHT_ONLY_DTYPES

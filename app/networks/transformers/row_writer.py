@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.networks.build import ADAPTER, Builder
+from app.networks.build import ADAPTER, FP32_BYTES, Builder
 from app.networks.run import Formats, Run, spanned
 from app.networks.transformers.architecture import Architecture, NormKind
 from app.ops.attention import HYBRIDS
@@ -40,7 +40,6 @@ _LAYERS_OF = {
 _BESIDE = {"fp8": "bf16", "fp8_block": "bf16", "int8": "bf16", "nvfp4": "bf16", "tf32": "fp32"}
 _BESIDE |= dict.fromkeys(WEIGHT_DTYPES, "bf16")
 
-FP32_BYTES = 4.0
 # Bytes moved per element of an operand to quantise it for training, from 16 bits and in the two orientations that the
 # products read. TransformerEngine: FP8 with current scaling reads for the largest magnitude first; MXFP8 writes both
 # orientations at once; NVFP4 (NVIDIA 2025, arXiv 2509.25149) reads for the largest magnitude, and a third time for the
