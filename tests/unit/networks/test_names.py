@@ -89,6 +89,9 @@ ASKED = {
     "zai-org/GLM-5": 743.9,
     "MiniMaxAI/MiniMax-M2": 228.7,
     "stable-diffusion-v1-5/stable-diffusion-v1-5": 0.860,
+    "Qwen/Qwen2.5-VL-3B-Instruct": 3.75,
+    "Qwen/Qwen2.5-VL-7B-Instruct": 8.29,
+    "Qwen/Qwen2.5-VL-72B-Instruct": 73.4,
 }
 
 
@@ -107,6 +110,19 @@ def test_a_model_is_known_by_name_with_the_parameters_of_its_card(name: str, kno
     assert billions(name) == pytest.approx(known, rel=0.015)
     assert find_config(name.rpartition("/")[2]) is find_config(name)
     assert find_config(name.upper()) is find_config(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("SD 1.5", "stable-diffusion-1.5"),
+        ("sd1.5", "stable-diffusion-1.5"),
+        ("SDXL", "stable-diffusion-xl"),
+        ("Flux", "flux.1-dev"),
+    ],
+)
+def test_short_names_are_known(name: str, network: str) -> None:
+    assert find_config(name) is find_config(network)
 
 
 def test_nearly_all_much_downloaded_models_are_known() -> None:
