@@ -32,6 +32,7 @@ Ranking: TypeAlias = Annotated[
     RequestOptions(
         CompareRequest,
         "max_devices",
+        "duty_cycle",
         rank_by="by",
         prices="price",
         powers_w="power",
@@ -46,6 +47,7 @@ Goals: TypeAlias = Annotated[
         "percentile",
         "probability",
         "max_devices",
+        "duty_cycle",
         deadline_s="deadline",
         budget_usd="budget",
         throughput_per_s="throughput",

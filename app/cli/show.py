@@ -126,15 +126,24 @@ def show_served_ranking(answer: ServingCompareResponse) -> None:
     print_notes([(row.gpu, row.warnings) for row in answer.ranking], answer.skipped, answer.notes)
 
 
+_PLANNED_COSTS = {
+    "USD/h": "usd_per_hour",
+    "USD/month": "monthly_usd",
+    "USD/M in": "usd_per_million_input_tokens",
+    "USD/M out": "usd_per_million_output_tokens",
+}
+
+
 def show_served_plan(answer: ServingPlanResponse) -> None:
     """Print the deployments of a plan, and the Pareto set."""
-    print(f"{'':>4}{'GPU':<30}{'split':<16}{'sure':>6}{'USD/h':>9}{'USD/M tokens':>14}{'TTFT ms':>10}{'TPOT ms':>9}")
+    costs = "".join(f"{head:>11}" for head in _PLANNED_COSTS)
+    print(f"{'':>4}{'GPU':<30}{'split':<16}{'sure':>6}{costs}{'TTFT ms':>10}{'TPOT ms':>9}")
     for choice in answer.choices:
         split, served = choice.parallelism, choice.serving
         name = f"{choice.gpu} x{choice.devices}{' *' if choice.meets else ''}"
         ways = f"{split.replicas} x tp{split.tensor}{f' ep{split.expert}' if split.expert > 1 else ''}"
         ways += f" dp{split.attention_data}" if split.attention_data > 1 else ""
-        costs = f"{figure(choice.cost.usd_per_hour):>9}{figure(choice.cost.cost_per_million_tokens):>14}"
+        costs = "".join(f"{figure(getattr(choice.cost, name)):>11}" for name in _PLANNED_COSTS.values())
         times = f"{_served_times(served.ttft_ms, 10)[:10]}{_served_times(served.tpot_ms, 9)[:9]}"
         print(f"{choice.rank:>3} {name:<30}{ways:<16}{choice.probability:>6.0%}{costs}{times}")
     print("* keeps the limits; none does, the closest is first" if answer.best is None else "* keeps the limits")

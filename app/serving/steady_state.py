@@ -76,6 +76,20 @@ class Steady(NamedTuple):
     prefill_share: float
 
 
+def prompt_share(times: StepTimes, shape: Shape, steady: Steady) -> float:
+    """Return the share of an engine's busy time that prompts take; decoding takes the rest.
+
+    A prompt takes what it adds to the steps that it shares with decoding sequences, and decoding the steps that its
+    tokens would take alone.
+    """
+    later = max(shape.output - 1.0, 0.0)
+    if later == 0.0:
+        return 1.0
+    tokens = max(steady.decoding, 1.0) * times.scalars[ACCEPTED]  # of a step
+    decoding = steady.requests_per_s * later / tokens * steady.decode_s
+    return float(steady.prefill_share / (steady.prefill_share + decoding))
+
+
 class PromptCost(NamedTuple):
     """Cost of a prompt: seconds of a step with it, such steps per prompt, and seconds that it adds to decoding.
 

@@ -82,6 +82,14 @@ class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     powers_w: Annotated[
         dict[str, float], about("Watts of one device, by any name of the GPU; override the power model", unit="W")
     ] = {}
+    duty_cycle: Annotated[
+        Annotated[float, Meta(gt=0, le=1)] | None,
+        about(
+            "Share of all hours in which a served model's devices are rented and bear the load: a month costs the"
+            " hourly price x 730 h x this; absent: 1",
+            unit="share",
+        ),
+    ] = None
     max_devices: Annotated[
         float, about("Most devices that a split or plan may take", ge=1, le=MOST_DEVICES, **WHOLE)
     ] = 8
@@ -175,13 +183,28 @@ class ServedSplit(Struct, frozen=True):
 
 
 ServedParallelism: TypeAlias = Annotated[ServedSplit, about("How an engine is split, and how many there are")]
-TokenCost: TypeAlias = Annotated[float | None, about("US dollars per million generated tokens; null: no price")]
+TokenCost: TypeAlias = Annotated[
+    float | None, about("US dollars of all devices per million generated tokens, prompts included; null: no price")
+]
 
 
 class ServedCost(Struct, frozen=True):
     """Costs and energy of a deployment; null where no price, power or throughput is known."""
 
     usd_per_hour: Annotated[float | None, about("US dollars per hour of all devices; null: no price")]
+    monthly_usd: Annotated[
+        float | None, about("US dollars per month: usd_per_hour x 730 h x duty_cycle; null: no price")
+    ]
+    usd_per_million_input_tokens: Annotated[
+        float | None,
+        about(
+            "US dollars per million input tokens, those of the prefix cache too, for the share of the price that is"
+            " the prompts' share of the devices' busy time; null: no price"
+        ),
+    ]
+    usd_per_million_output_tokens: Annotated[
+        float | None, about("US dollars per million generated tokens, for the rest of the price; null: no price")
+    ]
     cost_per_million_tokens: TokenCost
     energy_per_token_j: Annotated[
         float | None, about("Joules per generated token, all devices together; null: no power")

@@ -1151,6 +1151,7 @@ class PlanRequest(TypedDict):
     prices: NotRequired[dict[str, float]]
     currency: NotRequired[str]
     powers_w: NotRequired[dict[str, float]]
+    duty_cycle: NotRequired[float | None]
     max_devices: NotRequired[float]
     predictor: NotRequired[str]
     coverage: NotRequired[float]
@@ -1424,6 +1425,9 @@ class ServedCost(TypedDict):
     """Costs and energy of a deployment; null where no price, power or throughput is known."""
 
     usd_per_hour: float | None
+    monthly_usd: float | None
+    usd_per_million_input_tokens: float | None
+    usd_per_million_output_tokens: float | None
     cost_per_million_tokens: float | None
     energy_per_token_j: float | None
     power_w: float | None
@@ -1590,6 +1594,7 @@ class CompareRequest(TypedDict):
     prices: NotRequired[dict[str, float]]
     currency: NotRequired[str]
     powers_w: NotRequired[dict[str, float]]
+    duty_cycle: NotRequired[float | None]
     max_devices: NotRequired[float]
     predictor: NotRequired[str]
     coverage: NotRequired[float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,7 +98,8 @@ def _outcome(snapshot: Snapshot, load: Load, ready: MeasuredLoad, held_out: Mapp
     spec = rows.spec(rows.row(load.gpu, ("gpu",)))
     request = ServingRequest(gpu=load.gpu, workload=load.workload)
     prediction = predict_served(snapshot, request, ready.deployment, spec, ready.engine)
-    cost = cost_of(snapshot, Candidate(load.gpu, spec, None, None), ready.deployment, prediction.serving)
+    unpriced = Candidate(load.gpu, spec, None, None)
+    cost = cost_of(snapshot, unpriced, ready.deployment, prediction.serving, prompt_share=nan, duty_cycle=None)
     without = {name: ready.figures(host) for name, host in held_out.items()}
     results = {}
     for figure in FIGURES:

@@ -130,6 +130,33 @@ def test_the_cheapest_deployment_that_keeps_the_limits(client: TestClient) -> No
         assert alone["serving"] == choice["serving"]
 
 
+def test_costs_are_by_month_and_by_tokens_that_come_in_and_go_out(client: TestClient) -> None:
+    """Both kinds of tokens together pay the price of the hour; prompts pay for the time that they take."""
+    for route, rows in (("/plan", "choices"), ("/compare", "ranking")):
+        shares = []
+        for prompt in (256, 4096):
+            workload = RATE | {"input_tokens": prompt}
+            row = ask(client, route, workload=workload, gpus=GPUS[:1], duty_cycle=0.4)[rows][0]
+            cost, served = row["cost"], row["serving"]
+            assert cost["monthly_usd"] == pytest.approx(cost["usd_per_hour"] * 730 * 0.4)
+            length = 0.9 * prompt  # the mean: lengths are uniform in 0.8 to 1 of the most
+            of_input = cost["usd_per_million_input_tokens"] * served["requests_per_s"] * length * 3600 / 1e6
+            of_output = cost["usd_per_million_output_tokens"] * served["output_tokens_per_s"] * 3600 / 1e6
+            assert of_input + of_output == pytest.approx(cost["usd_per_hour"])
+            shares.append(of_input / cost["usd_per_hour"])
+        assert 0.02 < shares[0] < shares[1] < 0.98
+    whole = ask(client, "/plan", workload=RATE, gpus=GPUS[:1])["choices"][0]["cost"]
+    assert whole["monthly_usd"] == pytest.approx(whole["usd_per_hour"] * 730)
+
+
+def test_engines_for_prompts_pay_their_share(client: TestClient) -> None:
+    pool = {"parallelism": {"tensor": 2}, "replicas": 2}
+    workload = RATE | {"parallelism": {"tensor": 4}, "prefill_pool": pool}
+    row = ask(client, "/compare", workload=workload, gpus=GPUS[:1])["ranking"][0]
+    prompts = row["cost"]["usd_per_million_input_tokens"] * 6 * 0.9 * 1024 * 3600 / 1e6
+    assert row["devices"] == 8 and prompts == pytest.approx(row["cost"]["usd_per_hour"] / 2)
+
+
 def test_a_harder_limit_or_a_higher_rate_takes_more(client: TestClient) -> None:
     one = {"gpus": GPUS[:1], "ttft_ms": 1000}
     easy = ask(client, "/plan", workload=RATE, tpot_ms=60, **one)["choices"][0]
@@ -209,6 +236,12 @@ def test_without_limits_the_rate_is_the_goal(client: TestClient) -> None:
         ({"workload": RATE, "deadline_s": 40}, ["deadline_s"]),
         ({"workload": RATE, "tpot_ms": 0}, ["tpot_ms"]),
         ({"workload": RATE, "percentile": 100}, ["percentile"]),
+        ({"workload": RATE, "duty_cycle": 0}, ["duty_cycle"]),
+        ({"workload": RATE, "duty_cycle": 1.5}, ["duty_cycle"]),
+        (
+            {"workload": {"kind": "model", "name": "gpt2", "sequence": 9}, "deadline_s": 1, "duty_cycle": 0.5},
+            ["duty_cycle"],
+        ),
         ({"workload": RATE, "dtypes": []}, ["dtypes"]),
         ({"workload": RATE, "dtypes": ["fp7"]}, ["dtypes", 0]),
         (

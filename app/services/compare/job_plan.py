@@ -48,7 +48,7 @@ from app.wire.serving_form import ServingRequest
 _HOUR_S = 3600.0
 # Number of choices that are compared pairwise.
 _COMPARED = 8
-_SHARED = ("workload", "gpus", "max_devices", "prices", "currency", "powers_w", "predictor", "coverage")
+_SHARED = ("workload", "gpus", "max_devices", "duty_cycle", "prices", "currency", "powers_w", "predictor", "coverage")
 _UNPRICED = "no price is known, so the budget cannot be checked: send one in prices, or import a price table"
 _TRAINING = "training steps run one after another: more devices help by splitting a step, not by copies"
 

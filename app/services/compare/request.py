@@ -91,6 +91,8 @@ def to_single_request(request: CompareRequest) -> SingleWorkloadRequest:
         raise BadInput.at(
             ("workload", "kind"), "a served model is not one run: send kernel, operators, model or graph", end="."
         )
+    if request.duty_cycle is not None:
+        raise BadInput.at(("duty_cycle",), "is of served models: send a workload of kind serving", end=".")
     if request.rank_by in SERVED_RANKINGS:
         raise BadInput.at(
             ("rank_by",), f"{request.rank_by} is a figure of served models: send a workload of kind serving", end="."

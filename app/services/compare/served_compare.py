@@ -16,7 +16,7 @@ from app.engine.power import power_notes
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.services.compare.compare import UNRANKED, compare
-from app.services.compare.request import Candidate, pareto, resolve_candidates, to_predict_request
+from app.services.compare.request import pareto, resolve_candidates, to_predict_request
 from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment
@@ -27,6 +27,7 @@ from app.wire.compare_form import (
     CompareRequest,
     CompareResponse,
     RankBy,
+    ServedCost,
     ServedSplit,
     ServingCompareResponse,
 )
@@ -66,9 +67,16 @@ def compare_served(
     candidates = {
         candidate.spec.id: candidate for candidate in resolve_candidates(snapshot, request, predict_request, today)
     }
-    answer = predict_serving(snapshot, predict_request, max_rows=max_rows)
+    shares = dict[str, float]()
+    answer = predict_serving(snapshot, predict_request, max_rows=max_rows, prompt_shares=shares)
     given = resolve_deployment(predict_request.workload)
-    rows = {row.gpu: row for row in _rows(snapshot, candidates, given, answer.predictions)}
+
+    def row_of(deployment: Deployment, prediction: ServingPrediction) -> ComparedServing:
+        gpu, served = prediction.gpu, prediction.serving
+        cost = cost_of(snapshot, candidates[gpu], deployment, served, shares[gpu], request.duty_cycle)
+        return _row(deployment, prediction, cost)
+
+    rows = {prediction.gpu: row_of(given, prediction) for prediction in answer.predictions}
     wider = [gpu for gpu, row in rows.items() if request.search_parallelism or row.serving.saturated]
     for deployment in deployments(predict_request.workload, int(request.max_devices)) if wider else ():
         if deployment.devices < given.devices and not request.search_parallelism:
@@ -77,8 +85,8 @@ def compare_served(
         if not refs:
             break
         tried = structs.replace(predict_request, gpu=None, gpus=refs, workload=deployment.workload)
-        predictions = predict_serving(snapshot, tried, max_rows=max_rows).predictions
-        for row in _rows(snapshot, candidates, deployment, predictions):
+        predictions = predict_serving(snapshot, tried, max_rows=max_rows, prompt_shares=shares).predictions
+        for row in (row_of(deployment, prediction) for prediction in predictions):
             rows[row.gpu] = min(rows[row.gpu], row, key=lambda option: _order(option, request.rank_by))
     ranked = _ranked([*rows.values()], request.rank_by)
     return ServingCompareResponse(
@@ -86,36 +94,29 @@ def compare_served(
     )
 
 
-def _rows(
-    snapshot: Snapshot,
-    candidates: Mapping[str, Candidate],
-    deployment: Deployment,
-    predictions: Sequence[ServingPrediction],
-) -> Iterator[ComparedServing]:
-    for prediction in predictions:
-        served = prediction.serving
-        cost = cost_of(snapshot, candidates[prediction.gpu], deployment, served)
-        yield ComparedServing(
-            rank=0,
-            gpu=prediction.gpu,
-            devices=prediction.devices,
-            parallelism=split_of(deployment),
-            latency_ms=prediction.latency_ms,
-            interval_ms=prediction.interval_ms,
-            tokens_per_s=served.output_tokens_per_s,
-            tokens_per_s_per_gpu=served.output_tokens_per_s_per_gpu,
-            tokens_per_s_per_user=None if served.tpot_ms is None else 1e3 / served.tpot_ms.mean,
-            cost=cost,
-            cost_per_million_tokens=cost.cost_per_million_tokens,
-            memory=prediction.memory,
-            bound=prediction.bound,
-            support=prediction.support,
-            predictor=prediction.predictor,
-            serving=served,
-            pareto=False,
-            warnings=prediction.warnings,
-            warning_codes=prediction.warning_codes,
-        )
+def _row(deployment: Deployment, prediction: ServingPrediction, cost: ServedCost) -> ComparedServing:
+    served = prediction.serving
+    return ComparedServing(
+        rank=0,
+        gpu=prediction.gpu,
+        devices=prediction.devices,
+        parallelism=split_of(deployment),
+        latency_ms=prediction.latency_ms,
+        interval_ms=prediction.interval_ms,
+        tokens_per_s=served.output_tokens_per_s,
+        tokens_per_s_per_gpu=served.output_tokens_per_s_per_gpu,
+        tokens_per_s_per_user=None if served.tpot_ms is None else 1e3 / served.tpot_ms.mean,
+        cost=cost,
+        cost_per_million_tokens=cost.cost_per_million_tokens,
+        memory=prediction.memory,
+        bound=prediction.bound,
+        support=prediction.support,
+        predictor=prediction.predictor,
+        serving=served,
+        pareto=False,
+        warnings=prediction.warnings,
+        warning_codes=prediction.warning_codes,
+    )
 
 
 def _figure(row: ComparedServing, rank_by: RankBy) -> float | None:

@@ -34,6 +34,8 @@ from app.wire.prediction_form import Skipped
 from app.wire.serving_form import ServedFigures, ServingParallelism, ServingRequest, ServingWorkload
 
 _HOUR_S, _MILLION = 3600.0, 1e6
+# Hours of a mean month.
+_MONTH_HOURS = 730
 
 
 def deployments(workload: ServingWorkload, most: int) -> Iterator[Deployment]:
@@ -109,21 +111,40 @@ def in_formats(
                     yield structs.replace(given, speculative=structs.replace(drafting, tokens=tokens))
 
 
-def cost_of(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> ServedCost:
-    """Return the costs of a deployment under its load."""
+def cost_of(
+    snapshot: Snapshot,
+    candidate: Candidate,
+    deployment: Deployment,
+    served: ServedFigures,
+    prompt_share: float,
+    duty_cycle: float | None,
+) -> ServedCost:
+    """Return the costs of a deployment under its load, rented for `duty_cycle` of all hours; None: for all.
+
+    prompt_share  share of the devices' busy time that prompts take, the share of the price that input tokens pay
+    """
     rate, tokens = candidate.rate, served.output_tokens_per_s
     hourly = None if rate is None else rate.usd_per_hour * deployment.devices
+    prompts = (served.requests_per_s or 0.0) * shape_of(deployment).prompt
     power = _power(snapshot, candidate, deployment, served)
     watts = None if power is None else power.middle * deployment.devices
     return ServedCost(
         usd_per_hour=hourly,
-        cost_per_million_tokens=None if hourly is None or not tokens else hourly / _HOUR_S / tokens * _MILLION,
+        monthly_usd=None if hourly is None else hourly * _MONTH_HOURS * (1.0 if duty_cycle is None else duty_cycle),
+        usd_per_million_input_tokens=_per_million(hourly, prompt_share, prompts),
+        usd_per_million_output_tokens=_per_million(hourly, 1.0 - prompt_share, tokens),
+        cost_per_million_tokens=_per_million(hourly, 1.0, tokens),
         energy_per_token_j=None if watts is None or not tokens else watts / tokens,
         power_w=None if power is None else power.middle,
         power_source=None if power is None else power.source,
         price_usd_per_hour=None if rate is None else rate.usd_per_hour,
         price_source=None if rate is None else rate.source,
     )
+
+
+def _per_million(hourly: float | None, share: float, tokens_per_s: float | None) -> float | None:
+    """Return the US dollars of a million tokens that pay a share of the hourly price."""
+    return None if hourly is None or not tokens_per_s else share * hourly / _HOUR_S / tokens_per_s * _MILLION
 
 
 def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, served: ServedFigures) -> Power | None:

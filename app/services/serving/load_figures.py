@@ -21,7 +21,7 @@ from app.services.serving.deployment import Deployment
 from app.services.serving.engines import REACHED, Engine, shape_of
 from app.serving.engine import Requests, admitted_bytes, arrivals, held_bytes, most_sequences, serial_s
 from app.serving.simulation import Simulated, simulate
-from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load
+from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load, prompt_share
 from app.tables.arrays import Floats
 from app.wire.serving_form import ServingLoad
 
@@ -41,6 +41,7 @@ class LoadFigures(NamedTuple):
 
     requests_per_s, running  of all engines; decoding: sequences of one engine that decode, on average
     kv_bytes     most bytes of keys and values on a device
+    prompt_share  share of the devices' busy time that prompts take beside decoding (`prompt_share`)
     unfinished   requests that the simulation left unanswered
     steps        steps that were simulated
     """
@@ -56,6 +57,7 @@ class LoadFigures(NamedTuple):
     mixed_s: float
     highest_rate: float
     cause: str
+    prompt_share: float = np.nan
     unfinished: int = 0
     steps: int = 0
 
@@ -219,6 +221,7 @@ def pooled_figures(
         first.mixed_s,
         pools.most,
         cause,
+        pool.devices / deployment.devices,
     )
     if deployment.workload.method == "closed_form":
         return by_form
@@ -290,6 +293,7 @@ def load_figures(
         steady.mixed_s,
         engines * most,
         cause,
+        prompt_share(engine.times, shape, steady),
     )
     if deployment.workload.method == "closed_form":
         return by_form
@@ -379,6 +383,7 @@ def _simulated(
         times.mixed_s,
         by_form.highest_rate,
         by_form.cause,
+        by_form.prompt_share,
         int((counted & ~done).sum()),
         times.steps,
     )

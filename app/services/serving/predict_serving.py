@@ -70,11 +70,6 @@ from app.wire.serving_form import (
 )
 
 
-def milliseconds(seconds: float) -> float | None:
-    """Return milliseconds, or None for no time."""
-    return seconds * 1e3 if np.isfinite(seconds) and seconds > 0.0 else None
-
-
 def served_time(
     times: Times | None, band: Band[float], coverage: float, facts: WidthFacts = UNEXPLAINED
 ) -> ServedTime | None:
@@ -151,11 +146,17 @@ Steps: TypeAlias = dict[StepKey, ServedStep]
 
 
 def predict_serving(
-    snapshot: Snapshot, request: ServingRequest, *, max_rows: int, steps: Steps | None = None
+    snapshot: Snapshot,
+    request: ServingRequest,
+    *,
+    max_rows: int,
+    steps: Steps | None = None,
+    prompt_shares: dict[str, float] | None = None,
 ) -> ServingResponse:
     """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead.
 
-    `steps`: steps of the request's one GPU that are predicted already; more are added.
+    `steps`: steps of the request's one GPU that are predicted already; more are added. `prompt_shares` gets the share
+    of the devices' time that prompts take (`LoadFigures.prompt_share`), by GPU.
     """
     engine, rows = snapshot.engine, GpuRows(snapshot)
     targets = rows.targets(request)
@@ -183,6 +184,8 @@ def predict_serving(
         simulated += figures.steps
         check_predicted(len(targets), simulated)
         predictions.append(answer.on(target, served, figures, known))
+        if prompt_shares is not None:
+            prompt_shares[spec.id] = figures.prompt_share
     return ServingResponse(predictions, skipped)
 
 
@@ -376,6 +379,7 @@ class _Answer(NamedTuple):
         deployment, shape = self.deployment, shape_of(self.deployment)
         workload = deployment.workload
         saturated = figures.e2e is None
+        steps_s = (np.nan if deployment.run.pooled else figures.decode_s, figures.mixed_s)
         tokens = None if saturated else figures.requests_per_s * shape.output
         return ServedFigures(
             *spreads,
@@ -384,9 +388,7 @@ class _Answer(NamedTuple):
             requests_per_s=None if saturated else figures.requests_per_s,
             sequences=ServedSequences(None if saturated else figures.running, sequence_limit(deployment, engine)),
             kv_cache=KvCacheUse(figures.kv_bytes, engine.kv_capacity_bytes),
-            step_ms=ServingSteps(
-                None if deployment.run.pooled else milliseconds(figures.decode_s), milliseconds(figures.mixed_s)
-            ),
+            step_ms=ServingSteps(*(1e3 * one if np.isfinite(one) and one > 0.0 else None for one in steps_s)),
             saturated=saturated,
             saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
             highest_rate_per_s=figures.highest_rate,
