@@ -36,6 +36,7 @@ Code = Literal[
     "operators_unknown",
     "parallelism_assumed",
     "phases_unknown",
+    "power_capped",
     "power_unknown",
     "price_stale",
     "price_unknown",

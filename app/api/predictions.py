@@ -36,6 +36,7 @@ from app.services.quotes.pdf import as_pdf
 from app.services.quotes.reproduce import Derived, Reproduction
 from app.store import quotes
 from app.store.quotes import Saved
+from app.wire.kernel_workload import MOST_WATTS
 from app.wire.network_form import PARTITION_EXAMPLE, PartitionRequest, PartitionResponse
 from app.wire.operator_forms import BATCH_EXAMPLE, BatchResponse, OperatorBatch
 from app.wire.table_files import read_apart
@@ -186,6 +187,7 @@ class BatchQuery(BaseModel):
     gpu: str | None = Field(default=None, min_length=1, max_length=200, description="GPU of rows without one")
     predictor: str = Field(default="auto", min_length=1, max_length=100, description="Name of the predictor")
     coverage: float = Field(default=COVERAGE, gt=0, lt=1, description="share of true times the interval should hold")
+    power_cap_w: float | None = Field(default=None, gt=0, le=MOST_WATTS, description="Board power that is set, watts")
 
 
 @router.post(

@@ -111,7 +111,7 @@ class WorkloadOptions:
         list[str] | None,
         typer.Option(metavar="GPU=MS", help="Measured time of this launch on another GPU, milliseconds."),
     ] = None
-    answer: Answer
+    answer: Annotated[Fields, RequestOptions(BaseRequest, "predictor", "coverage", "power_cap_w")]
     as_json: AsJson = False
     csv: Csv = False
     plot: Plot = None

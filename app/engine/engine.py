@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +21,13 @@ from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
 from app.predictors.links import by_link
+from app.predictors.physics.power_cap import capped
 from app.predictors.roofline import Limit, hardware_limit
 from app.runtime.compiled import compiled
 from app.stacks.release import ServingHosts
 from app.tables.arrays import Floats, Ints
 from app.tables.catalog import Catalog
-from app.tables.gpus import GpuTable
+from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.measurements import Evidence, Measurements
 from app.tables.ops import OpTable
 from app.tables.predictions import EXTRAPOLATED, Estimate, Predictions
@@ -146,6 +147,7 @@ class Engine:
     `gpus` holds `catalog.specs` in order, so a curated GPU's row is its position there. `refused`: the versions that
     the database serves and this process cannot; `problems`: why others that ship are not served. `revision`: of the
     database that it describes; `corrected`: the same of its power model, and of the corrections of its predictors.
+    `power_cap_w`: the power at which all boards are capped, watts; None: each runs at its own.
     """
 
     catalog: Catalog
@@ -163,6 +165,18 @@ class Engine:
     served_points: ServedPoints = field(default_factory=ServedPoints)
     hosts: ServingHosts = field(default_factory=ServingHosts)
     error_models: Mapping[str, ErrorModel] = field(default_factory=error_models)
+    power_cap_w: float | None = None
+
+    @property
+    def uncapped(self) -> Engine:
+        """Itself, with boards at their own power."""
+        return (
+            self if self.power_cap_w is None else replace(self, power_cap_w=None, power=replace(self.power, cap_w=None))
+        )
+
+    def caps(self, spec: GpuSpec) -> bool:
+        """Return whether a board runs at less than its own power."""
+        return self.power_cap_w is not None and self.power_cap_w < (spec.board_power_w or 0.0)
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -209,8 +223,10 @@ class Engine:
         """
         served = self.serving(predictor, gpus.ids[j[0]])
         if all(self.serving(predictor, gpus.ids[k]) is served for k in set(j.tolist())):
-            return _finish(served, ops, gpus, i, j, coverage, evidence)
-        return self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
+            answer = _finish(served, ops, gpus, i, j, coverage, evidence)
+        else:
+            answer = self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
+        return answer if self.power_cap_w is None else capped(answer, ops, gpus, i, j, self.power_cap_w)
 
     def predict_with_hits(
         self,

@@ -111,15 +111,30 @@ class Fit:
 class PowerModel:
     """Fits in watts by GPU id, and their mean as a share of the board power.
 
-    `revision`: of the database whose rows it was fitted to; None if it was fitted to none.
+    `revision`: of the database whose rows it was fitted to; None if it was fitted to none. `cap_w`: the power at which
+    boards are capped, watts; None: they are not.
     """
 
     own: Mapping[str, Fit] = field(default_factory=dict)
     pooled: Floats | None = None
     revision: int | None = None
+    cap_w: float | None = None
 
     def power(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
         """Return the power of a device that takes `seconds` for `load`; None if not even the board power is known."""
+        return self._capped(spec, self._uncapped(spec, load, seconds, coverage))
+
+    def board(self, spec: GpuSpec) -> Power | None:
+        """Return `board_power` of a board, which may be capped."""
+        return self._capped(spec, board_power(spec))
+
+    def _capped(self, spec: GpuSpec, power: Power | None) -> Power | None:
+        if power is None or self.cap_w is None or self.cap_w >= (spec.board_power_w or 0.0):
+            return power
+        middle, low, high = (min(watts, self.cap_w) for watts in power[:3])
+        return Power(middle, low, high, power.source)
+
+    def _uncapped(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
         fit, board = self.own.get(spec.id), board_power(spec)
         coefficients = self.pooled if fit is None else fit.coefficients
         busy = _busy(load, spec, seconds)

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from app.engine.engine import Engine
 from app.errors import BadInput, FieldError, NotFound
+from app.predictors.physics.power_cap import refusal
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
 from app.warning_codes import CodedWarning, warning
-from app.wire.prediction_form import BaseRequest
+from app.wire.prediction_form import BaseRequest, Skipped
 
 Path = tuple[str | int, ...]
 
 # Limit on remembered spellings per engine: enough for every alias, and bounded for hostile callers.
 MAX_REMEMBERED = 20_000
+# Power caps that are remembered at once.
+_MAX_CAPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One engine and the row of every GPU name seen so far. A change of the catalogue makes a new snapshot."""
+    """One engine and the row of every GPU name seen so far. A change of the catalogue makes a new snapshot.
+
+    `capped`: the same with boards capped, by power in watts.
+    """
 
     engine: Engine
     row_of: dict[str, int] = field(default_factory=dict)
+    capped: dict[float, Snapshot] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, engine: Engine) -> Snapshot:
         """Return a snapshot of an engine, with all ids known."""
         return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
 
+    def under(self, power_cap_w: float | None) -> Snapshot:
+        """Return the snapshot with boards capped at this power, itself for None; the same one for the same power."""
+        if power_cap_w in (None, self.engine.power_cap_w):
+            return self
+        assert power_cap_w is not None
+        if (known := self.capped.get(power_cap_w)) is None:
+            if len(self.capped) >= _MAX_CAPS:
+                self.capped.clear()
+            power = replace(self.engine.power, cap_w=power_cap_w)
+            known = Snapshot(replace(self.engine, power_cap_w=power_cap_w, power=power), self.row_of)
+            self.capped[power_cap_w] = known
+        return known
+
 
 class GpuRows:
-    """The GPUs of one request: the engine's table, followed by GPUs that only the request describes."""
+    """The GPUs of one request: the engine's table, followed by GPUs that only the request describes.
+
+    `skipped`: those of "all" that `targets` left out, because their power cannot be capped so.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -43,6 +66,7 @@ class GpuRows:
         self._extra: list[GpuSpec] = []
         self._strict = False
         self._families: dict[int, str] = {}
+        self.skipped: list[Skipped] = []
 
     def row(self, ref: str | Mapping[str, Any], loc: Path) -> int:
         """Return the row of an id, alias or inline specification. Raises NotFound or BadInput with location `loc`."""
@@ -57,11 +81,26 @@ class GpuRows:
         if (request.gpu is None) == (request.gpus is None):
             message = 'send either gpu (one name or specification) or gpus (a list of them, or "all")'
             raise BadInput(message, errors=[FieldError(("gpu",), message)])
-        if request.gpu is not None:
-            return [self.row(request.gpu, ("gpu",))]
         if request.gpus == "all":
-            return list(range(self._known))
-        return [self.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())]
+            return self.capped(range(self._known), every=True)
+        if request.gpu is not None:
+            return self.capped([self.row(request.gpu, ("gpu",))])
+        return self.capped([self.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())])
+
+    def capped(self, targets: Sequence[int], *, every: bool = False) -> list[int]:
+        """Return the targets whose power can be capped as the engine's is; of `every` GPU the others are `skipped`.
+
+        Raises BadInput for others that were named, and where none is left.
+        """
+        watts, self.skipped = self._snapshot.engine.power_cap_w, []
+        if watts is None:
+            return [*targets]
+        why = {row: refusal(self.id(row), self.spec(row).board_power_w or np.nan, watts) for row in targets}
+        kept = [row for row in targets if why[row] is None]
+        self.skipped = [Skipped(self.id(row), f"power_cap_w {reason}") for row, reason in why.items() if reason]
+        if self.skipped and not (every and kept):
+            raise BadInput.at(("power_cap_w",), next(reason for reason in why.values() if reason), end=".")
+        return kept
 
     def table(self) -> GpuTable:
         """Return the table that `row` indexes."""
@@ -91,6 +130,11 @@ class GpuRows:
             spec = self.spec(row)
             text = f"{self._families[row]} is taken as {spec.id}; send an id of GET /gpus, or strict_names to refuse"
             notes.append(warning("gpu_assumed", text))
+        engine, spec = self._snapshot.engine, self.spec(row)
+        if engine.caps(spec):
+            powers = f"{engine.power_cap_w:g} W of {spec.board_power_w:g}"
+            text = f"the board is capped at {powers}: products run at the clock that this allows"
+            notes.append(warning("power_capped", text))
         if row >= self._known:
             notes += inferred_warnings(self.spec(row))
         return notes

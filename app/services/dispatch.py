@@ -27,6 +27,7 @@ def predict_workload(
     do not fit.
     """
     check_cancelled()
+    snapshot = snapshot.under(request.power_cap_w)
     if isinstance(request, PredictRequest):
         return predict_kernel(snapshot, request)
     if isinstance(request, OperatorsRequest):

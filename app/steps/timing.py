@@ -79,6 +79,11 @@ class StepQuery(NamedTuple):
     predictor: str
     coverage: float = COVERAGE
 
+    @property
+    def uncapped(self) -> StepQuery:
+        """Itself, with boards at their own power."""
+        return self._replace(engine=self.engine.uncapped)
+
     def predict(self, ops: OpTable, run: Run) -> Predictions:
         """Return the predictions of rows that run alone, GPU by GPU."""
         return predict_quickest(self.of_rows(ops, run), self.targets)
@@ -191,8 +196,12 @@ def time_step(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alo
     run, alone  as in `time_rows`, `alone` at COVERAGE
     launched  whether the host launches each operator
     """
-    step = _predicted(query, rows, run, launched=launched, alone=alone)
-    return with_uploads(step, query, figure_of_step(rows, run)) if query.engine.models.uploads else step
+    step = own = _predicted(query, rows, run, launched=launched, alone=alone)
+    if not query.engine.models.uploads:
+        return step
+    if query.engine.power_cap_w is not None:
+        own = _predicted(query.uncapped, rows, run, launched=launched, alone=None)
+    return with_uploads(step, own, query, figure_of_step(rows, run))
 
 
 def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, alone: Predictions | None) -> Step:
@@ -228,13 +237,16 @@ _levels: SizedCache[tuple[str, Levels] | None] = SizedCache(100_000)
 _errors: SizedCache[float] = SizedCache(100_000)
 
 
-def with_uploads(step: Step, query: StepQuery, figure: str) -> Step:
-    """Return a step moved and narrowed by what was uploaded of others on each GPU (ErrorModel.learned)."""
+def with_uploads(step: Step, at_own_power: Step, query: StepQuery, figure: str) -> Step:
+    """Return a step moved and narrowed by what was uploaded of others on each GPU (ErrorModel.learned).
+
+    Uploads are of boards at their own power, and so say of `at_own_power` how far it is off.
+    """
     engine, g = query.engine, len(query.targets)
     if not capabilities(query.predictor).takes_measured:
         return step
     shift, left = np.zeros((g, len(step.done.step_s) // g)), np.ones((g, len(step.done.step_s) // g))
-    below, above = (side.reshape(left.shape) for side in (step.own.below, step.own.above))
+    below, above = (side.reshape(left.shape) for side in (at_own_power.own.below, at_own_power.own.above))
     uncertainties = list(step.uncertainties)
     for k, target in enumerate(query.targets):
         levels = uncertainties[k].levels
@@ -275,10 +287,11 @@ def _levels_of_upload(query: StepQuery, target: int, upload: UploadedStep) -> tu
 
 def _error(query: StepQuery, target: int, upload: UploadedStep) -> float:
     """Return ln(measured / predicted) of an uploaded step."""
+    query = query.uncapped
     engine, gpu = query.engine, query.gpus.ids[target]
     key = (engine.revision, engine.version_of(query.predictor, gpu), query.predictor, gpu, upload)
     if (known := _errors.get(key)) is None:
-        ready, alone = prepare(upload.network, upload.run), query._replace(targets=[target], coverage=COVERAGE)
+        ready, alone = prepare(upload.network, upload.run), query._replace(targets=[target])
         step = _predicted(alone, ready, upload.run, launched=upload.launched, alone=None)
         known = float(np.log(upload.seconds / step.done.step_s[0]))
         _errors.put(key, known, 1)

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct
 from app.bands.coverage import COVERAGE
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
-from app.wire.kernel_workload import GpuRef
+from app.wire.kernel_workload import GpuRef, PowerCap, StrictNames
 from app.wire.network_form import MODEL_EXAMPLE
 from app.wire.prediction_form import (
     MAX_GPUS,
@@ -27,7 +27,6 @@ from app.wire.prediction_form import (
     Save,
     SavedId,
     SkippedGpus,
-    StrictNames,
     Support,
     WarningCodes,
     Warnings,
@@ -97,6 +96,7 @@ class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     coverage: RequestedCoverage = COVERAGE
     save: Save = False
     strict_names: StrictNames = False
+    power_cap_w: PowerCap = None
 
 
 class CompareRequest(ManyGpusRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):

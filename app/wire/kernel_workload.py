@@ -10,6 +10,15 @@ from app.wire.field_facts import about
 
 # An id, an alias, or a whole specification inline.
 GpuRef: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)] | dict[str, Any]
+StrictNames: TypeAlias = Annotated[
+    bool, about("Refuse the name of a family (h100), which is otherwise taken as its most rented product")
+]
+# Above this the unit is wrong.
+MOST_WATTS = 1e6
+PowerCap: TypeAlias = Annotated[
+    Annotated[float, Meta(gt=0, le=MOST_WATTS)] | None,
+    about("Board power that is set, watts: products run at the clock it allows; absent: the data sheet's", unit="W"),
+]
 
 _NAME_CHARACTERS = "^[^\\x00-\\x1f\\x7f]+$"  # control characters are invisible in logs, and PostgreSQL stores no NUL
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=_NAME_CHARACTERS)]

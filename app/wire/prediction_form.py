@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.bands.coverage import COVERAGE
 from app.warning_codes import CodedWarning
 from app.wire.field_facts import about
-from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload
+from app.wire.kernel_workload import KERNEL_EXAMPLE, GpuRef, KernelWorkload, PowerCap, StrictNames
 
 if TYPE_CHECKING:
     from app.bands.band import Band
@@ -45,11 +45,6 @@ SavedId: TypeAlias = Annotated[
 DeviceCount: TypeAlias = Annotated[int, about("Devices that take part")]
 
 
-StrictNames: TypeAlias = Annotated[
-    bool, about("Refuse the name of a family (h100), which is otherwise taken as its most rented product")
-]
-
-
 class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """One workload on one GPU (`gpu`) or on several (`gpus`: a list, or "all" of the catalogue)."""
 
@@ -65,6 +60,7 @@ class BaseRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     detail: Annotated[bool, about("Add one row per operator")] = False
     save: Save = False
     strict_names: StrictNames = False
+    power_cap_w: PowerCap = None
 
 
 class PredictRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -253,7 +249,8 @@ class Explanation(Struct, frozen=True, gc=False):
 
     The latency is that of member `measured` if the operator was measured; otherwise the physics' times exp(`fading` x
     sum of weight x log_correction), never below the limit. For a collective over several nodes `network` makes up the
-    latency, and all else describes the part within one node. In a network the operator takes `in_network` times this
+    latency, and all else describes the part within one node. Under a power cap it takes `under_power_cap` times as long
+    as all else says. In a network the operator takes `in_network` times this
     latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
@@ -270,6 +267,9 @@ class Explanation(Struct, frozen=True, gc=False):
     ]
     network: Annotated[NetworkParts | None, about("Parts of a collective over several nodes; null otherwise")]
     in_network: Annotated[float, about("How many times as long the operator takes in its network as alone")] = 1.0
+    under_power_cap: Annotated[
+        float | UnsetType, about("How many times as long it takes under the power cap as at the board's own power")
+    ] = UNSET
 
 
 class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.stacks.registry import default_stack
 from app.wire.examples import EXAMPLES
@@ -323,6 +323,7 @@ class ServingSettings(Struct, frozen=True):
     speculative: Annotated[SpeculativeSettings | None, about("Speculative decoding; null: none")]
     prefix_cache: Annotated[PrefixCacheSettings | None, about("Tiers of the prefix cache; null: the devices alone")]
     host_version: Annotated[str, about("Version of the times of the stack's host, as in GET /predictors")]
+    power_cap_w: Annotated[float | UnsetType, about("Board power that is set, watts; absent: the data sheet's")] = UNSET
 
 
 class ServedFigures(Struct, frozen=True):

@@ -484,6 +484,7 @@ class Gpucast:
         gpu: str | None = None,
         predictor: str | None = None,
         coverage: float | None = None,
+        power_cap_w: float | None = None,
     ) -> BatchResponse:
         """Operator rows as JSON columns, an Arrow IPC stream or Parquet: columns as the fields of `operators`,
         with `op` and optionally `gpu`; a null where an operator has no such field. The answer comes in the
@@ -492,7 +493,10 @@ class Gpucast:
         the predictors that answered and their warnings.
         """
         answer = self._send(
-            "POST", "/predict/batch", body=body, query={"gpu": gpu, "predictor": predictor, "coverage": coverage}
+            "POST",
+            "/predict/batch",
+            body=body,
+            query={"gpu": gpu, "predictor": predictor, "coverage": coverage, "power_cap_w": power_cap_w},
         )
         return cast("BatchResponse", _json(answer))
 
@@ -1157,6 +1161,7 @@ class PlanRequest(TypedDict):
     coverage: NotRequired[float]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     steps: NotRequired[float | None]
     deadline_s: NotRequired[float | None]
     budget_usd: NotRequired[float | None]
@@ -1534,6 +1539,7 @@ class ServingSettings(TypedDict):
     speculative: SpeculativeSettings | None
     prefix_cache: PrefixCacheSettings | None
     host_version: str
+    power_cap_w: NotRequired[float]
 
 
 class SchedulerSettings(TypedDict):
@@ -1600,6 +1606,7 @@ class CompareRequest(TypedDict):
     coverage: NotRequired[float]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     rank_by: NotRequired[
         Literal["cost", "cost_per_million_tokens", "energy", "latency", "throughput", "tokens_per_s_per_gpu"]
     ]
@@ -2160,6 +2167,7 @@ class PredictRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: KernelWorkload
 
 
@@ -2173,6 +2181,7 @@ class OperatorsRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: OperatorsWorkload
 
 
@@ -3197,6 +3206,7 @@ class OperatorTableRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: OperatorTableWorkload
 
 
@@ -3302,6 +3312,7 @@ class ModelRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: ModelWorkload
 
 
@@ -3392,6 +3403,7 @@ class GraphRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: GraphWorkload
 
 
@@ -3434,6 +3446,7 @@ class ServingRequest(TypedDict):
     detail: NotRequired[bool]
     save: NotRequired[bool]
     strict_names: NotRequired[bool]
+    power_cap_w: NotRequired[float | None]
     workload: ServingWorkload
 
 
@@ -3654,8 +3667,9 @@ class Explanation(TypedDict):
     times exp(`fading` x
         sum of weight x log_correction), never below the limit. For a collective over several nodes
     `network` makes up the
-        latency, and all else describes the part within one node. In a network the operator takes
-    `in_network` times this
+        latency, and all else describes the part within one node. Under a power cap it takes
+    `under_power_cap` times as long
+        as all else says. In a network the operator takes `in_network` times this
         latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
@@ -3670,6 +3684,7 @@ class Explanation(TypedDict):
     corrects: Literal["time", "work"]
     network: NetworkParts | None
     in_network: NotRequired[float]
+    under_power_cap: NotRequired[float]
 
 
 class RooflinePosition(TypedDict):

@@ -48,7 +48,18 @@ from app.wire.serving_form import ServingRequest
 _HOUR_S = 3600.0
 # Number of choices that are compared pairwise.
 _COMPARED = 8
-_SHARED = ("workload", "gpus", "max_devices", "duty_cycle", "prices", "currency", "powers_w", "predictor", "coverage")
+_SHARED = (
+    "workload",
+    "gpus",
+    "max_devices",
+    "duty_cycle",
+    "prices",
+    "currency",
+    "powers_w",
+    "predictor",
+    "coverage",
+    "power_cap_w",
+)
 _UNPRICED = "no price is known, so the budget cannot be checked: send one in prices, or import a price table"
 _TRAINING = "training steps run one after another: more devices help by splitting a step, not by copies"
 
@@ -62,6 +73,7 @@ def answer_plan(
     today: date | None = None,
 ) -> PlanResponse | ServingPlanResponse:
     """Return the ranked choices. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    snapshot = snapshot.under(request.power_cap_w)
     if request.workload.get("kind") == "serving":
         comparison = to_compare_request(request)
         predict_request = to_predict_request(comparison)

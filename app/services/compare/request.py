@@ -37,7 +37,7 @@ from app.wire.compare_form import COMPARE_EXAMPLE, SERVED_RANKINGS, Compared, Co
 from app.wire.decoding import decode
 from app.wire.graph_form import GraphRequest, NetworkWorkload
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest
-from app.wire.kernel_workload import GpuRef, KernelWorkload
+from app.wire.kernel_workload import MOST_WATTS, GpuRef, KernelWorkload
 from app.wire.network_form import ModelRequest
 from app.wire.operator_forms import OperatorsRequest, OperatorsWorkload, OperatorTableRequest
 from app.wire.predict_body import read_request
@@ -46,8 +46,8 @@ from app.wire.serving_form import ServingRequest
 
 SingleWorkloadRequest = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
-# Above this the unit is wrong.
-_MOST_WATTS = 1e6
+# Fields of a comparison that are those of the equivalent prediction.
+_SHARED = ("workload", "gpus", "predictor", "coverage", "strict_names", "power_cap_w")
 _COMPARE, _PLAN = msgspec.json.Decoder(CompareRequest), msgspec.json.Decoder(PlanRequest)
 
 
@@ -76,7 +76,7 @@ def to_predict_request(request: CompareRequest) -> SingleWorkloadRequest | Servi
     if request.currency != "USD":
         message = f"{request.currency[:20]!r} cannot be used: no exchange rate is known here; send prices in USD"
         raise BadInput.at(("currency",), message, end=".")
-    inner = {name: getattr(request, name) for name in ("workload", "gpus", "predictor", "coverage", "strict_names")}
+    inner = {name: getattr(request, name) for name in _SHARED}
     predict_request = read_request(msgspec.json.encode(inner))
     if isinstance(predict_request, OperatorTableRequest):
         known = "kernel, operators, model, graph or serving"
@@ -117,7 +117,7 @@ def resolve_candidates(
             )
     specs = [spec for _, _, spec in resolved]
     prices = _by_gpu(snapshot, request.prices, "prices", specs, MOST_USD)
-    watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, _MOST_WATTS)
+    watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, MOST_WATTS)
     return [Candidate(ref, spec, _rate(snapshot, prices, spec, today), watts.get(spec.id)) for _, ref, spec in resolved]
 
 

@@ -53,6 +53,7 @@ def answer_compare(
     today: date | None = None,
 ) -> CompareResponse | ServingCompareResponse:
     """Return the ranked GPUs. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
+    snapshot = snapshot.under(request.power_cap_w)
     if request.workload.get("kind") == "serving":
         predict_request = to_predict_request(request)
         assert isinstance(predict_request, ServingRequest)

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from app.bands.band import LIMIT_MARGINS, limit_of_estimate
 from app.bands.coverage import COVERAGE
-from app.engine.power import Power, board_power, stated_power
+from app.engine.power import Power, stated_power
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
@@ -154,7 +154,7 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
         return stated_power(candidate.watts)
     step_ms = served.step_ms.decode
     if step_ms is None or served.sequences.mean is None:
-        return board_power(candidate.spec)
+        return model.board(candidate.spec)
     replicas, shape = deployment.attention_replicas, shape_of(deployment)
     batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)
     step = model_workload(deployment.workload, "decode", batch, max(round(shape.context), 1))

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from app.bands.band import probability_within
 from app.engine.power import power_notes
-from app.engine.snapshot import Snapshot
+from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.services.compare.request import pareto, resolve_candidates
 from app.services.compare.served_options import (
@@ -63,7 +63,8 @@ def plan_served(
     goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
     limits = Limits(goals, request.percentile, request.probability)
     resolve_deployment(predict_request.workload)  # other splits are tried in place of one that must be possible too
-    candidates = resolve_candidates(snapshot, compare, predict_request, today)
+    candidates, named = resolve_candidates(snapshot, compare, predict_request, today), GpuRows(snapshot)
+    named.targets(predict_request)
     splits = Splits(snapshot, predict_request, candidates, limits)
     splits.add(in_formats(predict_request.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
     plan = _Plan(snapshot, request, predict_request, limits)
@@ -75,7 +76,7 @@ def plan_served(
         best=choices[0].gpu if choices and choices[0].meets else None,
         choices=choices,
         pareto=_pareto(splits.options),
-        skipped=splits.skipped,
+        skipped=[*named.skipped, *splits.skipped],
         notes=power_notes(choice.cost.power_source for choice in choices),
     )
 

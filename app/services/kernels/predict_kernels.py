@@ -64,17 +64,18 @@ def predict_kernel(snapshot: Snapshot, request: PredictRequest) -> PredictRespon
 
 def predict_kernels(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[PredictResponse | GpucastError]:
     """Return the answer or the error of every request, in order. Errors of one request do not affect the others."""
-    groups: dict[tuple[str, float], list[int]] = {}
+    groups: dict[tuple[str, float, float | None], list[int]] = {}
     for position, request in enumerate(requests):
-        groups.setdefault((request.predictor, request.coverage), []).append(position)
+        groups.setdefault((request.predictor, request.coverage, request.power_cap_w), []).append(position)
     answers: dict[int, PredictResponse | GpucastError] = {}
-    for positions in groups.values():
-        answers.update(zip(positions, _predict_group(snapshot, [requests[k] for k in positions]), strict=True))
+    for (*_, watts), positions in groups.items():
+        answered = _predict_group(snapshot.under(watts), [requests[k] for k in positions])
+        answers.update(zip(positions, answered, strict=True))
     return [answers[position] for position in range(len(requests))]
 
 
 def _predict_group(snapshot: Snapshot, requests: Sequence[PredictRequest]) -> list[PredictResponse | GpucastError]:
-    """Return the answers of requests with one predictor and coverage."""
+    """Return the answers of requests with one predictor, coverage and power cap, which is the snapshot's."""
     rows = GpuRows(snapshot)
     served: set[int] = set()
     items = [_resolve(snapshot, rows, request, served) for request in requests]
@@ -102,7 +103,7 @@ def _resolve(
                 served.add(target)
     except GpucastError as error:
         return error
-    return ResolvedRequest(request, targets, sources)
+    return ResolvedRequest(request, targets, sources, rows.skipped)
 
 
 def _require_kernels(predictor: str) -> None:

@@ -90,6 +90,7 @@ def predict_network(
     targets, skipped = supported_targets(
         engine, ready.distinct.table, ready.work, gpus, targets, refusal, assumed=run.assumed
     )
+    skipped += rows.skipped
     if not targets:
         return PredictResponse([], skipped)
     launched = run.release.eager and not whole
@@ -137,11 +138,21 @@ def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, ru
         known = {} if rows.is_uncatalogued(target) else engine.models.times.get(key, {})
         return known.get(rows.id(target), np.nan)
 
-    times = [measured_s(one) for one in targets]
+    times = np.array([measured_s(one) for one in targets])
     if np.isfinite(times).any():
         below, above = engine.serving(query.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
-        step = step.with_measured(np.array(times), Band(-below, above))
+        slower = _slowdown(step, query, network, run, launched=launched)
+        step = step.with_measured(times * slower, Band(-below, above))
+        step = step._replace(measured=step.measured & (slower == 1.0))
     return step
+
+
+def _slowdown(step: Step, query: StepQuery, network: Network, run: Run, *, launched: bool) -> Floats:
+    """Return how many times as long a step takes as with boards at their own power, float64 [g]."""
+    if query.engine.power_cap_w is None:
+        return np.ones(len(query.targets))
+    own = time_step(query.uncapped, rows_for(query.predictor, network, run), run, launched=launched)
+    return step.done.step_s / own.done.step_s
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:

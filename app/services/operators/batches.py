@@ -43,6 +43,7 @@ class BatchOptions:
     predictor: str
     coverage: float
     max_rows: int
+    power_cap_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,10 @@ def _long_columns(raw: Any) -> Iterator[tuple[str, Any]]:
 def _predict(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOptions) -> BatchAnswer:
     problems = Problems(())
     n = row_count(columns, problems, max_rows=options.max_rows)
+    snapshot = snapshot.under(options.power_cap_w)
     rows = GpuRows(snapshot)
     target = _targets(rows, columns.get("gpu"), options.gpu, n)
-    targets = np.unique(target).tolist()
+    targets = rows.capped(np.unique(target).tolist())
     require_predictor(snapshot.engine, rows, options.predictor, targets)
     families = read_families({name: column for name, column in columns.items() if name != "gpu"}, n, problems)
     gpus = rows.table()

@@ -89,7 +89,7 @@ def predict_table(snapshot: Snapshot, request: OperatorTableRequest, *, max_rows
     require_predictor(snapshot.engine, rows, request.predictor, targets)
     family = _family(structs.asdict(request.workload), ("workload",), max_rows // len(targets))
     gpus = rows.table()
-    predictions, skipped = [], []
+    predictions, skipped = [], [*rows.skipped]
     for target in targets:
         wrong = unsupported_rows(snapshot.engine, family.table, gpus, target)
         if len(wrong):

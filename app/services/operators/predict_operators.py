@@ -267,6 +267,7 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     table, work = chain.distinct.table, chain.work
     refusal = None if request.gpus == "all" else partial(_refusal, chain.distinct)
     targets, skipped = supported_targets(snapshot.engine, table, work, gpus, targets, refusal)
+    skipped += rows.skipped
     if not targets:
         return PredictResponse([], skipped)
     u = len(chain.runs)

@@ -8,9 +8,11 @@ from math import ceil, exp, floor, sqrt
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 
 from app.bands.band import Band
 from app.coefficients import Coefficients
+from app.engine.engine import Engine as Predictors
 from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
@@ -128,7 +130,7 @@ def settings_of(deployment: Deployment, spec: GpuSpec) -> Settings:
     )
 
 
-def shown_settings(deployment: Deployment, engine: Engine, host_version: str) -> ServingSettings:
+def shown_settings(deployment: Deployment, engine: Engine, predictors: Predictors) -> ServingSettings:
     """Return the settings of an engine and its load as an answer shows them."""
     settings, scheduler, lengths = engine.settings, deployment.scheduler, deployment.lengths
     load = deployment.workload.load
@@ -149,7 +151,8 @@ def shown_settings(deployment: Deployment, engine: Engine, host_version: str) ->
         deployment.workload.tpot_definition,
         _shown_speculation(deployment),
         _shown_cache(deployment, engine),
-        host_version,
+        predictors.hosts.version_of(deployment.host),
+        UNSET if predictors.power_cap_w is None else predictors.power_cap_w,
     )
 
 

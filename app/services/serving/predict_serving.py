@@ -163,6 +163,7 @@ def predict_serving(
     require_predictor(engine, rows, request.predictor, targets)
     deployment = resolve_deployment(request.workload)
     targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
+    skipped += rows.skipped
     if not targets:
         return ServingResponse([], skipped)
     specs = [rows.spec(target) for target in targets]
@@ -393,5 +394,5 @@ class _Answer(NamedTuple):
             saturated_by=figures.cause if saturated else None,  # type: ignore[arg-type]
             highest_rate_per_s=figures.highest_rate,
             method=workload.method,
-            settings=shown_settings(deployment, engine, self.snapshot.engine.hosts.version_of(deployment.host)),
+            settings=shown_settings(deployment, engine, self.snapshot.engine),
         )

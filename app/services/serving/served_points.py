@@ -67,12 +67,15 @@ def served_points(rows: Sequence[MeasurementRow]) -> ServedPoints:
 
 
 def known_of(engine: Engine, workload: ServingWorkload, spec: GpuSpec, target: int, predictor: str) -> Known:
-    """Return what is measured of a deployment on a GPU of the catalogue."""
+    """Return what is measured of a deployment on a GPU of the catalogue; all of it was at the board's own power."""
     form: dict[str, Any] = msgspec.to_builtins(workload)
     own = _deployment(form)
     points = engine.served_points.by_deployment.get((own, spec.id), ())
     errors, levels = engine.error_models, served_levels(engine.gpus, target, resolve_deployment(workload))
     alike = [point for point in points if _load(point.workload) == _load(form)]
+    if alike and engine.caps(spec):
+        return Known()
+    engine = engine.uncapped
     if alike:
         of_version = [point for point in alike if point.workload.get("software") == form["software"]]
         means = np.mean([point.means for point in of_version or alike], axis=0).tolist()
