@@ -3,7 +3,8 @@
 As nccl-tests counts: all_reduce sums S; all_gather ends, reduce_scatter begins with S; all_to_all exchanges S;
 send_recv passes S on. A ring over n devices moves 2 S (n - 1) / n over each device's link for all_reduce, S (n - 1) /
 n for the next three, S for the last (Patarasuk and Yuan 2009; NeuSight's distributed forecasting rests on the same
-rings). A switch that adds up itself (NVLink SHARP) takes an all_reduce with S. Each device also reads and writes S.
+rings). A switch that adds up itself (NVLink SHARP) takes an all_reduce with S. Each device also reads and writes S. S
+of an all_to_all counts all `copies` of an element, which go to as many devices.
 
 A ring passes n - 1 messages one after another, all_reduce twice as many. all_to_all, and kernels that read all peers'
 buffers themselves (vLLM's), wait for none; still each further peer costs them a part of a hop, AT_ONCE. The part S / n
@@ -100,13 +101,21 @@ _DIMS = (
     *COMMON,
 )
 _PASSED = ("message_bytes", "devices", "nodes", "spread", "implementation")
+# An exchange's alone.
+_COPIES = Dim(
+    "copies",
+    "devices to which an element is sent, as a token to its experts: another machine gets it once (DeepEP, HybridEP)",
+    default=1.0,
+    most=1e6,
+    feature="unseen",  # no measured exchange sends an element twice
+)
 # Of each: how its messages pass, the bytes over a link, and the collective that its backward is (Megatron-LM, Shoeybi
 # et al. 2019).
 COLLECTIVE_OPS = tuple(
     Op(
         name,
         "collective",
-        _DIMS,
+        (*_DIMS, *own),
         work,
         check=check,
         default_dtype="bf16",
@@ -116,15 +125,15 @@ COLLECTIVE_OPS = tuple(
         pattern=pattern,
         configuration=("devices", "message_bytes"),
         few_configurations=True,
-        backward=(step(back, *_PASSED),),
+        backward=(step(back, *_PASSED, *(dim.name for dim in own)),),
         example={"message_bytes": 100_000_000, "devices": 4},
     )
-    for name, pattern, link_bytes, passing, back in (
-        ("all_reduce", Pattern("ring", 2), _ring(2.0), _passing(2.0), "all_reduce"),
-        ("all_gather", Pattern("ring", 1), _ring(1.0), _passing(1.0), "reduce_scatter"),
-        ("reduce_scatter", Pattern("ring", 1), _ring(1.0), _passing(1.0), "all_gather"),
-        ("all_to_all", Pattern("exchange"), _ring(1.0), _passing(AT_ONCE), "all_to_all"),
-        ("send_recv", Pattern("send"), _passed_on, _passing_on, "send_recv"),
+    for name, pattern, link_bytes, passing, back, own in (
+        ("all_reduce", Pattern("ring", 2), _ring(2.0), _passing(2.0), "all_reduce", ()),
+        ("all_gather", Pattern("ring", 1), _ring(1.0), _passing(1.0), "reduce_scatter", ()),
+        ("reduce_scatter", Pattern("ring", 1), _ring(1.0), _passing(1.0), "all_gather", ()),
+        ("all_to_all", Pattern("exchange"), _ring(1.0), _passing(AT_ONCE), "all_to_all", (_COPIES,)),
+        ("send_recv", Pattern("send"), _passed_on, _passing_on, "send_recv", ()),
     )
 )
 

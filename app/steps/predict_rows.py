@@ -6,8 +6,9 @@ S (n - 1) / n bytes over each link within a node and over the node's L network a
 of the node's own time for those bytes (`within_nodes`) and the adapters' time, plus latency: N hops between nodes and
 the hops within the other nodes, twice for all_reduce; or, if shorter, a tree of log2 N levels that moves the same bytes
 (NCCL picks the faster). all_to_all sends S / n to every other device: to other nodes through the device's own adapter,
-concurrently within the node. send_recv passes S through the adapter. Machines joined by one link domain (a rack such as
-NVL72) count as one node, several racks as several nodes.
+concurrently within the node; of `copies` of an element each of the N (1 - (1 - 1 / N)^copies) nodes with any gets one.
+send_recv passes S through the adapter. Machines joined by one link domain (a rack such as NVL72) count as one node,
+several racks as several nodes.
 
 A serving stack chooses among kernels. An all-reduce is the stack's own or the library's, by size. SGLang multiplies in
 FP8 by blocks with DeepGEMM or with TensorRT-LLM's kernels from FlashInfer, by GPU
@@ -112,7 +113,10 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     moved = size * (n - 1.0) / n / (np.where(linked, each, 1.0) * adapter)
     ring = nodes * _NETWORK_HOP_S + (nodes - 1.0) * (each - 1.0) * _HOP_S
     tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S
-    away = size * (n - each) / n / adapter + (nodes - 1.0) * _NETWORK_HOP_S
+    # Tables without exchanges lack the column; of other collectives it is NaN.
+    copies = np.fmax(ops.column("copies")[:, None], 1.0) if "copies" in ops.fields else 1.0
+    reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
+    away = size / copies * reached * (nodes - 1.0) / nodes / adapter + (nodes - 1.0) * _NETWORK_HOP_S
     once = Across(near, _BASE_S + moved, ring)
     parts = {
         Pattern("ring", 2): Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),

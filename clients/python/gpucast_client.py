@@ -2055,6 +2055,7 @@ OperatorBatch = TypedDict(
         "nodes": "NotRequired[float | list[float | None] | None]",
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
+        "copies": "NotRequired[float | list[float | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "decodes": "NotRequired[float | list[float | None] | None]",
         "decode_context": "NotRequired[float | list[float | None] | None]",
@@ -2817,6 +2818,7 @@ class AllToAllOperator(TypedDict):
     phase: NotRequired[Literal["backward", "forward"] | None]
     run_state: NotRequired[Literal["burst", "sustained"] | None]
     software: NotRequired[str | None]
+    copies: NotRequired[float | None]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
 
 
@@ -3264,6 +3266,7 @@ OperatorTableWorkload = TypedDict(
         "nodes": "NotRequired[float | list[float | None] | None]",
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
+        "copies": "NotRequired[float | list[float | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "decodes": "NotRequired[float | list[float | None] | None]",
         "decode_context": "NotRequired[float | list[float | None] | None]",

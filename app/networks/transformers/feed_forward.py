@@ -26,6 +26,9 @@ _FITTED = Coefficients("networks")
 SERVED_LOAD = _FITTED.number("served_load_exponent")
 # Format in which tokens are sent to experts of these formats, with which they are multiplied; the others' own.
 _DISPATCHED = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), "fp8")
+# Bytes per element by which the bias of experts' outputs is added, in a pass: it is multiplied by the router's weights
+# (4), added (10), joined (8) and cast back (6) in FP32; backward casts (12), joins (4), and sums products (24).
+_BIAS_BYTES = (4.0 + 10.0 + 8.0 + 6.0 + 12.0 + 4.0 + 24.0) / 2.0
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 
@@ -126,7 +129,7 @@ def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, tokens: flo
     if run.parallelism.expert < deal.replicas:
         return _gathered(rows, x, deal, tokens * width, "all_gather" if op == "expert_dispatch" else "reduce_scatter")
     if deal.replicas == 1 or not rows.rules.exchanges_by_expert or run.parallelism.nodes > 1 or not whole:
-        return _swapped(rows, x, deal, width)
+        return _swapped(rows, x, spec, deal, width)
     return rows.add(
         op,
         x,
@@ -143,11 +146,14 @@ def _exchanged(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, tokens: flo
     )
 
 
-def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
-    """Add the all-to-all that sends tokens to their experts' devices or back; none if replicas hold all experts."""
+def _swapped(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: float) -> Flow:
+    """Add the all-to-all that sends tokens to their experts' devices or back; none if replicas hold all experts.
+
+    DeepEP's and HybridEP's kernels send a token to a machine once, but in decode once per expert (DeepEP, low latency).
+    """
     if deal.replicas == 1:
         return x
-    outputs = deal.pairs * width
+    outputs, once = deal.pairs * width, rows.rules.exchanges_by_expert and rows.run.mode != "decode"
     return rows.add(
         "all_to_all",
         x,
@@ -158,6 +164,7 @@ def _swapped(rows: RowWriter, x: Flow, deal: _Deal, width: float) -> Flow:
         devices=deal.replicas,
         nodes=spanned(deal.replicas, rows.tensor, rows.run),
         spread=deal.replicas * rows.tensor,
+        copies=spec.top_k if once else 1.0,
     )
 
 
@@ -233,13 +240,14 @@ def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     """Add the routed experts of training as products of each, on equally many tokens, and return the output rows.
 
     Tokens are permuted into the order of their experts before, and summed with their weights after (Megatron-LM;
-    TransformerEngine's GroupedLinear runs a product per expert).
+    TransformerEngine's GroupedLinear runs a product per expert). The bias of the outputs is weighed before it is added,
+    by kernels of its own (Megatron-LM, TEGroupedMLP._apply_bias).
     """
     deal, each = _dealt(rows, spec, tokens), spec.each
     experts, inner = deal.experts, each.inner / deal.shards
     taken = -(-tokens * deal.replicas * spec.top_k // spec.count)
     dtype = rows.expert_dtype
-    sent = _swapped(rows, rows.each("copy", x, deal.pairs, width, f"{EXPERTS}.permute"), deal, width)
+    sent = _swapped(rows, rows.each("copy", x, deal.pairs, width, f"{EXPERTS}.permute"), spec, deal, width)
     merged = each.one_linear or rows.rules.merges_gate_up
     ups = 1 if merged or not each.gated else 2
     wide = inner * (2.0 if each.gated and merged else 1.0)
@@ -251,7 +259,11 @@ def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     else:
         y = rows.activation(parts, experts * taken, inner, each.activation, f"{EXPERTS}.activation")
     y = rows.linear(y, taken, width, inner, f"{EXPERTS}.down", bias=each.bias, dtype=dtype, count=experts)
-    y = _swapped(rows, y, deal, width)
+    if each.bias:
+        elements = experts * taken * width
+        moved = elements * _BIAS_BYTES
+        y = rows.add("memory", y, outputs=elements, saved=0.0, name=f"{EXPERTS}.bias", bytes=moved)
+    y = _swapped(rows, y, spec, deal, width)
     return rows.each("mul", y, deal.pairs, width, f"{EXPERTS}.unpermute")
 
 
@@ -259,7 +271,7 @@ def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, token
     """Add experts of limited capacity, each as operators of its own on its tokens (Switch); return the output rows."""
     deal, each = _dealt(rows, spec, tokens), spec.each
     y = _routed(rows, x, spec, tokens, width)
-    x = _swapped(rows, (*x, *y), deal, width)
+    x = _swapped(rows, (*x, *y), spec, deal, width)
     if spec.capacity:  # each expert's tokens are numbered, and those over its capacity masked
         moved = 2.0 * tokens * spec.count * rows.size
         counted = rows.add("memory", y, outputs=tokens * spec.count, name="experts.cumsum", bytes=moved)
@@ -274,5 +286,5 @@ def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, token
         x = rows.dropout(x, taken, inner, count=experts)
     x = rows.linear(x, taken, width, inner, "experts.down", bias=each.bias, count=experts)
     x = rows.each("copy", x, taken, width, "experts.put", experts)
-    x = _swapped(rows, x, deal, width)
+    x = _swapped(rows, x, spec, deal, width)
     return rows.each("mul", (*x, *y), tokens, width, "experts.weighted")

@@ -160,7 +160,14 @@ def test_over_machines_and_in_other_stacks_tokens_pass_by_all_to_all() -> None:
         ),
     ):
         assert not rows_named("expert_dispatch", run)
-        assert len(rows_named("all_to_all", run)) == 2
+        exchanges = rows_named("all_to_all", run)
+        assert [row["copies"] for row in exchanges] == [1, 1]  # DeepEP's low latency sends a token to every expert
+
+
+def test_prompts_over_machines_send_a_token_to_each_once() -> None:
+    run = replace(DECODE, batch=64, release=SGLANG, parallelism=replace(WIDE, nodes=2), mode="prefill")
+    chosen = MIXTURE["num_experts_per_tok"]
+    assert [row["copies"] for row in rows_named("all_to_all", run)] == [chosen, chosen]
 
 
 def test_sglang_runs_the_shared_expert_as_one_of_the_others() -> None:

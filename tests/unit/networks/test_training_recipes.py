@@ -136,6 +136,25 @@ def test_experts_are_a_product_each_and_exchange_gradients_with_their_copies() -
     assert memory(w, run).optimizer == pytest.approx(6 * (held[experts].sum() / 4 + held[~experts].sum() / 32))
 
 
+def test_megatron_sends_a_token_to_a_machine_once_and_the_framework_per_expert() -> None:
+    spread = replace(RUN, parallelism=Parallelism(data=16, expert=16, nodes=2))
+    for release, copies in ((MEGATRON, 8.0), (plain_release(), 1.0)):
+        w = training(lower(MIXTURE, replace(spread, release=release)), spread)
+        exchanges = w.ops.kind == OP_CODE["all_to_all"]
+        assert len(np.unique(w.phase[exchanges])) == 2
+        assert w.ops.column("copies")[exchanges].tolist() == [copies] * exchanges.sum()
+
+
+def test_the_bias_of_experts_is_weighed_and_added_in_fp32() -> None:
+    """Four experts of each of 4,096 tokens: 28 bytes an element forward and 40 backward."""
+    run = replace(RUN, release=MEGATRON)
+    w = training(lower(config("gpt-oss-120b"), run), run)
+    biases = np.array([name == f"{EXPERTS}.bias" for name in w.names])
+    moved = (w.ops.column("bytes") * w.runs)[biases].sum()
+    assert moved == pytest.approx(36 * 4 * 4096 * 2880 * (28 + 40))
+    assert not any(name == f"{EXPERTS}.bias" for name in lower(MIXTURE, run).names)
+
+
 def test_the_loss_reads_and_writes_the_logits_in_fp32() -> None:
     plain, with_loss = lower(LLAMA, RUN), lower(LLAMA, replace(RUN, loss=True))
     assert [*plain.names, "loss.copy", "loss.softmax"] == [*with_loss.names]

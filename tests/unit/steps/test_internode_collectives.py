@@ -15,9 +15,9 @@ RINGS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 ALL = (*RINGS, "all_to_all", "send_recv")
 
 
-def _table(op: str, message: float, devices: float, nodes: float) -> OpTable:
+def _table(op: str, message: float, devices: float, nodes: float, **more: float) -> OpTable:
     dtype = np.array([DTYPE_CODE["bf16"]])
-    return table_of(op, dtype, MIXED_FIELDS, message_bytes=message, devices=devices, nodes=nodes)
+    return table_of(op, dtype, MIXED_FIELDS, message_bytes=message, devices=devices, nodes=nodes, **more)
 
 
 def _sent(ops: OpTable) -> float:
@@ -56,6 +56,17 @@ def test_the_part_within_a_node_moves_its_bytes_over_its_links() -> None:
         assert [part.column(name)[0] for name in ("devices", "nodes")] == [8.0, 1.0]
         assert _sent(part) == pytest.approx(rounds * 8e6 * 15 / 16)
     assert _sent(within_nodes(_table("all_to_all", 8e6, 16, 2))) == pytest.approx(8e6 * 7 / 16)
+
+
+def test_another_machine_gets_a_token_once() -> None:
+    """Eight copies over four machines: each has one with a chance of 1 - (3/4)^8, and three of four are others."""
+    size, near = 8e9, np.zeros((1, 1))
+    all_copies, once = (
+        float(over_nodes(_table("all_to_all", size, 32, 4, copies=copies), near, NETWORK).seconds[0, 0])
+        for copies in (1, 8)
+    )
+    assert all_copies == pytest.approx(size * 3 / 4 / ADAPTER, rel=0.01)
+    assert once == pytest.approx(size / 8 * 4 * (1 - 0.75**8) * 3 / 4 / ADAPTER, rel=0.01)
 
 
 def test_devices_without_a_link_use_the_adapter() -> None:
