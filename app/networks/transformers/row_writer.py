@@ -56,6 +56,7 @@ ACTIVATIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "gelu": (("gelu",), "gelu"),
     "gelu_pytorch_tanh": (("gelu",), "gelu"),
     "gelu_new": (_TANH_GELU, "gelu"),
+    "gelu_fast": (_TANH_GELU, "gelu"),
     "silu": (("silu",), "silu"),
     "swish": (("silu",), "silu"),
     "quick_gelu": (("mul_scalar", "tanh", "mul"), "silu"),  # x sigmoid(1.702 x) (CLIP): a sigmoid is a shifted tanh
