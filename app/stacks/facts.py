@@ -124,6 +124,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "gradient_bucket": tuple[float, float],
     "gathers_beside_forward": bool,
     "recompute": Literal["none", "selective", "selective_op", "full"],
+    "selects_operators": bool,
     "zero": Literal[0, 1, 2, 3],
     "splits_sequence": bool,
     "copies_units": bool,

@@ -75,6 +75,7 @@ class Release:
     gradient_bucket  parameters of a bucket of gradients, at least and per data-parallel device; None: PyTorch's
     gathers_beside_forward  updated weights are gathered beside the next forward pass
     recompute       what backward recomputes where the request does not say
+    selects_operators  recomputation that is called selective is of operators, not of attention's scores
     zero            stage of ZeRO where the request does not say
     splits_sequence  tensor parallelism splits the layers between its products too
     copies_units    ZeRO 3 copies a unit's weights out of what was gathered, and its gradients into what is reduced
@@ -109,6 +110,7 @@ class Release:
     gradient_bucket: tuple[float, float] | None = None
     gathers_beside_forward: bool = False
     recompute: Literal["none", "selective", "selective_op", "full"] = field(default="none", compare=False)
+    selects_operators: bool = field(default=False, compare=False)
     zero: Literal[0, 1, 2, 3] = field(default=0, compare=False)
     splits_sequence: bool = field(default=False, compare=False)
     copies_units: bool = False

@@ -139,7 +139,8 @@ class RunOptions(Struct, kw_only=True, frozen=True):
         bool | Recompute | None,
         about(
             "Backward computes activations again: of whole layers (true, full), of all but attention and every second"
-            " product (selective_op), of attention's scores (selective); absent: as the stack usually does",
+            " product (selective_op, and selective in PyTorch), of attention's scores (selective in Megatron); absent:"
+            " as the stack usually does",
             title="Activations are recomputed",
         ),
     ] = None

@@ -96,7 +96,7 @@ def _titan(folder: Path) -> Iterator[Question]:
             "sequence": int(row["sequence"]),
             "software": "torchtitan",
             "compiled": bool(row["compiled"]),
-            "recompute": {"selective": "selective_op"}.get(row["recompute"], row["recompute"]),
+            "recompute": row["recompute"],
             "parallelism": {
                 "data": max(sharded, 1),
                 "tensor": int(row["tensor"]),

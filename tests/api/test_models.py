@@ -654,6 +654,7 @@ def test_training_says_what_its_stack_was_assumed_to_do_and_every_part_of_the_me
     assert sum(found["memory"]["parts"].values()) == pytest.approx(found["memory"]["required_bytes"])
     named = body | {"recompute": "selective_op", "parallelism": {"data": 8, "zero": 3}}
     assert ask(client, named)["latency_ms"] == found["latency_ms"]
+    assert ask(client, named | {"recompute": "selective"})["memory"] == found["memory"]
     assert "parts" not in ask(client, MODEL)["memory"]
 
 

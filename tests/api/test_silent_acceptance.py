@@ -59,7 +59,11 @@ def warned(client: TestClient, workload: Body) -> dict[str, str]:
         (MODEL | {"parallelism": {"tensor": 32}}, "machine_exceeded", f"usual ones with {GPU} have 8"),
         (SERVING | {"parallelism": {"tensor": 32}}, "machine_exceeded", "send parallelism.nodes"),
         (MODEL | {"optimizer": "adamw"}, "field_ignored", "optimizer is ignored in mode prefill"),
-        (TRAINING | {"recompute": "selective"}, "field_ignored", "recompute selective changes nothing"),
+        (
+            TRAINING | {"recompute": "selective", "software": "megatron"},
+            "field_ignored",
+            "recompute selective changes nothing",
+        ),
     ],
 )
 def test_what_changes_nothing_or_cannot_be_is_warned_of(

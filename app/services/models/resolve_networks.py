@@ -307,20 +307,19 @@ SERVING_MODES = ("prefill", "decode")
 
 def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
-    given = workload
-    software = default_software(given.mode, dtype) if given.software is None else given.software
-    release = release_of(software, given.mode)
-    split, recompute = to_parallelism(given.parallelism, release), recomputation(given.recompute, release)
+    software = default_software(workload.mode, dtype) if workload.software is None else workload.software
+    release = release_of(software, workload.mode)
+    split, recompute = to_parallelism(workload.parallelism, release), recomputation(workload.recompute, release)
     run = Run(
-        mode=given.mode,
-        batch=int(given.batch),
+        mode=workload.mode,
+        batch=int(workload.batch),
         dtype=dtype,
         # Of weights alone, it says nothing of the 16 bits beside them.
-        assumed=given.dtype in (None, *WEIGHT_ONLY_DTYPES) and not isinstance(given, GraphWorkload),
-        fused=given.fused or given.compiled,
-        memory_format=given.memory_format,
-        optimizer=given.optimizer,
-        accumulation=int(given.gradient_accumulation),
+        assumed=workload.dtype in (None, *WEIGHT_ONLY_DTYPES) and not isinstance(workload, GraphWorkload),
+        fused=workload.fused or workload.compiled,
+        memory_format=workload.memory_format,
+        optimizer=workload.optimizer,
+        accumulation=int(workload.gradient_accumulation),
         recompute=recompute == "full",
         recompute_scores=recompute == "selective",
         recompute_operators=recompute == "selective_op",
@@ -332,7 +331,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         message = f"is only valid in mode training, not {run.mode}"
         training_only = {
             "recompute": recompute != "none",
-            "failures": given.failures is not None,
+            "failures": workload.failures is not None,
             "gradient_accumulation": run.accumulation > 1,
         }
         errors += [FieldError((*_LOC, field), message) for field, is_set in training_only.items() if is_set]
@@ -344,9 +343,10 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
 
 def recomputation(given: bool | Recompute | None, release: Release) -> Recompute:
     """Return what backward recomputes: as given, else as the stack usually does."""
-    if given is None or (given, release.recompute) == ("selective", "selective_op"):
-        return release.recompute  # what the stack calls selective, too
-    return given if isinstance(given, str) else "full" if given else "none"
+    named = release.recompute if given is None else given
+    if named == "selective" and release.selects_operators:
+        return "selective_op"
+    return named if isinstance(named, str) else "full" if named else "none"
 
 
 def to_parallelism(form: ParallelismIn, release: Release) -> Parallelism:

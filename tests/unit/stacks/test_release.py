@@ -93,6 +93,8 @@ def test_training_stacks_split_and_recompute_as_each_usually_does() -> None:
     releases = [release_of(name, "training") for name in named]
     assert [release.zero for release in releases] == [3, 3, 0, 2, 0, 1, 1, 3]
     assert [release.recompute for release in releases] == ["selective_op", *["none"] * 6, "full"]
+    assert [release.selects_operators for release in releases] == [*[True] * 4, *[False] * 3, True]
+    assert not release_of("pytorch-2.1", "training").selects_operators
     assert [release.kernels for release in releases] == [*[None] * 4, *["megatron"] * 3, "maxtext"]
     assert all(release.known for release in releases)
 
