@@ -292,7 +292,7 @@ ROLES: Mapping[str, Mapping[str, Role | None]] = {
     "/metrics": {"GET": READ},
     "/openapi.json": {"GET": READ},
     "/partition": {"POST": PREDICT},
-    "/plan": {"POST": PREDICT},
+    "/plan": {"GET": PREDICT, "POST": PREDICT},
     "/predict": {"POST": PREDICT},
     "/predict/batch": {"POST": PREDICT},
     "/predictions": {"GET": READ},

@@ -11,9 +11,12 @@ import msgspec
 
 from app.dashboard.forms import (
     KINDS,
+    LOADS,
     MOST_TYPED,
     NAMES,
     SERVING,
+    SPLIT,
+    USERS,
     FormField,
     fields_of,
     filled,
@@ -32,6 +35,10 @@ Pairs = list[tuple[str, str]]
 
 
 ALL, INLINE = "all", "inline"
+# GPUs of an address: those with a price, typed or stored.
+RENTABLE = "rentable"
+# Seconds between two requests of a user, where they are not typed.
+EVERY_S = "60"
 # Default GPUs of an address: one of each class that people rent or own today.
 DEFAULT_GPUS = (
     "b200", "h200-sxm-141gb", "h100-sxm5-80gb", "a100-sxm4-80gb", "amd-instinct-mi300x", "l40s", "rtx-5090",
@@ -51,7 +58,10 @@ COMMON: Mapping[str, str] = {
     "on": "gpus",
     "ttft_ms": "ttft_ms",
     "tpot_ms": "tpot_ms",
+    "e2e_ms": "e2e_ms",
     "percentile": "percentile",
+    "every_s": "every_s",
+    "duty_cycle": "duty_cycle",
 }
 COMMON_LABELS: Mapping[str, str] = {
     "gpu": "GPUs",
@@ -64,8 +74,11 @@ COMMON_LABELS: Mapping[str, str] = {
     "config": "Its config.json",
     "devices": "Data-parallel devices",
     "batches": "Batch sizes",
-    "ttft_ms": "First token, ms",
-    "tpot_ms": "Each further token, ms",
+    "ttft_ms": "Time to first token, ms",
+    "tpot_ms": "Time per output token, ms",
+    "e2e_ms": "Time of a request, ms",
+    "every_s": "Seconds between a user's requests",
+    "duty_cycle": "Share of the hours that are rented",
 }
 # Parameters of single pages.
 _OF_PAGES = ("kind", "format", "chart", "devices", "batches", "strong")
@@ -134,6 +147,11 @@ class Address:
         return ", ".join([*parts, *([typed["dtype"]] if "dtype" in typed else [])])
 
     @property
+    def is_searched(self) -> bool:
+        """Whether the split of a served model under a rate is searched: none of it is typed."""
+        return self.typed.get("load") != "concurrency" and SPLIT.isdisjoint(self.typed)
+
+    @property
     def incomplete(self) -> bool:
         """Whether the workload is incomplete: a graph is still to be uploaded."""
         return self.kind == "graph" and "graph_id" not in self.typed
@@ -164,7 +182,20 @@ class Address:
         for field in self.fields:
             if field.path and field.name in self.typed:
                 put(workload, field.path, value_of(field, self.typed[field.name]))
+        if self.kind == SERVING:
+            self._check_load(workload)
         return workload
+
+    def _check_load(self, workload: dict[str, Any]) -> None:
+        """Refuse unknown kinds of load, and make users a rate; what is no number stays, for the API to refuse."""
+        load, every = self.typed["load"], number_of(self.common.get("every_s", EVERY_S))
+        if load not in LOADS:
+            raise BadInput.at(("workload", "load"), f"must be one of {', '.join(LOADS)}, got {load[:_SHORT]!r}")
+        if isinstance(every, str) or every <= 0:
+            raise BadInput.at(("every_s",), f"expected seconds over 0, got {str(every)[:_SHORT]!r}")
+        users = workload["load"].get("rate_per_s")
+        if load == USERS and not isinstance(users, str):
+            workload["load"]["rate_per_s"] = users / every
 
     def body(self, *, gpus: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
         """Return an API request of this workload; `gpus` replaces its GPUs, `more` adds fields."""
@@ -243,6 +274,15 @@ def compare_body(address: Address) -> dict[str, Any]:
     if "max_devices" in common:
         more["max_devices"] = address.number("max_devices")
     return address.body(**more)
+
+
+def plan_body(address: Address) -> dict[str, Any]:
+    """Return the POST /plan request of a served model's address. Raises BadInput that names unreadable controls."""
+    body = compare_body(address)
+    for name in ("rank_by", "search_parallelism"):
+        body.pop(name, None)
+    goals = ("ttft_ms", "tpot_ms", "e2e_ms", "percentile", "duty_cycle")
+    return body | {name: address.number(name) for name in goals if name in address.common}
 
 
 def _unknown(values: Mapping[str, str]) -> tuple[FieldError, ...]:

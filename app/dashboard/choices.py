@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from app.dashboard.address import ALL, INLINE, Address
+from app.dashboard.address import ALL, INLINE, RENTABLE, Address
 from app.dashboard.forms import KINDS
 from app.engine import long_tail
 from app.engine.engine import Engine
@@ -141,7 +141,7 @@ class Controls:
 
     def gpu_groups(self, one: str = "") -> list[ChoiceGroup]:
         """Return the GPUs to choose from, first those chosen: of a page of one GPU `one`, else those of the address."""
-        names = [gpu for gpu in ([one] if one else self.address.gpus) if gpu not in (ALL, INLINE)]
+        names = [gpu for gpu in ([one] if one else self.address.gpus) if gpu not in (ALL, INLINE, RENTABLE)]
         chosen = picked_choices(self.catalog, names)
         groups = catalogue_groups(self.catalog.specs, names)
         return [*([ChoiceGroup(CHOSEN, chosen)] if chosen else []), *groups]

@@ -170,7 +170,8 @@ _DECODERS = {
     for kind, names in networks_by_kind().items()
     if "decode" in kind.modes
 }
-LOADS = {"rate_per_s": "requests/s", "concurrency": "in flight"}
+USERS = "users"  # of whom each sends a request every so many seconds
+LOADS = {"rate_per_s": "requests/s", USERS: "users", "concurrency": "in flight"}
 _STACKS = {stack.name: stack.title for stack in serving_stacks()}
 _SERVED = _form(
     ServingWorkload,
@@ -178,7 +179,7 @@ _SERVED = _form(
     name={"control": "choice", "choices": tuple(chain(*_DECODERS.values())), "networks": _DECODERS, "help": ""},
     config=_CONFIG,
     software={"control": "choice", "choices": (*_STACKS,), "labels": _STACKS, "help": ""},
-    tensor={"help": "tensor parallel; empty: as many as the load needs, up to 8"},
+    tensor={"help": "tensor parallel; empty: splits and replicas are searched"},
 )
 _SERVED_MORE = _form(
     ServingWorkload,
@@ -190,18 +191,20 @@ _SERVED_MORE = _form(
     tokens={"required": False},
     acceptance={"required": False},
 )
+# How a model is split and replicated: what a plan searches.
+SPLIT = frozenset(("tensor", "replicas", "expert", "attention_data", "pipeline", "nodes", "pool", "pool_tensor"))
 _LOAD = FormField("load", "Load", "choice", (), choices=tuple(LOADS), labels=LOADS, required=True)
 # What a served workload needs besides its model, and the first load of each kind.
 _NEEDED = {"software": DEFAULT_SOFTWARE, "input_tokens": "2048", "output_tokens": "512", "load": "rate_per_s"}
-_LEVELS = {"concurrency": "64", "rate_per_s": "4"}
+_LEVELS = {"concurrency": "64", "rate_per_s": "4", USERS: "240"}
 SERVED_EXAMPLE: Mapping[str, str] = {
-    "name": "llama-3.1-70b", "dtype": "fp8", "tensor": "4", **_NEEDED, "level": _LEVELS["rate_per_s"],
+    "name": "llama-3.1-70b", "dtype": "fp8", **_NEEDED, "level": _LEVELS["rate_per_s"],
 }  # fmt: skip
 
 
 def _served_fields(load: str) -> tuple[FormField, ...]:
     """Return the fields of a served model; the kind of load decides what its number is."""
-    level = FormField("level", "How many", "number", ("load", load if load in LOADS else "rate_per_s"))
+    level = FormField("level", "How many", "number", ("load", "concurrency" if load == "concurrency" else "rate_per_s"))
     return (*_SERVED, _LOAD, level, *_SERVED_MORE)
 
 

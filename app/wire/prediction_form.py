@@ -379,7 +379,7 @@ class Skipped(Struct, frozen=True):
     reason: Annotated[str, about("Why")]
 
 
-SkippedGpus: TypeAlias = Annotated[list[Skipped], about('GPUs of "all" that cannot run the workload, and why')]
+SkippedGpus: TypeAlias = Annotated[list[Skipped], about("GPUs left out: they cannot run the workload, and why")]
 
 
 class PredictResponse(Struct, frozen=True, omit_defaults=True):

@@ -206,7 +206,7 @@ class ServingWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
     ] = None
     prefill_wait_steps: Annotated[
         WaitSteps | None,
-        about("Most decode steps that prompts wait for others; absent: the stack's default", title="Wait of prompts"),
+        about("Most decode steps that prompts wait for others; absent: the stack's default", title="Batching wait"),
     ] = None
     prefill_wait_tokens: Annotated[
         BudgetTokens | None, about("Tokens of waiting prompts that end their wait; absent: no number of them")

@@ -72,8 +72,32 @@ def test_a_saturated_load_offers_replicas_that_bear_it(client: TestClient) -> No
 def test_without_gpus_per_replica_the_split_is_chosen(client: TestClient) -> None:
     place = "/serving?name=llama-3.1-70b&dtype=fp8&load=rate_per_s&level=1&gpu=l40s"
     assert not view(client, f"{place}&tensor=1")["comparison"]["ranking"][0]["memory"]["fits"]
-    row = view(client, place)["comparison"]["ranking"][0]
+    found = view(client, place)
+    row = found["plan"]["choices"][0]
     assert row["memory"]["fits"] and row["parallelism"]["tensor"] > 1
+    assert found["comparison"] is None and found["curves"][0]["parallelism"] == row["parallelism"]
+    with_flights = view(client, place.replace("rate_per_s", "concurrency"))  # closed loops are not planned
+    assert with_flights["plan"] is None and with_flights["comparison"]["ranking"][0]["memory"]["fits"]
+
+
+def test_curves_of_a_plan_have_its_settings(client: TestClient) -> None:
+    """On one L4 each, fewer replicas are needed with another token budget than the stack's own."""
+    place = (
+        "/serving?name=llama-3-8b&dtype=bf16&input_tokens=4000&output_tokens=64&load=rate_per_s&level=4"
+        "&ttft_ms=6000&max_devices=1&gpu=nvidia-l4"
+    )
+    found = view(client, place)
+    settings = found["plan"]["choices"][0]["settings"]
+    assert settings["max_batched_tokens"] is not None
+    point = found["curves"][0]["by_rate"][0]
+    workload = {
+        "kind": "serving", "name": "llama-3-8b", "dtype": "bf16", "software": "vllm", "input_tokens": 4000,
+        "output_tokens": 64, "parallelism": found["plan"]["choices"][0]["parallelism"],
+        "load": {"rate_per_s": point["load"]}, "max_batched_tokens": settings["max_batched_tokens"],
+        "max_sequences": settings["max_sequences"],
+    }  # fmt: skip
+    alone = client.post("/predict", json={"gpu": "nvidia-l4", "workload": workload}).json()["predictions"][0]["serving"]
+    assert point["ttft_ms"] == alone["ttft_ms"]
 
 
 def test_a_model_is_taken_over_from_other_pages(client: TestClient) -> None:
@@ -90,7 +114,7 @@ def test_a_model_is_taken_over_from_other_pages(client: TestClient) -> None:
     ("percentile=42", "percentile", "one of 50, 90, 99"),
     ("name=resnet50", "name", "is a ConvNet"),
     ("level=-1", "level", "-1"),
-    ("load=nothing", "level", "one of rate_per_s, concurrency"),
+    ("load=nothing", "level", "one of rate_per_s, users, concurrency"),
     ("software=pytorch-2.1", "software", "no serving stack"),
     ("tensor=3", "tensor", "must divide the 64"),
     ("tokens=3", "acceptance", "send one of acceptance"),

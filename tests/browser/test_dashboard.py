@@ -21,6 +21,7 @@ from tests.service import Service
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 VIEWS = {
+    "plan": "/plan",
     "compare": "/",
     "operator": "/?kind=operators",
     "kernel": "/?kind=kernel",

@@ -45,7 +45,9 @@ TYPED: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("/scaling", "devices", "1;2", ("Data-parallel devices", "comma-separated", "'1;2'")),
     ("/serving", "input_tokens", "-1", ("Input tokens", ">= 1", "got -1")),
     ("/serving", "level", "fast", ("How many", "expected a number", '"fast"')),
-    ("/serving", "ttft_ms", "0.5s", ("First token, ms", "milliseconds", "'0.5s'")),
+    ("/plan", "every_s", "often", ("Seconds between a user's requests", "over 0", "'often'")),
+    ("/plan", "duty_cycle", "40%", ("Share of the hours", "expected a number", '"40%"')),
+    ("/serving", "ttft_ms", "0.5s", ("Time to first token, ms", "milliseconds", "'0.5s'")),
 ]
 # An address, and words of the answer.
 ADDRESSES: list[tuple[str, tuple[str, ...]]] = [

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 FIRST_VIEW_BYTES, SCRIPT_S = 150_000, 0.5
 PAGES = {
+    "plan": "/plan?prices=b200+5.5%0Ah100-sxm5-80gb+3",
     "compare": "/",
     "all": "/?gpu=all",
     "split": "/?kind=model&name=llama-3.1-70b&mode=decode&batch=8&sequence=4096&dtype=bf16&prices=h100-sxm5-80gb+2.5",
@@ -67,7 +68,7 @@ def first_view(browser: Browser, url: str) -> tuple[float, float]:
     ("name", "width", "scheme"),
     [
         *product(PAGES, (390,), ("light",)),
-        *product(("compare", "split", "detail", "serving"), (1440,), ("dark",)),
+        *product(("plan", "compare", "split", "detail", "serving"), (1440,), ("dark",)),
         ("compare", 768, "light"),
     ],
 )

@@ -50,8 +50,9 @@ def test_small_screens_have_the_answer_first(page: Page) -> None:
 def test_the_first_view_has_both_charts_with_their_tables(page: Page, server: httpx.Client) -> None:
     page.goto("/serving")
     expect(page.locator("p.lead strong").first).to_contain_text("NVIDIA")
-    ranked = behind(page, server)["ranking"]
-    assert column(page, "deployments", "USD per 1M tokens") == [row["cost_per_million_tokens"] for row in ranked]
+    ranked = behind(page, server)["choices"]
+    costs = [row["cost"]["cost_per_million_tokens"] for row in ranked]
+    assert column(page, "deployments", "USD per 1M tokens") == costs
     curves = page.request.get(page.url + "?format=json").json()["curves"]
     for chart, points in (("speeds", "by_concurrency"), ("rates", "by_rate")):
         figure = page.locator(f'figure[data-table="{chart}"]')
@@ -63,7 +64,7 @@ def test_the_first_view_has_both_charts_with_their_tables(page: Page, server: ht
     assert column(page, "speeds", "Tokens/s per GPU") == [
         point["tokens_per_s_per_gpu"] for one in curves for point in one["by_concurrency"]
     ]
-    best = min(one["best"]["cost_per_million_tokens"] for one in curves if one["best"])
+    best = next(one["best"]["cost_per_million_tokens"] for one in curves if one["gpu"] == ranked[0]["gpu"])
     expect(page.locator('figure[data-table="speeds"] text.worth')).to_have_text(f"{best:.2f} USD")
 
 
@@ -72,12 +73,12 @@ def test_the_form_comes_back_with_what_was_typed(page: Page) -> None:
     page.get_by_label("Input tokens").fill("300")
     page.locator("#f-load").select_option("in flight")
     page.get_by_label("How many").fill("16")
-    page.get_by_label("First token, ms").fill("250")
+    page.get_by_label("Time to first token, ms").fill("250")
     page.get_by_role("button", name="Predict").click()
     page.wait_for_url("**/serving?*level=16*")
     expect(page.locator("h1")).to_have_text("llama-3-8b, 300 tokens in, 128 out, 16 requests in flight")
     expect(page.locator("#f-load")).to_have_value("concurrency")
-    expect(page.get_by_label("First token, ms")).to_have_value("250")
+    expect(page.get_by_label("Time to first token, ms")).to_have_value("250")
     expect(page.locator("#deployments tbody tr")).to_have_count(2)
 
 
@@ -92,7 +93,7 @@ def test_an_error_stands_at_its_field(page: Page) -> None:
     page.goto(f"{PLACE}&load=rate_per_s&level=4&tpot_ms=soon")
     expect(page.get_by_role("alert")).to_be_focused()
     expect(page.locator("#f-tpot_ms-help")).to_contain_text("got 'soon'")
-    expect(page.get_by_label("Each further token, ms")).to_have_value("soon")
+    expect(page.get_by_label("Time per output token, ms")).to_have_value("soon")
 
 
 def test_curves_download_as_csv(page: Page, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""GET /serving: an LLM behind a serving engine: POST /compare under the load, and the curves around it."""
+"""GET /serving: an LLM behind a serving engine: POST /compare under the load, and the curves around it.
+
+Where no split is typed, the deployments under a rate are those that POST /plan finds for the limits.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,31 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.responses import Response
 
 from app.api.deps import HolderDep, SettingsDep, as_json
-from app.dashboard.address import Address, compare_body
-from app.dashboard.charts.answers import served_curves_chart, served_ranking_chart, workload_title
+from app.dashboard.address import Address, compare_body, plan_body
+from app.dashboard.charts.answers import (
+    served_curves_chart,
+    served_plan_chart,
+    served_ranking_chart,
+    workload_title,
+)
 from app.dashboard.charts.drawing import Drawing
 from app.dashboard.charts.page_curves import first_token_chart, speed_chart
 from app.dashboard.choices import controls
-from app.dashboard.forms import LOADS, SERVING
+from app.dashboard.forms import SERVING
 from app.dashboard.routes.shell import as_picture, command, page, refused, wants_answer, wants_json, wants_svg
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
-from app.services.compare.request import read_compare, resolve_candidates, to_predict_request
+from app.services.compare.job_plan import to_compare_request
+from app.services.compare.request import read_compare, read_plan, resolve_candidates, to_predict_request
 from app.services.compare.served_compare import PERCENTILES, Curves, LoadLimits, compare_served, served_curves
+from app.services.compare.served_plan import plan_served
 from app.wire.compare_form import MOST_DEVICES, ComparedServing, ServingCompareResponse
+from app.wire.job_plan_form import PlanRequest, ServedChoice, ServingPlanResponse
 from app.wire.serving_form import ServingRequest
 
 # Most GPU types with curves: for readable charts, and answers within a second.
@@ -38,21 +49,30 @@ _MODELS = ("model", SERVING)
 
 
 class ServingView(Struct, frozen=True):
-    """The answer of POST /compare, and the curves of its first GPU types that fit."""
+    """The answer of POST /compare, or of POST /plan where the split is searched, and the curves of its first GPUs."""
 
-    comparison: ServingCompareResponse
+    comparison: ServingCompareResponse | None
+    plan: ServingPlanResponse | None
     curves: list[Curves]
 
+    @property
+    def rows(self) -> Sequence[ComparedServing | ServedChoice]:
+        """The deployments in order."""
+        return self.plan.choices if self.plan is not None else self.comparison.ranking if self.comparison else ()
 
-def serving_address(query: Sequence[tuple[str, str]]) -> Address:
-    """Return the address of the page; without a load with the usual limits, and without anything an example."""
+
+def serving_address(query: Sequence[tuple[str, str]], gpus: tuple[str, ...] = _GPUS, prices: str = _PRICES) -> Address:
+    """Return the address of the page; without a load with the usual limits, and without anything an example.
+
+    gpus, prices  those of the example
+    """
     values = dict(query)
     if values.get("kind", SERVING) not in _MODELS:
         query = [(name, value) for name, value in query if name in ("gpu", "spec", "predictor", "prices", "powers")]
-    address = Address.of([*query, ("kind", SERVING)], (SERVING,), _GPUS)
+    address = Address.of([*query, ("kind", SERVING)], (SERVING,), gpus)
     first = {} if values.get("level") else dict(_LIMITS)
-    if not any(values.get(name) for name in ("name", "config", "gpu", "level", "prices")):
-        first["prices"] = _PRICES
+    if not any(values.get(name) for name in ("name", "config", "gpu", "level", "prices")) and prices:
+        first["prices"] = prices
     return replace(address, common={**first, **address.common})
 
 
@@ -66,9 +86,6 @@ def model_pairs(address: Address) -> list[tuple[str, str]]:
 
 def serving_body(address: Address) -> dict[str, Any]:
     """Return the POST /compare request of an address. Raises BadInput that names unreadable controls."""
-    load = address.typed["load"]
-    if load not in LOADS:
-        raise _refused(("workload", "load"), f"must be one of {', '.join(LOADS)}, got {load[:40]!r}")
     body = compare_body(address)
     split = body["workload"].get("parallelism", {})
     if "tensor" in split and "max_devices" not in body:  # no other number of GPUs than is given
@@ -82,11 +99,11 @@ def serving_body(address: Address) -> dict[str, Any]:
 
 def limits_of(address: Address) -> LoadLimits:
     """Return the limits of an address. Raises BadInput that names the control."""
-    times = {name: _limit(address, name) for name in ("ttft_ms", "tpot_ms")}
+    times = {name: _limit(address, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms")}
     percentile = address.common.get("percentile", "90")
     if percentile not in map(str, PERCENTILES):
         raise _refused(("percentile",), f"must be one of {', '.join(map(str, PERCENTILES))}, got {percentile[:40]!r}")
-    return LoadLimits(times["ttft_ms"], times["tpot_ms"], int(percentile))
+    return LoadLimits(**times, percentile=int(percentile))
 
 
 def _limit(address: Address, name: str) -> float | None:
@@ -102,19 +119,24 @@ def _refused(loc: tuple[str, ...], message: str) -> BadInput:
     return BadInput(f"{loc[-1]}: {message}", errors=[FieldError(loc, message)])
 
 
-def serving_view(snapshot: Snapshot, body: bytes, limits: LoadLimits, *, max_rows: int) -> ServingView:
-    """Return the figures of the page. Raises NotFound, BadInput, TooLarge or NotTrained."""
-    request = read_compare(body)
-    served = to_predict_request(request)
-    assert isinstance(served, ServingRequest)
+def serving_view(snapshot: Snapshot, body: bytes, limits: LoadLimits, *, searched: bool, max_rows: int) -> ServingView:
+    """Return the figures of the page, to a request of POST /plan if `searched`, else of POST /compare.
+
+    Raises NotFound, BadInput, TooLarge or NotTrained.
+    """
     today = today_utc()
-    comparison = compare_served(snapshot, request, served, max_rows=max_rows, today=today)
-    refs = {one.spec.id: one.ref for one in resolve_candidates(snapshot, request, served, today)}
-    drawn = [row for row in comparison.ranking if row.memory.fits][:MOST_CURVES]
-    return ServingView(
-        comparison,
-        [served_curves(snapshot, served, refs[row.gpu], row, limits, max_rows=max_rows) for row in drawn],
-    )
+    request = read_plan(body) if searched else read_compare(body)
+    compared = to_compare_request(request) if isinstance(request, PlanRequest) else request
+    served = to_predict_request(compared)
+    assert isinstance(served, ServingRequest)
+    if isinstance(request, PlanRequest):
+        view = ServingView(None, plan_served(snapshot, request, compared, served, today=today), [])
+    else:
+        view = ServingView(compare_served(snapshot, request, served, max_rows=max_rows, today=today), None, [])
+    refs = {one.spec.id: one.ref for one in resolve_candidates(snapshot, compared, served, today)}
+    drawn = [row for row in view.rows if row.memory.fits][:MOST_CURVES]
+    curves = [served_curves(snapshot, served, refs[row.gpu], row, limits, max_rows=max_rows) for row in drawn]
+    return structs.replace(view, curves=curves)
 
 
 def cheapest(curves: Sequence[Curves]) -> Curves | None:
@@ -126,19 +148,12 @@ def cheapest(curves: Sequence[Curves]) -> Curves | None:
     return max(able, key=lambda one: one.best.tokens_per_s_per_gpu, default=None)  # type: ignore[union-attr]
 
 
-def missed(row: ComparedServing, limits: LoadLimits) -> list[str]:
-    """Return which limits the load misses on a GPU type, in words."""
-    served = row.serving
-    pairs = (("TTFT", served.ttft_ms, limits.ttft_ms), ("TPOT", served.tpot_ms, limits.tpot_ms))
-    return [name for name, time, most in pairs if time is not None and most is not None and limits.at(time) > most]
-
-
-def with_replicas(row: ComparedServing, address: Address) -> int | None:
+def with_replicas(row: ComparedServing | ServedChoice, rate: float | None) -> int | None:
     """Return how many engines bear the rate that saturates a row; None where more engines do not help."""
-    rate, highest = address.typed.get("level", ""), row.serving.highest_rate_per_s
-    if address.typed.get("load") != "rate_per_s" or highest <= 0.0:
+    highest = row.serving.highest_rate_per_s
+    if rate is None or highest <= 0.0:
         return None
-    return row.parallelism.replicas * int(-(-float(rate) // (0.9 * highest)))
+    return row.parallelism.replicas * int(-(-rate // (0.9 * highest)))
 
 
 router = APIRouter(include_in_schema=False)
@@ -152,14 +167,17 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
     shown: dict[str, Any] = {
         "form": form,
         "pairs": address.pairs,
+        "served": address.pairs,
         "elsewhere": model_pairs(address),
         "percentiles": PERCENTILES,
         "most": MOST_CURVES,
     }
     try:
         limits = limits_of(address)
-        body = serving_body(address)
-        view = serving_view(holder.snapshot, msgspec.json.encode(body), limits, max_rows=settings.max_batch_rows)
+        searched = address.is_searched
+        body = plan_body(address) if searched else serving_body(address)
+        encoded, most = msgspec.json.encode(body), settings.max_batch_rows
+        view = serving_view(holder.snapshot, encoded, limits, searched=searched, max_rows=most)
     except GpucastError as error:
         if wants_answer(request):
             raise
@@ -168,16 +186,20 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         return as_json(view)
     if wants_svg(request):
         return as_picture(_drawn(view, body["workload"], request.query_params.get("chart") == "ranking"))
-    best = cheapest(view.curves)
+    planned = view.plan.choices[0] if view.plan and view.plan.best else None
+    best = None if view.plan else cheapest(view.curves)
 
     def named(one: Curves) -> str:
         return f"{form.name_of(one.gpu)}\u00a0×\u00a0{one.devices}"  # noqa: RUF001
 
-    marked = best.gpu if best else ""
+    marked = planned.gpu if planned else best.gpu if best else ""
     return page(
         request,
         "serving.html",
-        answer=view.comparison,
+        answer=view.plan or view.comparison,
+        rows=view.rows,
+        planned=planned,
+        searched=searched,
         curves=view.curves,
         at={one.gpu: one for one in view.curves},
         limits=limits,
@@ -185,16 +207,17 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         speed=speed_chart(view.curves, limits, named, marked),
         first_token=first_token_chart(view.curves, limits, named, marked),
         named=named,
-        missed=missed,
-        more_replicas=lambda row: with_replicas(row, address),
+        more_replicas=lambda row: with_replicas(row, body["workload"]["load"].get("rate_per_s")),
         body=msgspec.json.encode(body).decode(),
-        curl=command(request, "/compare", body),
+        curl=command(request, "/plan" if searched else "/compare", body),
         **shown,
     )
 
 
 def _drawn(view: ServingView, workload: dict[str, Any], ranking: bool) -> Drawing:
     """Return the chart of the ranking under the load, or of the curves over loads."""
-    if ranking:
+    if ranking and view.plan is not None:
+        return served_plan_chart(view.plan, workload_title(workload))
+    if ranking and view.comparison is not None:
         return served_ranking_chart(view.comparison, workload_title(workload))
     return served_curves_chart(view.curves, workload_title({**workload, "load": None}))

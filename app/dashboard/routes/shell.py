@@ -42,6 +42,7 @@ HEADERS = {
 }
 # The views in the order of the navigation; `True`: the view keeps the workload in its address.
 VIEWS = (
+    ("/plan", "Plan", True),
     ("/", "Compare", True),
     ("/detail", "One GPU", True),
     ("/scaling", "Scaling", True),

@@ -31,9 +31,18 @@ from app.wire.compare_form import (
     ServedSplit,
     ServingCompareResponse,
 )
+from app.wire.job_plan_form import ServedChoice
 from app.wire.kernel_workload import GpuRef
 from app.wire.prediction_form import Interval
-from app.wire.serving_form import ServedTime, ServingLoad, ServingParallelism, ServingPrediction, ServingRequest
+from app.wire.serving_form import (
+    ServedFigures,
+    ServedTime,
+    ServingLoad,
+    ServingParallelism,
+    ServingPrediction,
+    ServingRequest,
+    ServingWorkload,
+)
 
 _UNRANKED: Mapping[RankBy, CodedWarning] = {
     "cost": UNRANKED["cost"],
@@ -173,6 +182,7 @@ class LoadLimits(NamedTuple):
 
     ttft_ms: float | None
     tpot_ms: float | None
+    e2e_ms: float | None = None
     percentile: int = 90
 
     def at(self, time: ServedTime) -> float:
@@ -180,10 +190,14 @@ class LoadLimits(NamedTuple):
         percentile: float | None = getattr(time, f"p{self.percentile}")
         return time.mean if percentile is None else percentile
 
-    def kept(self, ttft: ServedTime, tpot: ServedTime | None) -> bool:
-        """Return whether both limits are kept."""
-        pairs = ((ttft, self.ttft_ms), (tpot, self.tpot_ms))
-        return all(time is None or most is None or self.at(time) <= most for time, most in pairs)
+    def missed(self, served: ServedFigures) -> list[str]:
+        """Return which times are over their limits: TTFT, TPOT, E2E."""
+        times = {"ttft_ms": served.ttft_ms, "tpot_ms": served.tpot_ms, "e2e_ms": served.e2e_ms}
+        return [
+            name.removesuffix("_ms").upper()
+            for name, time in times.items()
+            if time is not None and (most := getattr(self, name)) is not None and self.at(time) > most
+        ]
 
 
 class LoadPoint(Struct, frozen=True):
@@ -218,19 +232,38 @@ class Curves(Struct, frozen=True):
     best: LoadPoint | None
 
 
+def as_deployed(workload: ServingWorkload, row: ComparedServing | ServedChoice) -> ServingWorkload:
+    """Return the workload with the split of a row, and with the settings that a plan chose."""
+    split = {name: float(size) for name, size in structs.asdict(row.parallelism).items()}
+    network = workload.parallelism.network_bytes_per_s
+    workload = structs.replace(workload, parallelism=ServingParallelism(**split, network_bytes_per_s=network))
+    if isinstance(row, ComparedServing):
+        return workload
+    chosen, drafting = row.settings, workload.speculative
+    if drafting is not None:
+        drafted = chosen.speculative_tokens
+        drafting = None if drafted is None else structs.replace(drafting, tokens=float(drafted))
+    return structs.replace(
+        workload,
+        dtype=chosen.dtype,
+        kv_dtype=chosen.kv_dtype,
+        speculative=drafting,
+        max_batched_tokens=chosen.max_batched_tokens,
+        max_sequences=chosen.max_sequences,
+    )
+
+
 def served_curves(
     snapshot: Snapshot,
     predict_request: ServingRequest,
     gpu: GpuRef,
-    row: ComparedServing,
+    row: ComparedServing | ServedChoice,
     limits: LoadLimits,
     *,
     max_rows: int,
 ) -> Curves:
-    """Return the curves of a row of a comparison, with the split that it has; without points if it does not fit."""
-    split = {name: float(value) for name, value in structs.asdict(row.parallelism).items()}
-    split |= {"network_bytes_per_s": predict_request.workload.parallelism.network_bytes_per_s}
-    workload = structs.replace(predict_request.workload, parallelism=ServingParallelism(**split))
+    """Return the curves of a row of a comparison or a plan, as it is deployed; without points if it does not fit."""
+    workload = as_deployed(predict_request.workload, row)
     request = structs.replace(predict_request, gpu=gpu, gpus=None, workload=workload)
     hourly, highest = row.cost.usd_per_hour, row.serving.highest_rate_per_s
     steps: Steps = {}
@@ -259,7 +292,7 @@ def served_curves(
     return Curves(row.gpu, row.devices, row.parallelism, highest, by_concurrency, by_rate, best)
 
 
-def _in_flight(row: ComparedServing, requested: float | None) -> Sequence[float]:
+def _in_flight(row: ComparedServing | ServedChoice, requested: float | None) -> Sequence[float]:
     """Return requests in flight, doubling from one per engine up to what the engines run at once, and `requested`."""
     engines = row.parallelism.replicas
     most = min(row.serving.sequences.limit, _MOST_IN_FLIGHT * engines)
@@ -286,7 +319,7 @@ def _point(load: ServingLoad, answer: ServingPrediction, hourly: float | None, l
         ttft_at_ms=at,
         ttft_at_interval_ms=ttft.interval.scaled(at / ttft.mean),
         cost_per_million_tokens=None if hourly is None else hourly / 3600.0 / tokens * 1e6,
-        within_limits=limits.kept(ttft, tpot),
+        within_limits=not limits.missed(served),
     )
 
 

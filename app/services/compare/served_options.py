@@ -351,7 +351,10 @@ class Splits:
                     raise _too_many()
         for deployment in every:
             check_cancelled()
-            self._add(deployment, every=self._request.gpus == "all" or several)
+            self._add(deployment, every=several or len(self._of) > 1)
+        if not self._largest and self._skipped:
+            reasons = [FieldError(("workload", "dtype"), one.reason) for one in self._skipped.values()]
+            raise BadInput(f"The model cannot run: {reasons[0].msg}.", errors=reasons)
         if not self._largest:
             raise BadInput("workload: no split of the model over max_devices devices can run", errors=[])
 

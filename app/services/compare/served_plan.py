@@ -19,7 +19,7 @@ from app.bands.band import probability_within
 from app.engine.power import power_notes
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
-from app.services.compare.request import pareto, resolve_candidates
+from app.services.compare.request import Candidate, pareto, resolve_candidates
 from app.services.compare.served_options import (
     Limits,
     Option,
@@ -32,11 +32,12 @@ from app.services.compare.served_options import (
     with_engines,
 )
 from app.services.serving.deployment import resolve_deployment
-from app.services.serving.engines import shape_of
+from app.services.serving.engines import engines_on, shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures
 from app.services.serving.predict_serving import Steps, predict_served
 from app.serving.engine import most_sequences
 from app.serving.steady_state import closed_loop
+from app.steps.timing import StepQuery
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import ChosenSettings, ParetoPoint, PlanRequest, ServedChoice, ServingPlanResponse
 from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
@@ -46,6 +47,8 @@ _JOB_GOALS = ("steps", "deadline_s", "budget_usd", "throughput_per_s")
 _DEVICES = 4096
 # Splits of a GPU type that are simulated, and how often each with more engines.
 _FINALISTS, _TRIES, _MORE = 2, 6, 1.25
+# Bisections between the rate of a plan and the highest that does not saturate: to a 64th of what lies between.
+_RATE_BISECTIONS = 6
 
 
 def plan_served(
@@ -60,8 +63,7 @@ def plan_served(
         loc = ("workload", "load", "max_concurrency")
         raise BadInput.at(loc, "a plan is for engines that bear the whole rate: leave it out")
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
-    goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
-    limits = Limits(goals, request.percentile, request.probability)
+    limits = _limits(request)
     resolve_deployment(predict_request.workload)  # other splits are tried in place of one that must be possible too
     candidates, named = resolve_candidates(snapshot, compare, predict_request, today), GpuRows(snapshot)
     named.targets(predict_request)
@@ -79,6 +81,41 @@ def plan_served(
         skipped=[*named.skipped, *splits.skipped],
         notes=power_notes(choice.cost.power_source for choice in choices),
     )
+
+
+def _limits(request: PlanRequest) -> Limits:
+    goals = {name: limit for name in SERVED_GOALS if (limit := getattr(request, name)) is not None}
+    return Limits(goals, request.percentile, request.probability)
+
+
+def highest_rate_within(
+    snapshot: Snapshot,
+    request: PlanRequest,
+    predict_request: ServingRequest,
+    candidate: Candidate,
+    choice: ServedChoice,
+) -> float:
+    """Return the highest rate at which a choice that keeps the limits still does, requests per second.
+
+    predict_request  that of the plan, with the choice's split and settings
+    """
+    plan, rows = _Plan(snapshot, request, predict_request, _limits(request)), GpuRows(snapshot)
+    query = StepQuery(snapshot.engine, rows.table(), [rows.row(candidate.ref, ("gpus",))], predict_request.predictor)
+    workload, steps = predict_request.workload, Steps()
+    deployment = resolve_deployment(workload)
+    (engine,) = engines_on(query, deployment, [candidate.spec])
+
+    def keeps(rate: float) -> bool:
+        loaded = structs.replace(workload, load=structs.replace(workload.load, rate_per_s=rate))
+        option = Option(deployment._replace(workload=loaded), engine, candidate, deployment.engines, able=True)
+        figures = load_figures(option.deployment, engine, plan.limits.percentile)
+        return _rendered(plan, option, figures, steps).meets
+
+    low, high = workload.load.rate_per_s or 0.0, choice.serving.highest_rate_per_s
+    for _ in range(_RATE_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
 
 
 def refuse_given(request: PlanRequest, fields: Sequence[str], why: str) -> None:

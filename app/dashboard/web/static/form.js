@@ -57,9 +57,9 @@ function gpus(ask, search) {
   searchable(search, list, () => { clearTimeout(waiting); waiting = setTimeout(more, 200); });
   const update = () => {
     const all = ask.querySelector('[name=gpu][value="all"]:checked');
-    count.textContent = all ? "All are compared." : `${list.querySelectorAll(":checked").length} chosen.`;
+    count.textContent = all ? "All are compared." : `${ask.querySelectorAll("[name=gpu]:checked, [name=on]:checked").length} chosen.`;
   };
-  list.addEventListener("change", update);
+  list.closest("fieldset").addEventListener("change", update);
   update();
 }
 
