@@ -79,6 +79,14 @@ def cross_gpu_kernels(
     _finish(evaluate_cross_gpu_kernels(inside if inside.is_dir() else data, own or ()), json_file)
 
 
+@command.command("kernel-tuning")
+def kernel_tuning(data: Data, json_file: JsonFile = None) -> None:
+    """Carry auto-tuned kernels from one GPU to another, with the kernel and both GPUs left out of what is fitted."""
+    from evaluation.kernels.tuning import evaluate_kernel_tuning
+
+    _finish(evaluate_kernel_tuning(data), json_file)
+
+
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Data,

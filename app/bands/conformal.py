@@ -168,11 +168,6 @@ def ends_of(latency: float, low_offset: float, high_offset: float, stretch: floa
     return max(latency * np.exp(stretch * low_offset), limit), latency * np.exp(stretch * high_offset)
 
 
-def interval_of(latency: Floats, log_offsets: Floats, limit: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of n times' intervals from offsets in log space, float64 [2, n]; at least the hardware limit."""
-    return np.maximum(latency * np.exp(log_offsets[0]), limit), latency * np.exp(log_offsets[1])
-
-
 def residual_ends(middle: float, residuals: Floats, coverage: float) -> tuple[float, float]:
     """Return the ends of an interval from log residuals of its own figure; the middle lies inside."""
     low, high = np.exp(np.quantile(residuals, (0.5 - coverage / 2, 0.5 + coverage / 2)))

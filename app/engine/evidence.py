@@ -57,7 +57,7 @@ def gather_evidence(
 
 
 def _closest(rows: Measurements, ops: OpTable, row: int, target: int) -> Ints:
-    """Return the MOST_STORED rows nearest in size, int [m]: the target GPU's first, then those of this launch."""
+    """Return the MOST_STORED rows most like the query, int [m]: of its launch, then by size."""
     mine, theirs = ops.dims[:, row], rows.ops.dims
     apart: Floats = np.abs(np.log1p(theirs[_SIZE]) - np.log1p(mine[_SIZE, None])).sum(axis=0)
-    return np.lexsort((apart, theirs[_LAUNCH] != mine[_LAUNCH], rows.gpu != target))[:MOST_STORED]
+    return np.lexsort((rows.gpu != target, apart, theirs[_LAUNCH] != mine[_LAUNCH]))[:MOST_STORED]

@@ -38,11 +38,14 @@ FIELD_INDEX = {name: k for k, name in enumerate(FIELDS)}
 IDENTITY_FIELDS = ("flops", "bytes", "threads_per_block", "blocks", "shared_memory_per_block", *SIZE_FIELDS)
 
 # What bounds a launch besides its bytes, by its own counts: operands of its FLOPs that wait for memory; loops, atomics
-# and extra transactions; or one address that all lanes update in turn.
-MECHANISMS = ("operands", "loops", "serial")
-OPERANDS, LOOPS, SERIAL = range(3)
+# and extra transactions; or one address that all lanes update in turn. Where nobody counted lane operations, operands
+# may come from registers and shared memory too. A copy moves bytes and computes nothing.
+MECHANISMS = ("operands", "loops", "serial", "uncounted", "copy")
+OPERANDS, LOOPS, SERIAL, UNCOUNTED, COPY = range(5)
 # Lane operations beyond this multiple of (1 + FLOPs) are not operands of FLOPs.
 LOOP_RATIO = 4.0
+# Most lane operations of a copy per word that it moves: it may go through shared memory.
+COPY_RATIO = 2.0
 # A lane reads or writes words of four bytes where lane operations are not given.
 BYTES_PER_LANE_OPERATION = 4.0
 

@@ -26,6 +26,7 @@ class Estimate:
     group      int [n], residual group: code into the NAMES of app.bands.groups
     stretch    float64 [n], width of a row's interval relative to its group's, in log space; None: 1
     limit_s    float64 [n], hardware limit, if the predictor computes it and all its estimates respect it; else None
+    half_width float64 [n], the row's own half-width at COVERAGE, in log space; None or NaN: the width of its group
     """
 
     latency_s: Floats
@@ -34,6 +35,7 @@ class Estimate:
     group: Ints
     stretch: Floats | None = None
     limit_s: Floats | None = None
+    half_width: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from app.ops import OP_CODE
 from app.ops.kernel import (
     ACCESS_CODE,
     BYTES_PER_LANE_OPERATION,
+    COPY,
+    COPY_RATIO,
     FIELD_INDEX,
     FIELDS,
     GIVEN,
@@ -24,6 +26,7 @@ from app.ops.kernel import (
     LOOPS,
     OPERANDS,
     SERIAL,
+    UNCOUNTED,
 )
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats
@@ -39,7 +42,7 @@ _LANES, _ATOMICS, _ADDRESSES = (
 _PATTERN, _DIVERGENCE = FIELD_INDEX["access_pattern"], FIELD_INDEX["branch_divergence"]
 _MECHANISM, _LAUNCH = FIELD_INDEX["mechanism"], FIELD_INDEX["launch"]
 _IDENTITY = np.array([FIELD_INDEX[name] for name in IDENTITY_FIELDS])
-_STRIDED = ACCESS_CODE["strided"]
+_COALESCED, _STRIDED = ACCESS_CODE["coalesced"], ACCESS_CODE["strided"]
 # A float64 holds an integer of so many bits exactly.
 _HASH_BITS = np.uint64(52)
 # Of MurmurHash3's finalizer, after which every bit depends on every bit before.
@@ -61,18 +64,22 @@ def _fill(given: Floats, bits: NDArray[np.uint64], dims: Floats) -> None:
         for field in range(_GIVEN):
             dims[field, k] = given[first + field]
         flops, moved, atomics = _or_zero(dims[_FLOPS, k]), _or_zero(dims[_BYTES, k]), _or_zero(dims[_ATOMICS, k])
-        lanes = dims[_LANES, k]
+        lanes, mechanism = dims[_LANES, k], OPERANDS
         if np.isnan(lanes):
+            mechanism = UNCOUNTED
             lanes = flops + moved / BYTES_PER_LANE_OPERATION
         lanes = max(lanes, atomics, 1.0)
         dims[_LANES, k] = lanes
         if np.isnan(dims[_WORKING_SET, k]):
             dims[_WORKING_SET, k] = moved
         diverges = _or_zero(dims[_DIVERGENCE, k]) > 0.0
-        mechanism = OPERANDS
         if flops + moved <= 0.0 or (atomics > 0.0 and dims[_ADDRESSES, k] == 1.0):
             mechanism = SERIAL
-        elif lanes > LOOP_RATIO * (1.0 + flops) or dims[_PATTERN, k] == _STRIDED or diverges:
+        elif dims[_PATTERN, k] == _STRIDED or diverges:
+            mechanism = LOOPS
+        elif flops + atomics <= 0.0 and lanes <= COPY_RATIO * moved / BYTES_PER_LANE_OPERATION:
+            mechanism = COPY if dims[_PATTERN, k] == _COALESCED else LOOPS
+        elif lanes > LOOP_RATIO * (1.0 + flops):
             mechanism = LOOPS
         dims[_MECHANISM, k] = mechanism
         dims[_LAUNCH, k] = _launch(given, bits, first)

@@ -32,7 +32,7 @@ _SIZES = {
     "mistralai/Mixtral-8x7B-v0.1": (4096, 14336, 32, 8, 32000),
     "microsoft/Phi-mini-MoE-instruct": (4096, 960, 16, 4, 32064),
 }
-_TUNED_GPUS = {
+TUNED_GPUS = {
     "a100": "a100-pcie-40gb",
     "a4000": "rtx-a4000",
     "a6000": "rtx-a6000",
@@ -224,7 +224,7 @@ def _gemm(row: Row) -> Body:
     }
 
 
-_TUNED = {
+TUNED = {
     "convolution": (
         _convolution,
         (
@@ -249,7 +249,7 @@ _TUNED = {
 
 def _tuned(folder: Path) -> Iterator[Question]:
     """Yield launches on each GPU with the same launch measured on one other, and without; registers are guessed."""
-    for kernel, (launch_of, parameters) in _TUNED.items():
+    for kernel, (launch_of, parameters) in TUNED.items():
         spaces: dict[str, dict[str, dict[tuple[Any, ...], Row]]] = {}
         for row in read_rows(folder / f"kernel_tuning/{kernel}.parquet"):
             if row["failed"] is None and row["time_ms"]:
@@ -269,9 +269,9 @@ def _pair(kernel: str, launch_of: Any, target: Any, source: Any, keys: Sequence[
         known = "without"
         if other != gpu:
             known = f"from {other}"
-            workload["measured"] = [{"gpu": _TUNED_GPUS[other], "latency_ms": others[key]["time_ms"]}]
-        body = {"gpu": _TUNED_GPUS[gpu], "coverage": 0.8, "workload": workload}
-        levels = Levels("kernel", _TUNED_GPUS[gpu], kernel, dtype="fp32", stack="evidence", version=known)
+            workload["measured"] = [{"gpu": TUNED_GPUS[other], "latency_ms": others[key]["time_ms"]}]
+        body = {"gpu": TUNED_GPUS[gpu], "coverage": 0.8, "workload": workload}
+        levels = Levels("kernel", TUNED_GPUS[gpu], kernel, dtype="fp32", stack="evidence", version=known)
         yield Question(f"{known} {key}", levels, float(rows[key]["time_ms"]), [(1.0, body)])
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bands.conformal import Intervals, interval_of
+from app.bands.conformal import Intervals
 from app.bands.coverage import COVERAGE
+from app.engine.engine import finished
 from app.ops.kernel import FIELD_INDEX
 from app.predictors import PREDICTORS
 from app.predictors.auto.kernels.kernel_costs import launch_floors
@@ -134,13 +135,12 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     evidence = Evidence(measurements.take(task.source), task.position)
     fitted = _fit(predictor, train, gpus)
     estimate = fitted.predict(measurements.ops, gpus, task.query, gpu, evidence=evidence)
-    limit = hardware_limit(measurements.ops, gpus, task.query, gpu).latency_s
-    predicted = np.maximum(estimate.latency_s, limit)
+    limit = hardware_limit(measurements.ops, gpus, task.query, gpu)
+    predicted = np.maximum(estimate.latency_s, limit.latency_s)
     inside = np.full(len(gpu), np.nan)
     if predictor.name in OURS and task.experiment != "1-launch":  # whose intervals are those of "1"
-        offsets = _intervals(predictor, train, gpus).log_offsets(COVERAGE)[:, estimate.group]
-        low, high = interval_of(predicted, offsets, limit)
-        inside = ((low <= measured) & (measured <= high)).astype(np.float64)
+        answer = finished(estimate, limit, _intervals(predictor, train, gpus).log_offsets(COVERAGE), 1.0)
+        inside = ((answer.low_s <= measured) & (measured <= answer.high_s)).astype(np.float64)
     return _Answers(predicted, measured, gpu, inside)
 
 

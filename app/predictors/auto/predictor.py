@@ -30,6 +30,7 @@ from app.predictors.auto.kernels.kernel_costs import (
     launch_floors,
 )
 from app.predictors.auto.kernels.launch_time import LaunchQueries, Parameters, Times, fill_times
+from app.predictors.auto.kernels.transfer import VARIANCES, Variances
 from app.predictors.auto.layout import layout, learned_cells
 from app.predictors.auto.operators.explain import Explanation, explained
 from app.predictors.auto.operators.learning import learn as learning
@@ -70,6 +71,7 @@ class Auto:
     kernels_: KernelCosts = field(default_factory=KernelCosts.none)
     architecture_: str = ANY  # the only one of the kernels trained on
     operators_: Learned = field(default_factory=Learned)
+    variances_: Variances = VARIANCES
 
     __getstate__ = fields_only
 
@@ -112,7 +114,9 @@ class Auto:
             times,
         )
         support = SUPPORT_OF_GROUP[times.group]
-        return Estimate(times.latency_s, times.bound, support, times.group, limit_s=times.limit_s)
+        return Estimate(
+            times.latency_s, times.bound, support, times.group, limit_s=times.limit_s, half_width=times.half_width
+        )
 
     @cached_property
     def _parameters(self) -> Parameters:
@@ -125,6 +129,7 @@ class Auto:
             kernels.label,
             np.ascontiguousarray(kernels.log_likelihood),
             np.ascontiguousarray(kernels.cost),
+            self.variances_,
         )
 
     def fit(self, measurements: Measurements, gpus: GpuTable, *, target_gpu: str | None = None) -> Auto:

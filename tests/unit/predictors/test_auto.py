@@ -78,10 +78,16 @@ def test_another_size_on_the_same_gpu_scales_with_its_work() -> None:
     assert answer.group[0] == SAME_GPU
 
 
-def test_each_gpus_own_registers_count() -> None:
-    # With 96 registers a thread VOLTA keeps 640 threads resident instead of 2,048.
-    lean, fat = (ask(MATMUL | {"registers_per_thread": r}, MATMUL, 0, 20e-3).latency_s[0] for r in (32, 96))
+def test_threads_that_share_an_sm_with_few_others_wait_longer() -> None:
+    # With 40 KiB of shared memory a block VOLTA keeps two blocks of 256 threads resident, not eight.
+    lean, fat = (ask(MATMUL | {"shared_memory_per_block": s}, MATMUL, 0, 20e-3).latency_s[0] for s in (0, 40_960))
     assert fat > 2 * lean
+
+
+def test_registers_of_a_thread_hold_instructions_that_do_not_wait() -> None:
+    # With 96 registers a thread VOLTA keeps 512 threads resident instead of 2,048, each with three times as many.
+    lean, fat = (ask(MATMUL | {"registers_per_thread": r}, MATMUL, 0, 20e-3).latency_s[0] for r in (32, 96))
+    assert lean < fat < 2 * lean
 
 
 def test_sizes_far_from_the_measured_ones_are_extrapolated() -> None:

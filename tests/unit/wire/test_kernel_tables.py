@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.ops.kernel import ACCESS_CODE, LOOPS, OPERANDS, SERIAL
+from app.ops.kernel import ACCESS_CODE, COPY, LOOPS, OPERANDS, SERIAL, UNCOUNTED
 from tests.unit.kernels import kernels
 
 LAUNCH = {"flops": 1e6, "bytes": 4e5, "threads_per_block": 256, "blocks": 64, "access_pattern": 0, "n": 100}
@@ -26,16 +26,19 @@ def test_absent_figures_follow_from_the_others() -> None:
 @pytest.mark.parametrize(
     ("change", "mechanism"),
     [
-        ({}, OPERANDS),
+        ({}, UNCOUNTED),
         ({"lane_operations": 4e6}, OPERANDS),
         ({"lane_operations": 5e6}, LOOPS),
         ({"access_pattern": ACCESS_CODE["strided"]}, LOOPS),
         ({"branch_divergence": 0.5}, LOOPS),
-        ({"branch_divergence": 0.0}, OPERANDS),
-        ({"atomic_operations": 64.0, "atomic_addresses": 64.0}, OPERANDS),
+        ({"branch_divergence": 0.0}, UNCOUNTED),
+        ({"atomic_operations": 64.0, "atomic_addresses": 64.0}, UNCOUNTED),
         ({"atomic_operations": 64.0, "atomic_addresses": 1.0}, SERIAL),
-        ({"atomic_operations": 0.0, "atomic_addresses": 1.0}, OPERANDS),
+        ({"atomic_operations": 0.0, "atomic_addresses": 1.0}, UNCOUNTED),
         ({"flops": 0.0, "bytes": 0.0, "lane_operations": 9.0}, SERIAL),
+        ({"flops": 0.0}, COPY),
+        ({"flops": 0.0, "lane_operations": 3e5}, LOOPS),
+        ({"flops": 0.0, "access_pattern": ACCESS_CODE["random"]}, LOOPS),
     ],
 )
 def test_the_mechanism_follows_from_the_counts(change: dict[str, float], mechanism: int) -> None:

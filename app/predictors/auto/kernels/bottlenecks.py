@@ -4,7 +4,8 @@ There are five bottlenecks, each with its own scaling across GPUs and sizes. A k
 cost of one of them; the same cost on another GPU, at another size or of another kernel, predicts its time there.
 
 traffic     bytes / (DRAM or L2 bandwidth, by where the working set lives)
-latency     lane operations / (SMs x clock x resident threads): Little's law, loads waiting on memory
+latency     lane operations / (SMs x clock x resident threads): Little's law, loads waiting on memory; registers
+            beyond those that full residency leaves a thread count as further threads
 issue       lane operations / (SMs x clock): instructions, shared-memory and uncoalesced transactions per SM
 arithmetic  lane operations / (SMs x clock x lanes): loops of arithmetic
 serial      lane operations / clock: atomics on one address
@@ -26,6 +27,7 @@ from app.ops.kernel import FIELD_INDEX, MECHANISMS
 from app.predictors.launches import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled, compiled_per_row
+from app.tables.architectures import vendor_of
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
@@ -41,12 +43,16 @@ STREAMING_SHARE = _FITTED.number("streaming_share")
 L2_SHARE = _FITTED.number("l2_share_of_kernels")
 # A working set stays in the L2 up to the first multiple of its size; none of it from the second on (LRU thrashes).
 L2_STAYS, L2_GONE = _FITTED.each("l2_stays", "l2_gone")
+# Board power from which cards without stacked memory run at the clock of their architecture, W.
+FREE_CLOCK_W = _FITTED.number("free_clock_w")
 # Traffic time of a launch that moves no bytes, seconds: negligible, but with a logarithm.
 NO_TRAFFIC_S = 1e-15
 
 _FLOPS, _BYTES, _WORKING_SET = FIELD_INDEX["flops"], FIELD_INDEX["bytes"], FIELD_INDEX["working_set_bytes"]
 _L2 = COLUMN_INDEX["l2_bytes"]
 _THREADS, _LANES = FIELD_INDEX["threads_per_block"], FIELD_INDEX["lane_operations"]
+_REGISTERS = FIELD_INDEX["registers_per_thread"]
+_SM_THREADS, _SM_REGISTERS = COLUMN_INDEX["max_threads_per_sm"], COLUMN_INDEX["registers_per_sm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class Devices(NamedTuple):
     figures  float64 [columns, gpus]
     floor_s  float64 [gpus], launch floors, seconds; NaN if unknown
     alike    bool [gpus], True where the fitted costs of trained kernels hold
+    architecture, vendor  int [gpus], equal where they are the same; vendor 0 is NVIDIA
+    quoted_hz  float64 [gpus], boost clock of cards that run at their architecture's, whatever they quote; else 1
     """
 
     rate: Floats
@@ -113,13 +121,22 @@ class Devices(NamedTuple):
     figures: Floats
     floor_s: Floats
     alike: Bools
+    architecture: Ints
+    vendor: Ints
+    quoted_hz: Floats
 
 
 @once_per_table
 def devices_of(gpus: GpuTable) -> Devices:
     """Return the arrays of a table for compiled code, with the launch floors of the catalogue."""
     every = np.ones(len(gpus.ids), dtype=np.bool_)
-    return Devices(rates(gpus), peaks(gpus), gpus.values, gpus.column("launch_overhead_s"), every)
+    names = np.array(gpus.architectures or gpus.ids)
+    vendors = np.array([vendor_of(name) for name in names.tolist()])
+    architecture, vendor = (np.unique(of, return_inverse=True)[1] for of in (names, vendors))
+    nvidia, floor_s = vendors == "NVIDIA", gpus.column("launch_overhead_s")
+    free = nvidia & ~np.char.endswith(names, "/hbm") & (gpus.column("board_power_w") >= FREE_CLOCK_W)
+    quoted_hz, vendor = np.where(free, gpus.column("boost_clock_hz"), 1.0), np.where(nvidia, 0, 1 + vendor)
+    return Devices(rates(gpus), peaks(gpus), gpus.values, floor_s, every, architecture, vendor, quoted_hz)
 
 
 @compiled
@@ -133,7 +150,10 @@ def unit_times(launches: Launches, at: int, devices: Devices, unit: Floats) -> f
     for mechanism in range(1, 5):
         unit[mechanism] = rate[1 + mechanism, gpu] * dims[_LANES, row]
     blocks = blocks_allowed(dims, row, figures, gpu, np.empty(4))
-    unit[1] /= max(blocks, 1.0) * dims[_THREADS, row]
+    # Threads that hold more registers than a full SM has for each wait less: they have other instructions at hand.
+    resident, most = max(blocks, 1.0) * dims[_THREADS, row], figures[_SM_THREADS, gpu]
+    held = resident * dims[_REGISTERS, row] * most / figures[_SM_REGISTERS, gpu]
+    unit[1] /= max(resident, min(held, most))
     limit = memory_limit_s(moved, working_set, figures, gpu)
     compute = dims[_FLOPS, row] / devices.peak[launches.dtype[row], gpu]
     return float(limit if np.isnan(compute) else max(limit, compute))
@@ -166,10 +186,6 @@ assert len(MECHANISM_PRIOR) == len(MECHANISMS)
 LEAST_PRIOR = 1e-4
 # Least share of the measured time that counts as work, whatever the launch floor.
 LEAST_WORK = _FITTED.number("least_work")
-# Log-space standard deviation of a source's answer by its relation (app.bands.groups.GROUPS, the weakest
-# unused), and per unit of log distance in lane operations.
-SPREAD = np.array(_FITTED.numbers("spread_of_relation"))
-SPREAD_PER_LOG_SIZE = _FITTED.number("spread_per_log_size")
 # Log-space standard deviation of one kernel's cost across GPUs under its true bottleneck.
 AGREEMENT_SPREAD = _FITTED.number("agreement_spread")
 

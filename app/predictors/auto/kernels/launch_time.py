@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.bands.band import normal_quantile
+from app.bands.coverage import COVERAGE
 from app.bands.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.coefficients import Coefficients
-from app.ops.kernel import FIELD_INDEX
+from app.ops.kernel import COPY, FIELD_INDEX
 from app.predictors.auto.kernels.bottlenecks import (
     LONGEST_FLOOR_S,
-    SPREAD,
-    SPREAD_PER_LOG_SIZE,
     Devices,
     Launches,
     carried,
@@ -23,7 +23,8 @@ from app.predictors.auto.kernels.bottlenecks import (
     unit_times,
     work_s,
 )
-from app.predictors.launches import RELATION
+from app.predictors.auto.kernels.transfer import LITTLE_SHARED_BYTES, Rows, Variances, alike, nearest, predict
+from app.predictors.launches import LAUNCH_FIELDS, RELATION
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.predictions import COMPUTE, LAUNCH, MEMORY
@@ -32,8 +33,6 @@ _FITTED = Coefficients("launches")
 
 # Measured work of at least this multiple of the launch floor fully corrects a kernel's fitted costs.
 TRUSTED_WORK = _FITTED.number("trusted_work")
-# Weight of sources that are all of other kernels; the rest goes to the prior costs.
-RELATED_WEIGHT = _FITTED.number("related_weight")
 # Weight of the fitted costs of a trained kernel; the rest goes to sources of the same kernel, if any.
 FITTED_WEIGHT = _FITTED.number("fitted_weight")
 # Extrapolation distance, in log size, above which an answer has the interval of another GPU and another size: more than
@@ -42,9 +41,16 @@ EXTRAPOLATED_LOG_SIZE = np.log(8.0)
 # Least time predicted from fitted costs, which may be 0, seconds.
 _LEAST_S = 1e-12
 _ROUNDING = 1e-9
-_MECHANISM, _LANES, _LAUNCH = FIELD_INDEX["mechanism"], FIELD_INDEX["lane_operations"], FIELD_INDEX["launch"]
-# Rows of _Scratch.sums; all but the first are weighted by precision.
-_PRECISION, _ANSWER, _SQUARE, _PRIOR = range(4)
+# Weight of a source whose launch has nothing in common with the query's, in the prior of the hypotheses.
+_LEAST_CLOSENESS = 1e-3
+# Log-space standard deviation of copies that nobody measured.
+COPY_SPREAD = _FITTED.number("copy_spread")
+# Half-width at COVERAGE of a normal error with a standard deviation of 1.
+DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
+_FLOPS, _MECHANISM, _LANES, _LAUNCH = (
+    FIELD_INDEX[name] for name in ("flops", "mechanism", "lane_operations", "launch")
+)
+_THREADS, _REGISTERS, _SHARED = (FIELD_INDEX[name] for name in LAUNCH_FIELDS)
 
 
 class LaunchQueries(NamedTuple):
@@ -71,6 +77,7 @@ class Parameters(NamedTuple):
     label            int [k], trained kernels, sorted
     log_likelihood   float64 [5, k], of the bottleneck hypotheses per kernel
     cost             float64 [5, k], fitted costs per kernel
+    variances        random effects on a kernel's log cost
     """
 
     floor_share: float
@@ -80,20 +87,25 @@ class Parameters(NamedTuple):
     label: Ints
     log_likelihood: Floats
     cost: Floats
+    variances: Variances
 
 
 class Times(NamedTuple):
-    """Predictions to fill, [n] each: seconds, code into BOUNDS, code into GROUPS, hardware limit in seconds."""
+    """Predictions to fill, [n] each: seconds, code into BOUNDS, code into GROUPS, hardware limit in seconds.
+
+    half_width  of the interval at COVERAGE in log space; NaN: that of the group
+    """
 
     latency_s: Floats
     bound: Ints
     group: Ints
     limit_s: Floats
+    half_width: Floats
 
     @classmethod
     def empty(cls, n: int) -> Times:
         """Return arrays for n predictions."""
-        return cls(np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp), np.empty(n))
+        return cls(np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp), np.empty(n), np.empty(n))
 
 
 class _Scratch(NamedTuple):
@@ -102,13 +114,26 @@ class _Scratch(NamedTuple):
     answer  float64 [5], log work under each hypothesis
     weight  float64 [5], log weights, then weights of the hypotheses
     source  float64 [5], unit times of one source
-    sums    float64 [4, 5], running sums over the query's sources per hypothesis
+    misfit  float64 [5], of its sources under each hypothesis
     """
 
     answer: Floats
     weight: Floats
     source: Floats
-    sums: Floats
+    misfit: Floats
+
+
+class _Sources(NamedTuple):
+    """The m sources of one query, carried to it.
+
+    rows   the query, then its sources
+    work   float64 [5, m], log work of the query by each source under each hypothesis
+    prior  float64 [5, m], log prior of the hypotheses by each source
+    """
+
+    rows: Rows
+    work: Floats
+    prior: Floats
 
 
 class _Query(NamedTuple):
@@ -116,6 +141,7 @@ class _Query(NamedTuple):
 
     at       its position
     first    position of its first source
+    stop     position after its last source
     unit     float64 [5], unit times
     limit_s  hardware limit, seconds
     column   column in Parameters; -1: untrained kernel, or a GPU unlike those trained on
@@ -123,15 +149,15 @@ class _Query(NamedTuple):
 
     at: int
     first: int
+    stop: int
     unit: Floats
     limit_s: float
     column: int
 
 
 class _Aggregates(NamedTuple):
-    """Per-query aggregates over its sources, beside the running sums.
+    """Per-query aggregates over its sources.
 
-    stop      position after the query's last source
     floor_s   launch floor, seconds
     group     closest relation, code into GROUPS
     nearest   least log-size distance among sources of the query's kernel
@@ -139,7 +165,6 @@ class _Aggregates(NamedTuple):
     own       their number
     """
 
-    stop: int
     floor_s: float
     group: int
     nearest: float
@@ -154,41 +179,11 @@ def _column(known: Parameters, label: int) -> int:
 
 
 @compiled_per_row
-def _relation(question: LaunchQueries, q: int, k: int) -> int:
-    """Return the relation of source `k` to query `q`, code into GROUPS."""
-    queries, sources = question.queries, question.sources
-    mine, theirs = queries.row[q], sources.row[k]
-    code = 4 * int(queries.label[mine] == sources.label[theirs])
-    code += 2 * int(queries.dims[_LAUNCH, mine] == sources.dims[_LAUNCH, theirs])
-    return int(RELATION[code + int(queries.gpu[q] == sources.gpu[k])])
-
-
-@compiled_per_row
-def _distance(question: LaunchQueries, q: int, k: int) -> float:
-    """Return the distance between the sizes of source `k` and query `q`, in log lane operations."""
-    mine = question.queries.dims[_LANES, question.queries.row[q]]
-    theirs = question.sources.dims[_LANES, question.sources.row[k]]
-    return float(abs(np.log(mine / theirs)))
-
-
-@compiled_per_row
-def _add(answer: Floats, prior: Floats, spread: float, sums: Floats) -> None:
-    precision = 1.0 / (spread * spread)
-    for h in range(5):  # array expressions would allocate
-        sums[_PRECISION, h] += precision
-        sums[_ANSWER, h] += precision * answer[h]
-        sums[_SQUARE, h] += precision * answer[h] * answer[h]
-        sums[_PRIOR, h] += precision * prior[h]
-
-
-@compiled_per_row
-def _combine(sums: Floats, sources: int, answer: Floats, log_weight: Floats) -> None:
-    """Fill in the sources' mean answer, and as log weights their mean prior minus half their squared disagreement."""
-    for h in range(5):
-        answer[h] = sums[_ANSWER, h] / sums[_PRECISION, h]
-        log_weight[h] = sums[_PRIOR, h] / sums[_PRECISION, h]
-        if sources > 1:
-            log_weight[h] -= 0.5 * max(sums[_SQUARE, h] - sums[_ANSWER, h] * answer[h], 0.0)
+def _relation(rows: Rows, k: int) -> int:
+    """Return the relation of row `k` to the query, code into GROUPS."""
+    code, launch = rows.code, rows.figure[0, 0] == rows.figure[k, 0]
+    shared = 4 * int(code[0, 0] == code[k, 0]) + 2 * int(launch) + int(code[0, 1] == code[k, 1])
+    return int(RELATION[shared])
 
 
 @compiled_per_row
@@ -216,7 +211,7 @@ def _prior_log_work(query: _Query, mechanism: int, known: Parameters, answer: Fl
     least = max(query.unit[0] * known.prior_cost[0], query.limit_s)
     for h in range(5):
         answer[h] = np.log(max(query.unit[h] * known.prior_cost[h], least))
-    log_prior(mechanism, 0.0, weight)
+    log_prior(mechanism, 1.0 if mechanism == COPY else 0.0, weight)
     return _weigh(query, known, answer, weight)
 
 
@@ -253,75 +248,140 @@ def _bound(answer: Floats, weight: Floats, traffic_s: float, floor_s: float, lat
 def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, times: Times) -> None:
     """Fill `times` for every query."""
     queries, unit, first = question.queries, np.empty(5), 0
-    scratch = _Scratch(np.empty(5), np.empty(5), np.empty(5), np.empty((4, 5)))
+    scratch = _Scratch(np.empty(5), np.empty(5), np.empty(5), np.zeros(5))
     for q in range(len(times.latency_s)):
+        stop = first
+        while stop < len(question.query) and question.query[stop] == q:
+            stop += 1
         limit = unit_times(queries, q, devices, unit)
-        column = _column(known, queries.label[queries.row[q]]) if devices.alike[queries.gpu[q]] else -1
-        query = _Query(q, first, unit, limit, column)
-        sources = _aggregate(question, devices, known, query, scratch)
-        log_work, group = _log_work(queries, known, query, sources, scratch)
-        times.latency_s[q] = time_s(max(np.exp(log_work), limit), sources.floor_s, known.floor_share)
-        times.bound[q] = _bound(scratch.answer, scratch.weight, unit[0], sources.floor_s, times.latency_s[q])
-        extrapolated = group < RELATED and first < sources.stop and sources.nearest > EXTRAPOLATED_LOG_SIZE
+        learned = devices.alike[queries.gpu[q]] and len(known.label) > 0
+        column = _column(known, queries.label[queries.row[q]]) if learned else -1
+        query, m = _Query(q, first, stop, unit, limit, column), stop - first
+        rows = Rows(np.empty((1 + m, 4), np.int64), np.empty((1 + m, 5)))
+        sources = _Sources(rows, np.empty((5, m)), np.empty((5, m)))
+        totals = _aggregate(question, devices, known, query, scratch, sources)
+        log_work, group, spread = _log_work(queries, known, query, totals, sources, scratch)
+        times.latency_s[q] = time_s(max(np.exp(log_work), limit), totals.floor_s, known.floor_share)
+        computes = queries.dims[_FLOPS, queries.row[q]] > 0.0
+        bound = _bound(scratch.answer, scratch.weight, unit[0], totals.floor_s, times.latency_s[q])
+        times.bound[q] = bound if computes else MEMORY
+        extrapolated = group < RELATED and m > 0 and totals.nearest > EXTRAPOLATED_LOG_SIZE
         times.group[q] = max(group, OTHER_GPU_AND_SIZE) if extrapolated else group
-        times.limit_s[q] = limit
-        first = sources.stop
+        times.limit_s[q], times.half_width[q] = limit, np.nan if learned else spread * DEVIATIONS
+        first = stop
+
+
+@compiled_per_row
+def _describe(launches: Launches, at: int, devices: Devices, rows: Rows, k: int) -> None:
+    """Fill row `k` from a launch."""
+    dims, row, gpu, code, figure = launches.dims, launches.row[at], launches.gpu[at], rows.code, rows.figure
+    code[k, 0], code[k, 1] = launches.label[row], gpu
+    code[k, 2], code[k, 3] = devices.architecture[gpu], devices.vendor[gpu]
+    figure[k, 0], figure[k, 1], figure[k, 2] = (
+        dims[_LAUNCH, row],
+        np.log(dims[_LANES, row]),
+        np.log(dims[_THREADS, row]),
+    )
+    figure[k, 3] = np.log(max(dims[_REGISTERS, row], 1.0))
+    figure[k, 4] = np.log(LITTLE_SHARED_BYTES + dims[_SHARED, row])
 
 
 @compiled_per_row
 def _aggregate(
-    question: LaunchQueries, devices: Devices, known: Parameters, query: _Query, scratch: _Scratch
+    question: LaunchQueries,
+    devices: Devices,
+    known: Parameters,
+    query: _Query,
+    scratch: _Scratch,
+    carried_to: _Sources,
 ) -> _Aggregates:
-    """Fill `scratch.sums` with the sums over a query's sources, and return the aggregates."""
-    queries, sources, floor_s, q, k = question.queries, question.sources, devices.floor_s, query.at, query.first
-    answer, weight, source, sums = scratch
-    sums[:] = 0.0
+    """Fill `carried_to` with a query's sources, and return the aggregates."""
+    queries, sources, floor_s, q = question.queries, question.sources, devices.floor_s, query.at
+    (answer, weight, source, _), rows = scratch, carried_to.rows
     floor = floor_s[queries.gpu[q]]
     floor = known.default_floor_s if np.isnan(floor) else floor
-    group, nearest, residual, own = NO_EVIDENCE, np.inf, 0.0, 0
-    while k < len(question.query) and question.query[k] == q:
+    group, nearest_size, residual, own = NO_EVIDENCE, np.inf, 0.0, 0
+    _describe(queries, q, devices, rows, 0)
+    for k in range(query.first, query.stop):
+        place = k - query.first
         limit = unit_times(sources, k, devices, source)
         mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
-        expected = np.exp(_prior_log_work(_Query(q, k, source, limit, -1), mechanism, known, answer, weight))
+        expected = np.exp(_prior_log_work(_Query(q, k, k, source, limit, -1), mechanism, known, answer, weight))
         source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
         if sources.gpu[k] == queries.gpu[q]:
             floor = max(floor, source_floor)
-        work, relation = work_s(question.source_s[k], source_floor, limit, known.floor_share), _relation(question, q, k)
+        work = work_s(question.source_s[k], source_floor, limit, known.floor_share)
+        if devices.architecture[sources.gpu[k]] == devices.architecture[queries.gpu[q]]:
+            for h in range(1, 5):
+                source[h] *= devices.quoted_hz[sources.gpu[k]] / devices.quoted_hz[queries.gpu[q]]
         carried(work, source, query.unit, query.limit_s, answer)
         log_prior(mechanism, traffic_probability(source[0], work, known.traffic_share), weight)
-        distance = _distance(question, q, k)
-        _add(answer, weight, np.hypot(SPREAD[relation], SPREAD_PER_LOG_SIZE * distance), sums)
+        _describe(sources, k, devices, rows, 1 + place)
+        relation = _relation(rows, 1 + place)
+        for h in range(5):
+            carried_to.work[h, place], carried_to.prior[h, place] = answer[h], weight[h]
         if query.column >= 0 and relation < RELATED:
             residual += _log_residual(source, work, source_floor, query.column, known)
             own += 1
         if relation < RELATED:
-            nearest = min(nearest, distance)
+            nearest_size = min(nearest_size, abs(rows.figure[0, 1] - rows.figure[1 + place, 1]))
         group = min(group, relation)
-        k += 1
-    return _Aggregates(k, floor, group, nearest, residual, own)
+    return _Aggregates(floor, group, nearest_size, residual, own)
 
 
-@compiled_per_row
+@compiled
 def _log_work(
-    queries: Launches, known: Parameters, query: _Query, sources: _Aggregates, scratch: _Scratch
-) -> tuple[float, int]:
-    """Return the log of a query's work in seconds, and its code into GROUPS.
+    queries: Launches, known: Parameters, query: _Query, totals: _Aggregates, sources: _Sources, scratch: _Scratch
+) -> tuple[float, int, float]:
+    """Return the log of a query's work in seconds, its code into GROUPS, and the standard deviation of the log.
 
     Fills `scratch.answer` and `scratch.weight` with each hypothesis' log work and weight.
     """
-    answer, weight, group, log_work = scratch.answer, scratch.weight, sources.group, 0.0
+    answer, weight, group, spread = scratch.answer, scratch.weight, totals.group, np.nan
+    mechanism = int(queries.dims[_MECHANISM, queries.row[query.at]])
+    log_work = _prior_log_work(query, mechanism, known, answer, weight)
+    if mechanism == COPY and group == NO_EVIDENCE:
+        spread = COPY_SPREAD
     if group < NO_EVIDENCE:
-        _combine(scratch.sums, sources.stop - query.first, answer, weight)
-        log_work = _weigh(query, known, answer, weight)
-    if group >= RELATED:
-        share = RELATED_WEIGHT if group == RELATED else 0.0
-        mechanism = int(queries.dims[_MECHANISM, queries.row[query.at]])
-        log_work = share * log_work + (1.0 - share) * _prior_log_work(query, mechanism, known, answer, weight)
+        log_work, spread = _transferred(known, query, sources, group, scratch)
     # Rows measured on the target GPU itself are better evidence than costs averaged over GPUs.
     if query.column >= 0 and group > SAME_GPU:
         fitted = np.log(max(_product(known.cost[:, query.column], query.unit), query.limit_s))
-        fitted += sources.residual / max(sources.own, 1)
+        fitted += totals.residual / max(totals.own, 1)
         share = 1.0 if group >= RELATED else FITTED_WEIGHT
         log_work = (1.0 - share) * log_work + share * fitted
         group = min(group, OTHER_GPU_AND_SIZE)
-    return log_work, group
+    return log_work, group, np.nan if group == RELATED else spread
+
+
+@compiled
+def _transferred(
+    known: Parameters, query: _Query, sources: _Sources, group: int, scratch: _Scratch
+) -> tuple[float, float]:
+    """Return the log work of a query with sources, and its standard deviation.
+
+    `scratch.answer` and `scratch.weight` have each hypothesis' prior log work and prior weight, and get the posterior.
+    """
+    v, (answer, weight, _, misfit) = known.variances, scratch
+    near = nearest(sources.rows, v)
+    m = len(near)
+    rows = Rows(np.empty((1 + m, 4), np.int64), np.empty((1 + m, 5)))
+    deviation, prior, total = np.empty((5, m)), np.zeros(5), 0.0
+    rows.code[0], rows.figure[0] = sources.rows.code[0], sources.rows.figure[0]
+    for place, k in enumerate(near):
+        rows.code[1 + place], rows.figure[1 + place] = sources.rows.code[k], sources.rows.figure[k]
+        size, shape = alike(sources.rows, 0, k, v)
+        closeness = size * shape + _LEAST_CLOSENESS
+        total += closeness
+        for h in range(5):
+            deviation[h, place] = sources.work[h, k - 1] - answer[h]
+            prior[h] += closeness * sources.prior[h, k - 1]
+    mean = np.empty(5)
+    variance = predict(rows, deviation, v, mean, misfit)
+    for h in range(5):
+        answer[h] += mean[h]
+        weight[h] = (np.log(weight[h]) if group == RELATED else prior[h] / total) - 0.5 * misfit[h]
+    log_work = _weigh(query, known, answer, weight)
+    # The level of the kernel takes one degree of freedom.
+    scale = (v.freedom + _product(weight, misfit)) / (v.freedom + m - 1.0)
+    return log_work, np.sqrt(scale * variance)
