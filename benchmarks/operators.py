@@ -28,6 +28,7 @@ from app.ops import OP_CODE, OPS
 from app.predictors.auto.operators.learning.fitting import MOST_TREES, ROWS_PER_TREE
 from app.predictors.auto.predictor import Auto
 from app.services.operators.operator_tables import predict_rows
+from app.steps.predict_rows import OperatorQuery
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements, OperatorRuns
@@ -105,8 +106,8 @@ def _one_row(snapshot: Snapshot) -> float:
 
 def _bulk(snapshot: Snapshot) -> float:
     """Microseconds per row of a table in the chunks that it is served in."""
-    engine, ops, target = snapshot.engine, _shapes(BULK, 3), snapshot.row_of[GPU]
-    return least(lambda: predict_rows(engine, engine.gpus, ops, target, "auto", 0.8), loops=1, repeats=5) / BULK
+    query = OperatorQuery(snapshot.engine, _shapes(BULK, 3), snapshot.engine.gpus, "auto", 0.8)
+    return least(lambda: predict_rows(query, snapshot.row_of[GPU]), loops=1, repeats=5) / BULK
 
 
 def _over_http(rows: int) -> list[bool]:

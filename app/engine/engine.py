@@ -21,8 +21,8 @@ from app.engine.unlearned import Correction, Group, GroupKey
 from app.errors import BadInput, FieldError, NotTrained
 from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
-from app.predictors.links import by_link
-from app.predictors.physics.power_cap import capped
+from app.predictors.links import by_link, gpu_id_of
+from app.predictors.physics.conditions import under_cap
 from app.predictors.roofline import Limit, hardware_limit
 from app.runtime.compiled import compiled
 from app.stacks.release import ServingHosts
@@ -195,6 +195,7 @@ class Engine:
                 errors=[FieldError(("predictor",), f"use one of {', '.join(sorted(BY_NAME))}")],
             )
         served = self.served.get((predictor, gpu_id)) or self.served.get((predictor, POOLED))
+        served = served or self.served.get((predictor, gpu_id_of(gpu_id)))  # of a GPU over another link
         if served is None:
             raise NotTrained(
                 f"{predictor} has no training data yet. {import_hint(predictor)}, "
@@ -227,7 +228,7 @@ class Engine:
             answer = _finish(served, ops, gpus, i, j, coverage, evidence)
         else:
             answer = self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
-        return answer if self.power_cap_w is None else capped(answer, ops, gpus, i, j, self.power_cap_w)
+        return answer if self.power_cap_w is None else under_cap(answer, ops, gpus, i, j, self.power_cap_w)
 
     def predict_with_hits(
         self,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from app.engine.engine import Engine
 from app.errors import BadInput, FieldError, NotFound
-from app.predictors.physics.power_cap import refusal
+from app.predictors.physics.conditions import refusal
 from app.tables.complete import complete
 from app.tables.gpus import GpuSpec, GpuTable
 from app.warning_codes import CodedWarning, warning
@@ -57,7 +58,7 @@ class Snapshot:
 class GpuRows:
     """The GPUs of one request: the engine's table, followed by GPUs that only the request describes.
 
-    `skipped`: those of "all" that `targets` left out, because their power cannot be capped so.
+    `skipped`: those of "all" that `targets` and `allowed` left out.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -88,18 +89,25 @@ class GpuRows:
         return self.capped([self.row(ref, ("gpus", k)) for k, ref in enumerate(request.gpus or ())])
 
     def capped(self, targets: Sequence[int], *, every: bool = False) -> list[int]:
-        """Return the targets whose power can be capped as the engine's is; of `every` GPU the others are `skipped`.
-
-        Raises BadInput for others that were named, and where none is left.
-        """
+        """Return the targets whose power can be capped as the engine's is, as `allowed`."""
         watts, self.skipped = self._snapshot.engine.power_cap_w, []
         if watts is None:
             return [*targets]
-        why = {row: refusal(self.id(row), self.spec(row).board_power_w or np.nan, watts) for row in targets}
-        kept = [row for row in targets if why[row] is None]
-        self.skipped = [Skipped(self.id(row), f"power_cap_w {reason}") for row, reason in why.items() if reason]
-        if self.skipped and not (every and kept):
-            raise BadInput.at(("power_cap_w",), next(reason for reason in why.values() if reason), end=".")
+        return self.allowed(targets, partial(refusal, watts=watts), ("power_cap_w",), every=every)
+
+    def allowed(
+        self, targets: Sequence[int], why: Callable[[GpuSpec], str | None], loc: Path, *, every: bool
+    ) -> list[int]:
+        """Return the targets that there is no reason `why` not to predict; of `every` GPU the others are `skipped`.
+
+        Raises BadInput at `loc` for others that were named, and where none is left.
+        """
+        reasons = {row: why(self.spec(row)) for row in targets}
+        refused = [Skipped(self.id(row), f"{loc[-1]}: {reason}") for row, reason in reasons.items() if reason]
+        kept = [row for row in targets if reasons[row] is None]
+        if refused and not (every and kept):
+            raise BadInput.at(loc, next(filter(None, reasons.values())), end=".")
+        self.skipped += refused
         return kept
 
     def table(self) -> GpuTable:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 from app.errors import BadInput, FieldError
 from app.stacks.facts import NO_RULES, LayerRules
 from app.stacks.release import Release, plain_release, release_of
+from app.tables.gpus import Link
 
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]
@@ -69,6 +70,7 @@ class Parallelism:
     microbatches         microbatches of a step per data-parallel replica
     zero                 ZeRO stage (0: none)
     network_bytes_per_s  bandwidth of a device to other nodes, one way (default: 200 Gb/s, a NIC per device)
+    link                 link of a machine's devices, if not the best that they have
     """
 
     data: int = 1
@@ -85,6 +87,7 @@ class Parallelism:
     zero: int = 0
     schedule: PipelineSchedule = "1f1b"
     network_bytes_per_s: float = 25e9
+    link: Link | None = None
 
     @property
     def devices(self) -> int:

@@ -138,8 +138,8 @@ class Calibrated(OperatorLearner, Protocol):
 class Explainer(Predictor, Protocol):
     """A predictor that says why it answers what it does."""
 
-    def explained(self, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> Sequence[Any]:
-        """An explanation (app.predictors.auto.operators.explain) of every row of `ops` on GPU row `target`."""
+    def explained(self, ops: OpTable, gpus: GpuTable, j: Ints, answer: Predictions) -> Sequence[Any]:
+        """An explanation (app.predictors.auto.operators.explain) of row `q` of `ops` on GPU row `j[q]`."""
         ...
 
 

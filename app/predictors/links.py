@@ -1,32 +1,90 @@
 """Link that a collective uses: the GPU's own link, or its slot if the link does not join all participants.
 
 A GPU whose link joins only some devices of a node (a bridge) has two rows: itself, and itself over its slot under
-another id, so that the physics and the models of one link are not applied to the other.
+another id, so that the physics and the models of one link are not applied to the other. So has one that is asked about
+over another link than its own: its slot, or a bridge that joins two cards (seed_data/links.json).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
-from app.predictors.priors import IS_COLLECTIVE
-from app.tables.arrays import Bools, Ints
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, once_per_table
+from app.config import SEED_DATA
+from app.predictors.priors import IS_COLLECTIVE, SENDS
+from app.tables.arrays import Bools, Floats, Ints
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable, Link, once_per_table
 from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 
 _LINK, _DOMAIN, _SLOT = (
     COLUMN_INDEX[name] for name in ("link_bandwidth_bytes_per_s", "link_domain_gpus", "slot_bandwidth_bytes_per_s")
 )
-# Suffix of the id of a GPU over its slot; no id of the catalogue has a slash.
+# Suffixes of the id of a GPU over its slot, and over a bridge; no id of the catalogue has a slash.
 _OVER_SLOT = "/slot"
+_SUFFIXES: Mapping[Link, str] = {"pcie": _OVER_SLOT, "nvlink_bridge": "/bridge"}
+# Relative difference up to which two bandwidths are one link's.
+_SAME = 0.01
+
+
+@cache
+def _facts(link: Link) -> Mapping[str, Any]:
+    """Return the figures of a kind of link: by GPU id (bytes per second, cards) or by architecture (bytes per second).
+
+    Bytes per second are one way.
+    """
+    figures: Mapping[str, Any] = json.loads((SEED_DATA / "links.json").read_bytes())[link]["figures"]
+    return figures
 
 
 def gpu_id_of(gpu: str) -> str:
-    """Return the catalogue id of a row's GPU, over either link."""
-    return gpu.removesuffix(_OVER_SLOT)
+    """Return the catalogue id of a row's GPU, over any link."""
+    return gpu.partition("/")[0]
+
+
+def link_refusal(spec: GpuSpec, link: Link | None, devices: int) -> str | None:
+    """Return why so many devices of a machine cannot be joined by a link; None if they can."""
+    if link is None:
+        return None
+    _, joined = _other_link(GpuTable.from_specs([spec]), link)[:, 0]
+    if np.isnan(joined):
+        return f"{spec.id} has no {'NVLink bridge' if link == 'nvlink_bridge' else 'PCIe slot'}"
+    return f"a bridge joins {joined:g} cards of {spec.id}, got {devices}" if devices > joined else None
+
+
+def _other_link(gpus: GpuTable, link: Link) -> Floats:
+    """Return bytes per second over a link of each GPU, and devices of a machine that it joins, [2, gpus]; NaN: none."""
+    slots = gpus.values[_SLOT]
+    if link == "nvlink_bridge":
+        return np.array([_facts(link).get(gpu_id_of(gpu), (np.nan, np.nan)) for gpu in gpus.ids]).T
+    names = (key.partition("/")[0] for key in gpus.architectures or ("",) * len(gpus))
+    of_era = np.array([_facts(link).get(name, np.nan) for name in names])
+    rates = np.minimum(np.where(np.isnan(slots), of_era, slots), gpus.values[_LINK])
+    return np.array([rates, np.where(np.isnan(rates), np.nan, np.inf)])
+
+
+def over_link(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, link: Link) -> tuple[GpuTable, Ints]:
+    """Return a GPU table with rows over a link that is asked for, and the row, int [n], to predict each query with.
+
+    Query q is operator row `i[q]` on GPU row `j[q]` of `gpus`; those that send nothing keep their row.
+    """
+    sends = SENDS[ops.kind[i]]
+    if not sends.any():
+        return gpus, j
+    rates, joined = _other_link(gpus, link)
+    other = np.isfinite(rates) & ~np.isclose(rates, gpus.values[_LINK], rtol=_SAME)
+    if ("over", link) not in gpus.memo:
+        rows = gpus.take(np.flatnonzero(other))
+        rows.values[_SLOT] = np.fmin(rows.values[_SLOT], rows.values[_LINK])
+        rows.values[_LINK], rows.values[_DOMAIN] = rates[other], np.where(np.isinf(joined), np.nan, joined)[other]
+        gpus.memo["over", link] = _with_rows(gpus, rows, _SUFFIXES[link])
+    place = len(gpus) + np.cumsum(other) - 1
+    return gpus.memo["over", link], np.where(sends & other[j], place[j], j)
 
 
 def beyond_link_domain(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bools | None:
@@ -76,6 +134,11 @@ def _with_slots(gpus: GpuTable) -> GpuTable:
     slots = gpus.take(np.flatnonzero(_bridged(gpus)))
     slots.values[_LINK] = np.fmin(slots.values[_LINK], slots.values[_SLOT])  # the link if the slot is unknown
     slots.values[_DOMAIN] = np.nan
-    ids = tuple(f"{gpu}{_OVER_SLOT}" for gpu in slots.ids)
-    values = np.ascontiguousarray(np.concatenate([gpus.values, slots.values], axis=1))
-    return GpuTable(gpus.ids + ids, values, gpus.architectures + slots.architectures)
+    return _with_rows(gpus, slots, _OVER_SLOT)
+
+
+def _with_rows(gpus: GpuTable, others: GpuTable, suffix: str) -> GpuTable:
+    """Return the table with other rows appended, whose ids end so."""
+    ids = tuple(f"{gpu_id_of(gpu)}{suffix}" for gpu in others.ids)
+    values = np.ascontiguousarray(np.concatenate([gpus.values, others.values], axis=1))
+    return GpuTable(gpus.ids + ids, values, gpus.architectures + others.architectures)

@@ -16,6 +16,9 @@ class HostWait(NamedTuple):
     sequence_s: float
 
 
+# Hosts that launch eager operators, by how long a launch takes them.
+Host = Literal["datacenter", "desktop", "old"]
+
 NO_WAIT = HostWait(0.0, 0.0)
 
 

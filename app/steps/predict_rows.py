@@ -31,12 +31,15 @@ from app.ops.collective import CUSTOM, NCCL
 from app.ops.figures import Pattern
 from app.predictors import DEFAULT
 from app.predictors.base import calibrated
+from app.predictors.links import over_link
+from app.predictors.physics.conditions import on_host
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.roofline import formats_run
+from app.stacks.facts import Host
 from app.stacks.libraries import kernel_fact
 from app.stacks.registry import code_of
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, Link
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 
@@ -76,6 +79,7 @@ def within_nodes(ops: OpTable) -> OpTable:
 
 
 _IS_EXCHANGE = np.array([op.pattern == Pattern("exchange") for op in OPS])
+_IS_SEND = np.array([op.pattern == Pattern("send") for op in OPS])
 
 
 class Across(NamedTuple):
@@ -133,6 +137,15 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     return total
 
 
+def least_over_nodes(ops: OpTable, network_bytes_per_s: float) -> Floats:
+    """Return the least seconds of the bytes that leave a node through its adapters, [n]; switches may add up sums."""
+    size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
+    leaving = np.where(_IS_SEND[ops.kind], size, size * (1.0 - 1.0 / nodes))
+    adapters = np.where((_IS_SEND | _IS_EXCHANGE)[ops.kind], 1.0, n / nodes)
+    least: Floats = leaving / (adapters * network_bytes_per_s)
+    return least
+
+
 _DOMAIN = COLUMN_INDEX["link_domain_gpus"]
 # Most rows predicted at once, whose columns fit the cache; no power of two, which would map them to the same lines.
 CHUNK = 16_000
@@ -163,10 +176,28 @@ def _several(ops: OpTable) -> Ints:
     return rows[ops.dims[ops.fields["nodes"], rows] > 1.0] if len(rows) else rows
 
 
+class Surroundings(NamedTuple):
+    """What devices are surrounded by.
+
+    network_bytes_per_s  bandwidth of one network adapter, one way; None: the usual one, which limits nothing
+    link     link of the devices of a machine; None: the best that they have
+    host     which host launches eager operators
+    """
+
+    network_bytes_per_s: float | None = None
+    link: Link | None = None
+    host: Host = "datacenter"
+
+
+def surroundings_of(split: Parallelism) -> Surroundings:
+    """Return the surroundings of a network's devices."""
+    rate = split.network_bytes_per_s
+    return Surroundings(None if rate == USUAL_BYTES_PER_S else rate, split.link)
+
+
 class OperatorQuery(NamedTuple):
     """A query of n operators on any GPUs, `requested` as in the request; by which predictor, and with which intervals.
 
-    network_bytes_per_s  bandwidth of one network adapter, one way
     assumed  whether nobody asked for the rows' formats, so that GPUs without them run others (`as_run`)
     """
 
@@ -175,7 +206,7 @@ class OperatorQuery(NamedTuple):
     gpus: GpuTable
     predictor: str
     coverage: float
-    network_bytes_per_s: float = USUAL_BYTES_PER_S
+    surroundings: Surroundings = Surroundings()
     assumed: bool = False
 
     def predict(self, targets: Sequence[int]) -> Predictions:
@@ -187,7 +218,7 @@ class OperatorQuery(NamedTuple):
         if not IS_COLLECTIVE[ops.kind].any():
             return self._within_nodes(ops, targets)
         joined = self.gpus.values[_DOMAIN][np.array(targets, dtype=np.intp)]
-        racked = joined > MOST_IN_A_MACHINE
+        racked = (joined > MOST_IN_A_MACHINE) & (self.surroundings.link is None)
         if not racked.any():
             return self._over_nodes(ops, targets)
         joined = np.where(racked, joined, 0.0)
@@ -211,9 +242,13 @@ class OperatorQuery(NamedTuple):
             i += n * np.repeat(places, n)
             requested = None if requested is None else _in_formats(requested, different.values())
             ops = _in_formats(ops, different.values())
-        return self.engine.predict_with_hits(
-            ops, self.gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
+        gpus, link, host = self.gpus, self.surroundings.link, self.surroundings.host
+        if link is not None:
+            gpus, j = over_link(ops, gpus, i, j, link)
+        answer = self.engine.predict_with_hits(
+            ops, gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
+        return answer if host == "datacenter" else on_host(answer, ops, gpus, i, j, host)
 
     def _over_nodes(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
         """Return the answers, with collectives over several nodes timed over the network."""
@@ -223,9 +258,13 @@ class OperatorQuery(NamedTuple):
             return answer
         internode = ops.take(rows)
         within = self._within_nodes(within_nodes(internode), targets)
-        seconds = self._across(internode, within, targets).seconds.T
-        apart = np.arange(len(targets))[:, None] * len(ops) + rows
-        return _replace_times(answer, apart.ravel(), seconds.ravel())
+        across = self._across(internode, within, targets)
+        apart = (np.arange(len(targets))[:, None] * len(ops) + rows).ravel()
+        if (rate := self.surroundings.network_bytes_per_s) is not None:
+            answer.limit_s[apart] = np.fmax(
+                answer.limit_s[apart], np.tile(least_over_nodes(internode, rate), len(targets))
+            )
+        return _replace_times(answer, apart, across.seconds.T.ravel())
 
     def parts(self, answer: Predictions, target: int) -> QueryParts:
         """Return the parts of `answer` [n], which `predict` gave for GPU row `target`."""
@@ -251,7 +290,7 @@ class OperatorQuery(NamedTuple):
         """Return the parts of collectives over several nodes, from the answers `within` a node, GPU by GPU."""
         linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
         within_s = np.where(linked, within.latency_s.reshape(len(targets), len(internode)).T, np.nan)
-        return over_nodes(internode, within_s, self.network_bytes_per_s)
+        return over_nodes(internode, within_s, self.surroundings.network_bytes_per_s or USUAL_BYTES_PER_S)
 
 
 def as_run(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> OpTable:

@@ -28,7 +28,7 @@ from app.stacks.release import plain_release
 from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
 from app.steps.levels import figure_of_step, is_assumed, levels_of
 from app.steps.networks import StepRows, prepare
-from app.steps.predict_rows import OperatorQuery, predict_quickest
+from app.steps.predict_rows import OperatorQuery, predict_quickest, surroundings_of
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
 from app.steps.stages import stage_transfer
 from app.tables.arrays import Bools, Floats, Ints
@@ -90,7 +90,7 @@ class StepQuery(NamedTuple):
 
     def predict_each(self, steps: Sequence[tuple[OpTable, Run]]) -> list[Predictions]:
         """Return the same of the rows of each step, predicted together where their networks have one bandwidth."""
-        if len({run.parallelism.network_bytes_per_s for _, run in steps}) > 1:
+        if len({surroundings_of(run.parallelism) for _, run in steps}) > 1:
             return [self.predict(ops, run) for ops, run in steps]
         tables, g = [ops for ops, _ in steps], len(self.targets)
         together, ends = self.predict(concatenate(tables), steps[0][1]), np.cumsum([ops.kind.size for ops in tables])
@@ -100,8 +100,8 @@ class StepQuery(NamedTuple):
 
     def of_rows(self, ops: OpTable, run: Run) -> OperatorQuery:
         """Return the query of rows that run alone, on any GPUs."""
-        network = run.parallelism.network_bytes_per_s
-        return OperatorQuery(self.engine, ops, self.gpus, self.predictor, self.coverage, network, run.assumed)
+        around = surroundings_of(run.parallelism)
+        return OperatorQuery(self.engine, ops, self.gpus, self.predictor, self.coverage, around, run.assumed)
 
 
 class RowTimes(NamedTuple):

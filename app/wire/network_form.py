@@ -21,6 +21,7 @@ from app.networks.run import (
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import GpuRef, Name
+from app.wire.operator_forms import DeviceLink, NetworkRate
 from app.wire.prediction_form import (
     Answerer,
     BaseRequest,
@@ -98,9 +99,8 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         Literal[0, 1, 2, 3] | None, about("Stage of ZeRO, 0 to 3; absent: the stack's usual one", title="ZeRO stage")
     ] = None
     schedule: Annotated[PipelineSchedule, about("Order of a pipeline's microbatches")] = "1f1b"
-    network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
-        25e9
-    )
+    network_bytes_per_s: NetworkRate = 25e9
+    link: DeviceLink = None
 
 
 class FailuresIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, Union
 
-from msgspec import UNSET, Meta, Struct, defstruct
+from msgspec import UNSET, Meta, Struct, defstruct, structs
 
 from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
+from app.stacks.facts import Host
 from app.stacks.release import software_columns
+from app.tables.gpus import Link
 from app.tables.ops import DTYPES
 from app.warning_codes import CodedWarning
 from app.wire.examples import EXAMPLES
@@ -205,11 +207,42 @@ HighEnds: TypeAlias = Annotated[list[float], about("Upper end of the interval, m
 Bounds: TypeAlias = Annotated[list[str], about("Limiting resource: compute, memory, launch or communication")]
 
 
+_NETWORK = "what a device can send to other nodes, one way"
+NetworkRate: TypeAlias = Annotated[float, about(_NETWORK, ge=1e6, le=1e13)]
+GivenRate: TypeAlias = Annotated[NetworkRate | None, about(_NETWORK)]
+DeviceLink: TypeAlias = Annotated[
+    Link | None, about("Link of a machine's devices: a bridge that joins two cards, or their slots; absent: their best")
+]
+LaunchHost: TypeAlias = Annotated[Host, about("Host that launches eager operators, by how quick it is")]
+_AROUND: list[tuple[str, Any, Any]] = [
+    ("network_bytes_per_s", GivenRate, None),
+    ("link", DeviceLink, None),
+    ("host", LaunchHost, "datacenter"),
+]
+
+
 class OperatorsWorkload(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """Deep-learning operators that run one after another. Their times add up."""
 
     kind: Annotated[Literal["operators"], about("Kind of the workload")]
     operators: Annotated[list[Operator], about("Operators that run one after another", min_length=1)]
+    nodes: Annotated[
+        Annotated[float, Meta(ge=1, le=1e6, **WHOLE)] | None, about("Machines of collectives that name none")
+    ] = None
+    network_bytes_per_s: GivenRate = None
+    link: DeviceLink = None
+    host: LaunchHost = "datacenter"
+    implementation: Annotated[
+        Literal["nccl", "rccl"] | None, about("Library of collectives; absent: that of the GPU's vendor")
+    ] = None
+
+    @property
+    def placed(self) -> list[Any]:
+        """The operators, collectives on the workload's nodes where they name none."""
+        return [
+            structs.replace(each, nodes=self.nodes) if getattr(each, "nodes", 1.0) is None else each
+            for each in self.operators
+        ]
 
 
 class OperatorsRequest(BaseRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -225,7 +258,13 @@ _DTYPES: tuple[str, Any, Any] = ("dtype", Annotated[str | list[str | None] | Non
 
 OperatorTableWorkload = defstruct(
     "OperatorTableWorkload",
-    [("kind", Annotated[Literal["operator_table"], about("Kind of the workload")]), _OPERATOR, _DTYPES, *COLUMN_FIELDS],
+    [
+        ("kind", Annotated[Literal["operator_table"], about("Kind of the workload")]),
+        _OPERATOR,
+        _DTYPES,
+        *COLUMN_FIELDS,
+        *_AROUND,
+    ],
     namespace={"__doc__": "One operator in columns: each field one value for all rows, or a list of one per row."},
     module=__name__,
     **_STRICT,

@@ -249,8 +249,8 @@ class Explanation(Struct, frozen=True, gc=False):
 
     The latency is that of member `measured` if the operator was measured; otherwise the physics' times exp(`fading` x
     sum of weight x log_correction), never below the limit. For a collective over several nodes `network` makes up the
-    latency, and all else describes the part within one node. Under a power cap it takes `under_power_cap` times as long
-    as all else says. In a network the operator takes `in_network` times this
+    latency, and all else describes the part within one node. A power cap and the
+    host change the latency alone. In a network the operator takes `in_network` times this
     latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
@@ -267,9 +267,6 @@ class Explanation(Struct, frozen=True, gc=False):
     ]
     network: Annotated[NetworkParts | None, about("Parts of a collective over several nodes; null otherwise")]
     in_network: Annotated[float, about("How many times as long the operator takes in its network as alone")] = 1.0
-    under_power_cap: Annotated[
-        float | UnsetType, about("How many times as long it takes under the power cap as at the board's own power")
-    ] = UNSET
 
 
 class OperatorRow(Struct, frozen=True, omit_defaults=True, gc=False):

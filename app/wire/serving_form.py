@@ -11,6 +11,7 @@ from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Name
 from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
+from app.wire.operator_forms import DeviceLink, NetworkRate
 from app.wire.prediction_form import (
     Answerer,
     BaseRequest,
@@ -65,9 +66,8 @@ class ServingParallelism(Struct, forbid_unknown_fields=True, kw_only=True, froze
     ] = 1
     replicas: Annotated[Devices, about("Engines, among which requests are dealt evenly")] = 1
     nodes: Annotated[Devices, about("Machines of an engine", title="Machines")] = 1
-    network_bytes_per_s: Annotated[float, about("what a device can send to other nodes, one way", ge=1e6, le=1e13)] = (
-        25e9
-    )
+    network_bytes_per_s: NetworkRate = 25e9
+    link: DeviceLink = None
 
 
 class RequestTrace(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -1098,6 +1098,7 @@ class ParallelismIn(TypedDict):
     zero: NotRequired[Literal[0, 1, 2, 3] | None]
     schedule: NotRequired[Literal["1f1b", "gpipe"]]
     network_bytes_per_s: NotRequired[float]
+    link: NotRequired[Literal["nvlink_bridge", "pcie"] | None]
 
 
 class FailuresIn(TypedDict):
@@ -2244,6 +2245,11 @@ class OperatorsWorkload(TypedDict):
         | MoeWideOperator
         | NetworkOperator
     ]
+    nodes: NotRequired[float | None]
+    network_bytes_per_s: NotRequired[float | None]
+    link: NotRequired[Literal["nvlink_bridge", "pcie"] | None]
+    host: NotRequired[Literal["datacenter", "desktop", "old"]]
+    implementation: NotRequired[Literal["nccl", "rccl"] | None]
 
 
 class LinearOperator(TypedDict):
@@ -3301,6 +3307,9 @@ OperatorTableWorkload = TypedDict(
         "operators": "NotRequired[float | list[float | None] | None]",
         "pass": "NotRequired[str | list[str | None] | None]",
         "compiled": "NotRequired[float | list[float | None] | None]",
+        "network_bytes_per_s": "NotRequired[float | None]",
+        "link": "NotRequired[Literal['nvlink_bridge', 'pcie'] | None]",
+        "host": "NotRequired[Literal['datacenter', 'desktop', 'old']]",
     },
 )
 
@@ -3534,6 +3543,7 @@ class ServingParallelism(TypedDict):
     replicas: NotRequired[float]
     nodes: NotRequired[float]
     network_bytes_per_s: NotRequired[float]
+    link: NotRequired[Literal["nvlink_bridge", "pcie"] | None]
 
 
 class ServingLoad(TypedDict):
@@ -3670,9 +3680,8 @@ class Explanation(TypedDict):
     times exp(`fading` x
         sum of weight x log_correction), never below the limit. For a collective over several nodes
     `network` makes up the
-        latency, and all else describes the part within one node. Under a power cap it takes
-    `under_power_cap` times as long
-        as all else says. In a network the operator takes `in_network` times this
+        latency, and all else describes the part within one node. A power cap and the
+        host change the latency alone. In a network the operator takes `in_network` times this
         latency: its products run on a hot card, and PyTorch has kernels of its own.
     """
 
@@ -3687,7 +3696,6 @@ class Explanation(TypedDict):
     corrects: Literal["time", "work"]
     network: NetworkParts | None
     in_network: NotRequired[float]
-    under_power_cap: NotRequired[float]
 
 
 class RooflinePosition(TypedDict):

@@ -97,18 +97,6 @@ def test_training_steps_are_slower_on_cards_of_500_watts(client: TestClient) -> 
     assert 1.03 < steps[1] / steps[0] < 1.3
 
 
-def test_the_explanation_says_what_the_cap_does(client: TestClient) -> None:
-    (plain,), (capped,) = (
-        answered(
-            client, gpu=H100, workload={"kind": "operators", "operators": [LINEAR]}, detail=True, power_cap_w=watts
-        )["predictions"]
-        for watts in (None, 300.0)
-    )
-    assert "under_power_cap" not in plain["operators"][0]["explanation"]
-    factor = capped["operators"][0]["explanation"]["under_power_cap"]
-    assert capped["latency_ms"] == pytest.approx(factor * plain["latency_ms"])
-
-
 @pytest.mark.parametrize(
     ("gpu", "watts", "reason"),
     [

@@ -181,9 +181,9 @@ class Auto:
         """Covariance of the errors of rows while none is measured (learning.expected_errors), float64 [n, n]."""
         return learning.expected_errors(self.operators_, rows, gpus)
 
-    def explained(self, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
-        """Why each row of `ops` on GPU row `target` has its `answer`."""
-        return explained(self.operators_, ops, gpus, target, answer)
+    def explained(self, ops: OpTable, gpus: GpuTable, j: Ints, answer: Predictions) -> list[Explanation]:
+        """Why row `q` of `ops` on GPU row `j[q]` has its `answer`."""
+        return explained(self.operators_, ops, gpus, j, answer)
 
     def state(self) -> dict[str, Any]:
         """Return plain containers and arrays."""

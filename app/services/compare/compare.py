@@ -21,6 +21,7 @@ from app.engine.power import Power, power_notes, stated_power
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
+from app.predictors.links import link_refusal
 from app.services.compare.request import (
     Candidate,
     ComparableWorkload,
@@ -152,7 +153,11 @@ class Comparison:
             return
         capacity = [self.candidates[gpu].spec.memory_bytes for gpu in gpus]
         for split, fits in feasible_splits(workload, int(request.max_devices), capacity, self.graphs):
-            refs = [self.candidates[gpus[k]].ref for k in fits]
+            devices = int(device_count(split.parallelism) // split.parallelism.nodes)
+            tried, link = [self.candidates[gpus[k]] for k in fits], split.parallelism.link
+            refs = [one.ref for one in tried if not link_refusal(one.spec, link, devices)]
+            if not refs:
+                continue
             answer = self.predict(structs.replace(predict_request, workload=split, gpus=refs))
             yield from (self.row(prediction, split) for prediction in answer.predictions)
 

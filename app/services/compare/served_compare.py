@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from app.engine.power import power_notes
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
+from app.predictors.links import link_refusal
 from app.services.compare.compare import UNRANKED, compare
 from app.services.compare.request import pareto, resolve_candidates, to_predict_request
 from app.services.compare.served_options import cost_of, deployments, split_of
@@ -38,7 +39,6 @@ from app.wire.serving_form import (
     ServedFigures,
     ServedTime,
     ServingLoad,
-    ServingParallelism,
     ServingPrediction,
     ServingRequest,
     ServingWorkload,
@@ -91,9 +91,13 @@ def compare_served(
     for deployment in deployments(predict_request.workload, int(request.max_devices)) if wider else ():
         if deployment.devices < given.devices and not request.search_parallelism:
             continue  # bears no more than the given split
-        refs = [candidates[gpu].ref for gpu in wider if request.search_parallelism or rows[gpu].serving.saturated]
-        if not refs:
+        left = [candidates[gpu] for gpu in wider if request.search_parallelism or rows[gpu].serving.saturated]
+        if not left:
             break
+        split = deployment.run.parallelism
+        refs = [one.ref for one in left if not link_refusal(one.spec, split.link, split.devices // split.nodes)]
+        if not refs:
+            continue
         tried = structs.replace(predict_request, gpu=None, gpus=refs, workload=deployment.workload)
         predictions = predict_serving(snapshot, tried, max_rows=max_rows, prompt_shares=shares).predictions
         for row in (row_of(deployment, prediction) for prediction in predictions):
@@ -235,8 +239,7 @@ class Curves(Struct, frozen=True):
 def as_deployed(workload: ServingWorkload, row: ComparedServing | ServedChoice) -> ServingWorkload:
     """Return the workload with the split of a row, and with the settings that a plan chose."""
     split = {name: float(size) for name, size in structs.asdict(row.parallelism).items()}
-    network = workload.parallelism.network_bytes_per_s
-    workload = structs.replace(workload, parallelism=ServingParallelism(**split, network_bytes_per_s=network))
+    workload = structs.replace(workload, parallelism=structs.replace(workload.parallelism, **split))
     if isinstance(row, ComparedServing):
         return workload
     chosen, drafting = row.settings, workload.speculative

@@ -53,6 +53,7 @@ def deployments(workload: ServingWorkload, most: int) -> Iterator[Deployment]:
                 attention_data=attention,
                 nodes=max(tensor // DEVICES_PER_NODE, 1),
                 network_bytes_per_s=workload.parallelism.network_bytes_per_s,
+                link=workload.parallelism.link,
             )
             try:
                 deployment = resolve_deployment(structs.replace(workload, parallelism=split))

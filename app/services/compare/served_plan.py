@@ -19,6 +19,7 @@ from app.bands.band import probability_within
 from app.engine.power import power_notes
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
+from app.networks.run import Parallelism
 from app.services.compare.request import Candidate, pareto, resolve_candidates
 from app.services.compare.served_options import (
     Limits,
@@ -31,6 +32,7 @@ from app.services.compare.served_options import (
     with_capped_batch,
     with_engines,
 )
+from app.services.operators.machines import joined_by
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on, shape_of
 from app.services.serving.load_figures import LoadFigures, Times, load_figures
@@ -66,7 +68,9 @@ def plan_served(
     limits = _limits(request)
     resolve_deployment(predict_request.workload)  # other splits are tried in place of one that must be possible too
     candidates, named = resolve_candidates(snapshot, compare, predict_request, today), GpuRows(snapshot)
-    named.targets(predict_request)
+    one, every = Parallelism(link=predict_request.workload.parallelism.link), predict_request.gpus == "all"
+    linked = {named.id(row) for row in joined_by(named, named.targets(predict_request), one, every=every)}
+    candidates = [candidate for candidate in candidates if candidate.spec.id in linked]
     splits = Splits(snapshot, predict_request, candidates, limits)
     splits.add(in_formats(predict_request.workload, request.dtypes, request.kv_dtypes), int(request.max_devices))
     plan = _Plan(snapshot, request, predict_request, limits)

@@ -39,6 +39,7 @@ from app.services.models.resolve_networks import (
     workload_dtype,
 )
 from app.services.models.whole_networks import NETWORKS_ONLY, NOTE, as_one_row
+from app.services.operators.machines import joined_by
 from app.services.operators.predict_operators import (
     check_rows,
     require_predictor,
@@ -82,11 +83,14 @@ def predict_network(
     require_predictor(engine, rows, request.predictor, targets)
     find = partial(resolve_network, graphs=graphs)
     network, run = find(workload)
+    every = request.gpus == "all"
+    if run.parallelism.link:
+        targets = joined_by(rows, targets, run.parallelism, every=every)
     whole = request.predictor in NETWORKS_ONLY
     ready = rows_for(request.predictor, network, run)
     check_rows(ready.workload.ops.kind.size, len(targets), max_rows=max_rows, detail=request.detail)
     gpus = rows.table()
-    refusal = None if request.gpus == "all" else partial(_refusal, ready.distinct.table)
+    refusal = None if every else partial(_refusal, ready.distinct.table)
     targets, skipped = supported_targets(
         engine, ready.distinct.table, ready.work, gpus, targets, refusal, assumed=run.assumed
     )
@@ -141,18 +145,13 @@ def known_step(step: Step, query: StepQuery, rows: GpuRows, network: Network, ru
     times = np.array([measured_s(one) for one in targets])
     if np.isfinite(times).any():
         below, above = engine.serving(query.predictor, rows.id(targets[0])).log_offsets(COVERAGE)[:, EXACT].tolist()
-        slower = _slowdown(step, query, network, run, launched=launched)
+        own = step  # with boards at their own power, at which it was measured
+        if engine.power_cap_w is not None:
+            own = time_step(query.uncapped, rows_for(query.predictor, network, run), run, launched=launched)
+        slower = step.done.step_s / own.done.step_s
         step = step.with_measured(times * slower, Band(-below, above))
         step = step._replace(measured=step.measured & (slower == 1.0))
     return step
-
-
-def _slowdown(step: Step, query: StepQuery, network: Network, run: Run, *, launched: bool) -> Floats:
-    """Return how many times as long a step takes as with boards at their own power, float64 [g]."""
-    if query.engine.power_cap_w is None:
-        return np.ones(len(query.targets))
-    own = time_step(query.uncapped, rows_for(query.predictor, network, run), run, launched=launched)
-    return step.done.step_s / own.done.step_s
 
 
 def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run: Run) -> list[CodedWarning]:

@@ -357,21 +357,18 @@ def to_parallelism(form: ParallelismIn, release: Release) -> Parallelism:
     replicas = int(form.attention_data)
     if form.tensor % replicas:
         raise BadInput.at((*_LOC, "parallelism", "attention_data"), f"must divide tensor, {form.tensor:.0f}")
+    alike = ("pipeline", "context", "virtual_pipeline", "expert", "microbatches", "nodes")
     return Parallelism(
+        **{name: int(getattr(form, name)) for name in alike},
         data=int(form.data) * replicas,
         tensor=int(form.tensor) // replicas,
-        pipeline=int(form.pipeline),
-        context=int(form.context),
         attention=replicas,
-        virtual_pipeline=int(form.virtual_pipeline),
-        expert=int(form.expert),
-        microbatches=int(form.microbatches),
-        nodes=int(form.nodes),
         tensor_overlap=form.tensor_overlap,
         sequence=form.sequence or (release.splits_sequence and form.tensor > replicas),
         zero=release.zero if form.zero is None else int(form.zero),
         schedule=form.schedule,
         network_bytes_per_s=float(form.network_bytes_per_s),
+        link=form.link,
     )
 
 

@@ -17,6 +17,7 @@ from app.runtime.allocator_trim import LARGE_BODY, trim_allocator
 from app.services.operators.operator_tables import bound_names, json_columns, predict_rows, unsupported_rows
 from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, require_predictor, unsupported_message
 from app.stacks.release import software_warnings
+from app.steps.predict_rows import OperatorQuery
 from app.tables.arrays import Floats, Ints
 from app.warning_codes import CodedWarning
 from app.wire.batch_files import FILES
@@ -149,7 +150,8 @@ def _predict(snapshot: Snapshot, columns: Mapping[str, Column], options: BatchOp
             if len(wrong):
                 problems.add("dtype", unsupported_message(gpus.ids[gpu], mine.table, int(wrong[0])), mine.rows[wrong])
                 continue
-            times = predict_rows(snapshot.engine, gpus, mine.table, gpu, options.predictor, options.coverage)
+            query = OperatorQuery(snapshot.engine, mine.table, gpus, options.predictor, options.coverage)
+            times = predict_rows(query, gpu)
             times_ms[:, mine.rows], bound[mine.rows] = times.times_ms, times.bound
             counts[gpu] += (len(mine.rows), times.unanswered, times.unmeasured, times.slotted)
     problems.refuse()

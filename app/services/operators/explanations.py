@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace as with_fields
 from typing import Literal
 
 import numpy as np
@@ -14,8 +13,7 @@ from app.bands.groups import S_UNTRAINED, SITUATIONS
 from app.predictors.auto.operators.explain import Explanation as Explained
 from app.predictors.auto.operators.explain import Member
 from app.predictors.base import explainer
-from app.predictors.links import gpu_id_of
-from app.predictors.physics.power_cap import slowdown
+from app.predictors.links import gpu_id_of, over_link
 from app.steps.predict_rows import OperatorQuery
 from app.tables.predictions import Predictions
 from app.wire.prediction_form import Explanation, MemberAnswer, NetworkParts, PhysicsTerms, RooflinePosition, TileUse
@@ -29,15 +27,10 @@ def explanations(query: OperatorQuery, target: int, answer: Predictions) -> Sequ
     if not explainer(served):
         return [UNSET] * len(query.requested)
     parts = query.parts(answer, target)
-    at_own_power, factors = parts.answer, None
-    if (watts := query.engine.power_cap_w) is not None:
-        n = len(parts.ops)
-        factors = slowdown(parts.ops, query.gpus, np.arange(n), np.full(n, target), watts).factor
-        at_own_power = with_fields(at_own_power, latency_s=at_own_power.latency_s / factors)
-    rendered = [_render(item) for item in served.explained(parts.ops, query.gpus, target, at_own_power)]
-    if factors is not None:
-        shown = zip(rendered, factors.tolist(), strict=True)
-        rendered = [replace(each, under_power_cap=factor) for each, factor in shown]
+    gpus, j, link = query.gpus, np.full(len(parts.ops), target), query.surroundings.link
+    if link is not None:
+        gpus, j = over_link(parts.ops, gpus, np.arange(len(j)), j, link)
+    rendered = [_render(item) for item in served.explained(parts.ops, gpus, j, parts.answer)]
     seconds = np.stack([*(part[:, 0] for part in parts.across), answer.limit_s[parts.several]], axis=1)
     for q, nodes, times in zip(parts.several.tolist(), parts.nodes.tolist(), seconds.tolist(), strict=True):
         rendered[q] = _over_nodes(rendered[q], int(nodes), times)

@@ -13,6 +13,7 @@ from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.ops import kinds_of, work_of
 from app.runtime.cancellation import check_cancelled
+from app.services.operators.machines import joined, together
 from app.services.operators.predict_operators import (
     ROOFLINE,
     gpu_warnings,
@@ -22,7 +23,7 @@ from app.services.operators.predict_operators import (
     uses_slot,
 )
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import CHUNK, OperatorQuery
+from app.steps.predict_rows import CHUNK, OperatorQuery, Surroundings
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -87,18 +88,23 @@ def predict_table(snapshot: Snapshot, request: OperatorTableRequest, *, max_rows
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
     require_predictor(snapshot.engine, rows, request.predictor, targets)
-    family = _family(structs.asdict(request.workload), ("workload",), max_rows // len(targets))
+    workload = structs.asdict(request.workload)
+    around = Surroundings(*(workload.pop(name) for name in Surroundings._fields))
+    family = _family(workload, ("workload",), max_rows // len(targets))
+    every = request.gpus == "all"
+    targets = joined(rows, targets, around.link, together(family.table), ("workload", "link"), every=every)
     gpus = rows.table()
+    query = OperatorQuery(snapshot.engine, family.table, gpus, request.predictor, request.coverage, around)
     predictions, skipped = [], [*rows.skipped]
     for target in targets:
         wrong = unsupported_rows(snapshot.engine, family.table, gpus, target)
         if len(wrong):
             reason = unsupported_message(gpus.ids[target], family.table, int(wrong[0]))
-            if request.gpus != "all":
+            if not every:
                 _refuse_dtypes(request, family, gpus.ids[target], wrong)
             skipped.append(Skipped(gpus.ids[target], reason))
             continue
-        times = predict_rows(snapshot.engine, gpus, family.table, target, request.predictor, request.coverage)
+        times = predict_rows(query, target)
         predictions.append(_render(snapshot, rows, request, target, times))
     return TableResponse(predictions, skipped)
 
@@ -128,9 +134,9 @@ def unsupported_rows(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) 
     return np.flatnonzero(unsupported_mask(engine, ops, work_of(ops, kinds_of(ops)), gpus, target))
 
 
-def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, predictor: str, coverage: float) -> Times:
-    """Return the times of every row of `ops` on GPU row `target`."""
-    n = len(ops)
+def predict_rows(query: OperatorQuery, target: int) -> Times:
+    """Return the times of every row of a query on GPU row `target`."""
+    ops, gpus, n = query.requested, query.gpus, len(query.requested)
     times_ms, bound = np.empty((3, n)), np.empty(n, dtype=np.intp)
     unanswered = unmeasured = 0
     slotted = False
@@ -138,7 +144,7 @@ def predict_rows(engine: Engine, gpus: GpuTable, ops: OpTable, target: int, pred
         check_cancelled()
         part = ops.slice(first, first + CHUNK)
         here = slice(first, first + len(part))
-        answer = OperatorQuery(engine, part, gpus, predictor, coverage).predict([target])
+        answer = query._replace(requested=part).predict([target])
         for column, figures in zip(times_ms, (answer.latency_s, answer.low_s, answer.high_s), strict=True):
             np.multiply(figures, part.column("count") * 1e3, out=column[here])
         bound[here] = answer.bound

@@ -28,8 +28,9 @@ from app.predictors.operator_digests import Distinct, deduplicate
 from app.predictors.roofline import peaks
 from app.runtime.cancellation import check_cancelled
 from app.services.operators.explanations import explanations
+from app.services.operators.machines import placed
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import OperatorQuery, as_run
+from app.steps.predict_rows import OperatorQuery, Surroundings, as_run
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, DEVICES_PER_NODE, MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
@@ -256,13 +257,16 @@ class Chain:
 
 def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows: int) -> PredictResponse:
     """Return the answer to a request. Raises NotFound, BadInput, TooLarge or NotTrained with what to send instead."""
-    operators = request.workload.operators
+    workload = request.workload
+    operators = workload.placed if workload.nodes else workload.operators
     rows = GpuRows(snapshot)
     targets = rows.targets(request)
     check_rows(len(operators), len(targets), max_rows=max_rows, detail=request.detail)
     require_predictor(snapshot.engine, rows, request.predictor, targets)
     named = [operator.software for operator in operators if operator.software]
     chain = _chain(read_operators(operators), software_warnings(named) if named else [])
+    if workload.link or workload.implementation:
+        targets = placed(rows, targets, request, chain.distinct.table)
     gpus = rows.table()
     table, work = chain.distinct.table, chain.work
     refusal = None if request.gpus == "all" else partial(_refusal, chain.distinct)
@@ -271,7 +275,8 @@ def predict_operators(snapshot: Snapshot, request: OperatorsRequest, *, max_rows
     if not targets:
         return PredictResponse([], skipped)
     u = len(chain.runs)
-    query = OperatorQuery(snapshot.engine, table, gpus, request.predictor, request.coverage)
+    around = Surroundings(workload.network_bytes_per_s, workload.link, workload.host)
+    query = OperatorQuery(snapshot.engine, table, gpus, request.predictor, request.coverage, around)
     answer = query.predict(targets)
     each = [answer] if len(targets) == 1 else [answer.take(slice(k * u, k * u + u)) for k in range(len(targets))]
     predictions = [

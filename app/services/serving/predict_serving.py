@@ -19,6 +19,7 @@ from app.runtime.cancellation import check_cancelled
 from app.services.models.network_answers import UNEXPLAINED, StepFacts, TimedNetwork, WidthFacts, width_facts
 from app.services.models.predict_networks import context_notes, known_step, notes_of, rows_for
 from app.services.models.resolve_networks import config_of
+from app.services.operators.machines import joined_by
 from app.services.operators.predict_operators import (
     check_rows,
     require_predictor,
@@ -162,7 +163,9 @@ def predict_serving(
     targets = rows.targets(request)
     require_predictor(engine, rows, request.predictor, targets)
     deployment = resolve_deployment(request.workload)
-    targets, skipped = runnable(snapshot, rows, deployment, targets, every=request.gpus == "all")
+    every, split = request.gpus == "all", deployment.run.parallelism
+    targets = joined_by(rows, targets, split, every=every) if split.link else targets
+    targets, skipped = runnable(snapshot, rows, deployment, targets, every=every)
     skipped += rows.skipped
     if not targets:
         return ServingResponse([], skipped)
@@ -377,8 +380,7 @@ class _Answer(NamedTuple):
         figures: LoadFigures,
         spreads: tuple[ServedTime | None, ServedTime | None, ServedTime | None],
     ) -> ServedFigures:
-        deployment, shape = self.deployment, shape_of(self.deployment)
-        workload = deployment.workload
+        deployment, shape, workload = self.deployment, shape_of(self.deployment), self.deployment.workload
         saturated = figures.e2e is None
         steps_s = (np.nan if deployment.run.pooled else figures.decode_s, figures.mixed_s)
         tokens = None if saturated else figures.requests_per_s * shape.output

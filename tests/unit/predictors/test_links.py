@@ -146,7 +146,7 @@ def test_an_explanation_names_the_link_used() -> None:
     auto, ops = taught((BRIDGE, False, 3.0), (SLOTS, True, 2.0)), concatenate([EIGHT, PAIR])
     answer = OperatorQuery(engine(auto), ops, GPUS, "auto", 0.8).predict([BRIDGE])
     assert [gpu_id_of(f"{gpu}/slot") for gpu in GPUS.ids] == list(GPUS.ids)
-    eight, pair = explained(auto.operators_, ops, GPUS, BRIDGE, answer)
+    eight, pair = explained(auto.operators_, ops, GPUS, np.full(len(ops), BRIDGE), answer)
     assert [one.gpu for one in eight.members if one.source != "physics"] == ["slotted"]
     assert [one.gpu for one in pair.members if one.source != "physics"] == ["bridged"]
     assert eight.physics.link > 300 / 31.5 * pair.physics.link

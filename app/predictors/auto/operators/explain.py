@@ -21,6 +21,7 @@ from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST
 from app.predictors.physics.clock_model import sustained_clocks
 from app.predictors.physics.physics_fit import NEUTRAL
 from app.predictors.priors import BY_KIND
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -105,9 +106,9 @@ class Explanation(NamedTuple):
     whole: bool
 
 
-def explained(learned: Learned, ops: OpTable, gpus: GpuTable, target: int, answer: Predictions) -> list[Explanation]:
-    """Explanations [n] of every row of `ops` on GPU row `target`, given the `answer` [n] of `learned`."""
-    traced = learned.traced(ops, gpus, np.arange(len(ops)), np.full(len(ops), target), Trace.of(len(ops)))
+def explained(learned: Learned, ops: OpTable, gpus: GpuTable, j: Ints, answer: Predictions) -> list[Explanation]:
+    """Explanations [n] of row `q` of `ops` on GPU row `j[q]`, given the `answer` [n] of `learned`."""
+    traced = learned.traced(ops, gpus, np.arange(len(ops)), j, Trace.of(len(ops)))
     trace, keys = traced.trace, learned.source_cells(traced)
     clocks, flops = sustained_clocks(traced.gpus), work_of(ops, kinds_of(ops)).flops
     situation = situations_of(answer.group)
