@@ -43,12 +43,12 @@ def normal_quantile(probability: float) -> float:
 
 
 # Half-width at COVERAGE of a normal error with a standard deviation of 1.
-_DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
+DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
 
 
 def width_at(coverage: float) -> float:
     """Return the width of an interval at `coverage` over that at COVERAGE."""
-    return normal_quantile(0.5 + coverage / 2.0) / _DEVIATIONS
+    return normal_quantile(0.5 + coverage / 2.0) / DEVIATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Band(Generic[Width]):
 
     def deviations(self) -> Band[Width]:
         """Return the standard deviations in log space, below and above, of a figure with this band."""
-        return Band(self.below / _DEVIATIONS, self.above / _DEVIATIONS)
+        return Band(self.below / DEVIATIONS, self.above / DEVIATIONS)
 
 
 def sum_correlated(parts: Sequence[tuple[Width, Band[Width]]]) -> Band[Width]:

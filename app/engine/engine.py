@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app import __version__
-from app.bands.band import width_at
+from app.bands.band import Band
 from app.bands.conformal import Intervals, ends_of
 from app.bands.error_model import ErrorModel, error_models
 from app.bands.groups import NO_EVIDENCE
@@ -270,7 +270,7 @@ def _finish(
         limit = hardware_limit(ops, gpus, i, j)
     else:
         limit = Limit(estimate.limit_s, estimate.bound)
-    return finished(estimate, limit, served.log_offsets(coverage), width_at(coverage))
+    return finished(estimate, limit, served.log_offsets(coverage), coverage)
 
 
 class _Estimates(NamedTuple):
@@ -281,33 +281,29 @@ class _Estimates(NamedTuple):
     support: Ints
     group: Ints
     stretch: Floats
-    half_width: Floats
     limit_s: Floats
     limit_bound: Ints
 
 
-def finished(estimate: Estimate, limit: Limit, log_offsets: Floats, width: float) -> Predictions:
+def finished(estimate: Estimate, limit: Limit, log_offsets: Floats, coverage: float) -> Predictions:
     """Return the predictions; rows without an estimate get the hardware limit.
 
     log_offsets  float64 [2, groups], lower and upper end of each group's interval relative to the time, in log space
-    width        of an interval over that at COVERAGE, of rows that have a half-width of their own
+    coverage     at which they are, and those of rows that have a half-width of their own
     """
     n = len(estimate.latency_s)
     stretch = np.ones(n) if estimate.stretch is None else estimate.stretch
-    half_width = np.full(n, np.nan) if estimate.half_width is None else width * estimate.half_width
     times, codes, answered = np.empty((4, n)), np.empty((3, n), dtype=np.intp), np.empty(n, dtype=np.bool_)
-    estimates = _Estimates(
-        estimate.latency_s,
-        estimate.bound,
-        estimate.support,
-        estimate.group,
-        stretch,
-        half_width,
-        limit.latency_s,
-        limit.bound,
-    )
+    answer = (estimate.latency_s, estimate.bound, estimate.support, estimate.group)
+    estimates = _Estimates(*answer, stretch, limit.latency_s, limit.bound)
     _fill(estimates, log_offsets, times, codes, answered)
     latency, low, high, limit_s = times
+    if estimate.half_width is not None:
+        own, ends = (
+            answered & ~np.isnan(estimate.half_width),
+            Band.symmetric(estimate.half_width).ends(latency, coverage),
+        )
+        low, high = np.where(own, np.maximum(ends[0], limit_s), low), np.where(own, ends[1], high)
     bound, support, group = codes
     return Predictions(latency, low, high, limit_s, bound, support, group, answered)
 
@@ -325,7 +321,5 @@ def _fill(estimates: _Estimates, log_offsets: Floats, times: Floats, codes: Ints
         codes[2, q] = estimates.group[q] if answered[q] else NO_EVIDENCE
         times[0, q] = latency
         low, high = log_offsets[0, codes[2, q]], log_offsets[1, codes[2, q]]
-        if answered[q] and not np.isnan(estimates.half_width[q]):
-            low, high, stretch = -estimates.half_width[q], estimates.half_width[q], 1.0
         times[1, q], times[2, q] = ends_of(latency, low, high, stretch, limit)
         times[3, q] = limit

@@ -13,8 +13,8 @@ from app.tables.arrays import Floats, Ints
 from app.tables.measurements import Evidence, Measurements, stacked
 from app.tables.ops import OpTable
 
-# Stored rows that one query is transferred from. More rows of one kernel add no information.
-MOST_STORED = 64
+# Rows that one query is transferred from, in time that grows with the cube. More of one kernel add no information.
+MOST_ROWS = 64
 _SIZE = np.array([FIELD_INDEX[name] for name in ("flops", "bytes", "working_set_bytes", "blocks")])
 _LAUNCH = FIELD_INDEX["launch"]
 
@@ -40,10 +40,11 @@ def gather_evidence(
     tables, width, number = [given], len(given), 0
     for row, (targets, own) in enumerate(queries):
         rows = None if own else stored.find(int(ops.label[row]))
+        rows = given.take(np.array(own)) if len(own) > MOST_ROWS else rows
         bears = own
         for target in targets:
-            if rows is not None and (len(rows) > MOST_STORED or bears is own):
-                piece = rows if len(rows) <= MOST_STORED else rows.take(_closest(rows, ops, row, target))
+            if rows is not None and (len(rows) > MOST_ROWS or bears is own):
+                piece = rows if len(rows) <= MOST_ROWS else rows.take(_closest(rows, ops, row, target))
                 tables.append(piece)
                 bears = range(width, width + len(piece))
                 width += len(piece)
@@ -57,7 +58,8 @@ def gather_evidence(
 
 
 def _closest(rows: Measurements, ops: OpTable, row: int, target: int) -> Ints:
-    """Return the MOST_STORED rows most like the query, int [m]: of its launch, then by size."""
+    """Return the MOST_ROWS rows most like the query, int [m]: of its launch, then by size."""
     mine, theirs = ops.dims[:, row], rows.ops.dims
     apart: Floats = np.abs(np.log1p(theirs[_SIZE]) - np.log1p(mine[_SIZE, None])).sum(axis=0)
-    return np.lexsort((rows.gpu != target, apart, theirs[_LAUNCH] != mine[_LAUNCH]))[:MOST_STORED]
+    unlike = (rows.gpu != target, apart, theirs[_LAUNCH] != mine[_LAUNCH], rows.ops.label != ops.label[row])
+    return np.lexsort(unlike)[:MOST_ROWS]

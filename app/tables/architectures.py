@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
 from app.config import SEED_DATA
 from app.tables.names import normalise
@@ -83,13 +82,6 @@ GENERATION_OF = {
     "blackwell/hbm": "blackwell",
     "blackwell": "blackwell-workstation",
 }
-
-
-@cache
-def vendor_of(key: str) -> str:
-    """Return the vendor of an architecture key; empty for one that is not known."""
-    known = by_name(key.partition("/")[0])
-    return known[0].vendor if known else ""
 
 
 def generation_of(key: str) -> str:

@@ -139,7 +139,7 @@ def _answer(predictor: Any, task: Task, measurements: Measurements, gpus: GpuTab
     predicted = np.maximum(estimate.latency_s, limit.latency_s)
     inside = np.full(len(gpu), np.nan)
     if predictor.name in OURS and task.experiment != "1-launch":  # whose intervals are those of "1"
-        answer = finished(estimate, limit, _intervals(predictor, train, gpus).log_offsets(COVERAGE), 1.0)
+        answer = finished(estimate, limit, _intervals(predictor, train, gpus).log_offsets(COVERAGE), COVERAGE)
         inside = ((answer.low_s <= measured) & (measured <= answer.high_s)).astype(np.float64)
     return _Answers(predicted, measured, gpu, inside)
 

@@ -164,7 +164,7 @@ def answers(served: Served, gpus: GpuTable, pair: Pair, measured: int, variances
     assert isinstance(served.predictor, Auto)
     estimate = replace(served.predictor, variances_=variances).predict(space.ops, gpus, asked, at, evidence=evidence)
     limit = hardware_limit(space.ops, gpus, asked, at)
-    done = finished(estimate, limit, served.log_offsets(COVERAGE), 1.0)
+    done = finished(estimate, limit, served.log_offsets(COVERAGE), COVERAGE)
     bandwidth = gpus.column("memory_bandwidth_bytes_per_s")
     rows = evidence.rows.latency_s.reshape(len(asked), 1 + 2 * measured)
     ratio = np.full(len(asked), np.nan)
@@ -173,6 +173,20 @@ def answers(served: Served, gpus: GpuTable, pair: Pair, measured: int, variances
     scaled = rows[:, 0] * bandwidth[space.gpu[source]] / bandwidth[space.gpu[target]]
     truth = space.seconds[asked, target]
     return Answers(truth, done.latency_s, done.low_s, done.high_s, scaled, rows[:, 0] * ratio)
+
+
+def without_evidence(served: Served, gpus: GpuTable, space: Space) -> Iterator[Sequence[Any]]:
+    """Yield a row for each GPU of a space: the median factor of errors, share inside the interval, and order."""
+    queries, nothing = np.arange(len(space.ops)), np.empty(0, dtype=np.intp)
+    for k, gpu in enumerate(space.gpu):
+        at = np.full(len(queries), gpu)
+        evidence = Evidence(Measurements(space.ops.take(nothing), nothing, np.empty(0)), nothing)
+        estimate = served.predictor.predict(space.ops, gpus, queries, at, evidence=evidence)
+        limit = hardware_limit(space.ops, gpus, queries, at)
+        done, truth = finished(estimate, limit, served.log_offsets(COVERAGE), COVERAGE), space.seconds[:, k]
+        factor = np.exp(np.median(np.abs(np.log(done.latency_s / truth))))
+        inside = 100.0 * np.mean((done.low_s <= truth) & (truth <= done.high_s))
+        yield space.kernel, gpus.ids[gpu], factor, inside, spearmanr(done.latency_s, truth)[0]
 
 
 class Moments(NamedTuple):
@@ -228,7 +242,8 @@ def evaluate_kernel_tuning(folder: Path) -> Report:
     snapshot = shipped_snapshot()
     served = snapshot.engine.serving(PREDICTOR, next(iter(TUNED_GPUS.values())))
     gpus = GpuTable.from_specs([snapshot.engine.catalog.resolve(gpu) for gpu in TUNED_GPUS.values()])
-    every = pairs(read_spaces(folder, gpus))
+    spaces = read_spaces(folder, gpus)
+    every = pairs(spaces)
     known = [moments(served, gpus, pair) for pair in every]
     results: list[Result] = []
     for pair, own in zip(every, known, strict=True):
@@ -238,7 +253,10 @@ def evaluate_kernel_tuning(folder: Path) -> Report:
     shipped = fitted(known, PRIOR)
     table = _table(results)
     lines = [f"{name:18} {value:.4f}" for name, value in shipped._asdict().items()]
-    return Report(blocks=[table, "", "Variances by all rows:", *lines], body={"cells": results})
+    columns = {"kernel": "", "GPU": "", "factor": ".2f", "inside": ".0f", "Spearman": ".2f"}
+    rows = [row for space in spaces for row in without_evidence(served, gpus, space)]
+    alone = Table("Without any measurement", columns, rows)
+    return Report(blocks=[table, alone, "", "Variances by all rows:", *lines], body={"cells": results})
 
 
 def _result(gpus: GpuTable, pair: Pair, own: Moments, measured: int, found: Answers) -> Result:

@@ -200,7 +200,7 @@ def _cell_errors(fitted: Fitted, cell: Cell, rows: Ints, gpus: GpuTable, train: 
     i = np.arange(len(runs))
     estimate = fitted.predictor.predict(runs.ops, gpus, i, runs.gpu, evidence=NO_EVIDENCE)
     limit = hardware_limit(runs.ops, gpus, i, runs.gpu)
-    predicted = finished(estimate, limit, fitted.intervals.log_offsets(COVERAGE), 1.0)
+    predicted = finished(estimate, limit, fitted.intervals.log_offsets(COVERAGE), COVERAGE)
     measured_s = runs.latency_s
     if train is not None:
         predicted = with_host_drift(predicted, runs.gpu, cell.drift_s[train], cell.runs.rows.gpu[train])

@@ -18,11 +18,21 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[tuple[str, int], dict[str, Any]]:
-    table, *_ = evaluate_kernel_tuning(SHARED).blocks
-    assert not isinstance(table, str)
-    named = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {(row["pair"], row["measured"]): row for row in named}
+def tables() -> list[list[dict[str, Any]]]:
+    blocks = [block for block in evaluate_kernel_tuning(SHARED).blocks if not isinstance(block, str)]
+    return [[dict(zip(block.columns, row, strict=True)) for row in block.rows] for block in blocks]
+
+
+@pytest.fixture(scope="module")
+def rows(tables: list[list[dict[str, Any]]]) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(row["pair"], row["measured"]): row for row in tables[0]}
+
+
+def test_products_by_hand_are_known_without_measurements(tables: list[list[dict[str, Any]]]) -> None:
+    products = [row for row in tables[1] if row["kernel"] == "gemm"]
+    assert len(products) == 3
+    assert max(row["factor"] for row in products) < 2.0
+    assert min(row["Spearman"] for row in products) > 0.4
 
 
 @pytest.mark.parametrize(("measured", "most"), [(0, 14.0), (1, 9.0), (3, 8.0), (10, 8.0)])

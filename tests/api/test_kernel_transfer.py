@@ -106,3 +106,21 @@ def test_what_computes_nothing_is_bound_by_memory(
 def test_copies_that_nobody_measured_are_known_within_a_factor_of_two(client: TestClient, gpu: str) -> None:
     found = ask(client, COPY | {"registers_per_thread": 16}, gpu)
     assert found["interval_ms"]["high"] < 2.0 * found["interval_ms"]["low"]
+
+
+def test_of_many_rows_those_of_the_same_launch_count_most(client: TestClient) -> None:
+    many = [
+        {"gpu": TARGET, "latency_ms": 5.0 + 0.01 * k, "blocks": 1000 + k, "threads_per_block": 256} for k in range(200)
+    ]
+    fast, slow = (
+        ask(client, KERNEL | SHAPES[0] | {"measured": [*many, {"gpu": SOURCE, "latency_ms": milliseconds}]})
+        for milliseconds in (5.0, 20.0)
+    )
+    assert slow["latency_ms"] > 1.5 * fast["latency_ms"]
+
+
+@pytest.mark.parametrize("shared", [0, 8192])
+def test_threads_of_more_outputs_load_less_for_each(client: TestClient, shared: int) -> None:
+    shape = {"threads_per_block": 256, "blocks": 4096, "shared_memory_per_block": shared}
+    few, many = (ask(client, KERNEL | shape | {"registers_per_thread": r})["latency_ms"] for r in (32, 120))
+    assert 1.5 * many < few

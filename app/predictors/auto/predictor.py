@@ -114,9 +114,7 @@ class Auto:
             times,
         )
         support = SUPPORT_OF_GROUP[times.group]
-        return Estimate(
-            times.latency_s, times.bound, support, times.group, limit_s=times.limit_s, half_width=times.half_width
-        )
+        return Estimate(times.latency_s, times.bound, support, times.group, None, times.limit_s, times.half_width)
 
     @cached_property
     def _parameters(self) -> Parameters:

@@ -27,7 +27,7 @@ from app.ops.kernel import FIELD_INDEX, MECHANISMS
 from app.predictors.launches import blocks_allowed
 from app.predictors.roofline import memory_limit_s, peaks
 from app.runtime.compiled import compiled, compiled_per_row
-from app.tables.architectures import vendor_of
+from app.tables.architectures import by_name
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
 from app.tables.ops import OpTable
@@ -51,7 +51,7 @@ NO_TRAFFIC_S = 1e-15
 _FLOPS, _BYTES, _WORKING_SET = FIELD_INDEX["flops"], FIELD_INDEX["bytes"], FIELD_INDEX["working_set_bytes"]
 _L2 = COLUMN_INDEX["l2_bytes"]
 _THREADS, _LANES = FIELD_INDEX["threads_per_block"], FIELD_INDEX["lane_operations"]
-_REGISTERS = FIELD_INDEX["registers_per_thread"]
+_REGISTERS, _SHARED = FIELD_INDEX["registers_per_thread"], FIELD_INDEX["shared_memory_per_block"]
 _SM_THREADS, _SM_REGISTERS = COLUMN_INDEX["max_threads_per_sm"], COLUMN_INDEX["registers_per_sm"]
 
 
@@ -131,7 +131,7 @@ def devices_of(gpus: GpuTable) -> Devices:
     """Return the arrays of a table for compiled code, with the launch floors of the catalogue."""
     every = np.ones(len(gpus.ids), dtype=np.bool_)
     names = np.array(gpus.architectures or gpus.ids)
-    vendors = np.array([vendor_of(name) for name in names.tolist()])
+    vendors = np.array([next((each.vendor for each in by_name(name.partition("/")[0])), "") for name in names.tolist()])
     architecture, vendor = (np.unique(of, return_inverse=True)[1] for of in (names, vendors))
     nvidia, floor_s = vendors == "NVIDIA", gpus.column("launch_overhead_s")
     free = nvidia & ~np.char.endswith(names, "/hbm") & (gpus.column("board_power_w") >= FREE_CLOCK_W)
@@ -172,6 +172,24 @@ def bottlenecks(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Bottlenecks:
     unit, limit = np.empty((len(BOTTLENECKS), len(i))), np.empty(len(i))
     _fill(Launches.of(ops, i, j), devices_of(gpus), unit, limit)
     return Bottlenecks(limit, unit)
+
+
+# Registers of a thread beside its outputs, and per output; per clock of an SM, lanes issued, and words loaded from
+# shared memory and through L1; instructions of a loop; clocks of a load; time over that of all these.
+_BESIDE, _PER_OUTPUT, _ISSUED, _SHARED_WORDS, _L1_WORDS, _LOOP, _LOAD_CLOCKS, _SLACK = _FITTED.numbers("tile_costs")
+
+
+@compiled_per_row
+def tiled_s(launches: Launches, at: int, unit: Floats) -> float:
+    """Return the seconds of multiply-adds whose operands nobody counted, from the registers of a thread.
+
+    A thread that holds n outputs, in a square, loads 2 / sqrt(n) operands per multiply-add, or two lane operations.
+    """
+    dims, row = launches.dims, launches.row[at]
+    outputs = max((dims[_REGISTERS, row] - _BESIDE) / _PER_OUTPUT, 1.0)
+    loads, words = 2.0 / np.sqrt(outputs), _SHARED_WORDS if dims[_SHARED, row] > 0.0 else _L1_WORDS
+    issue = unit[2] * ((1.0 + loads + _LOOP / outputs) / _ISSUED + loads / words)
+    return float(0.5 * _SLACK * np.sqrt(issue**2 + (unit[1] * _LOAD_CLOCKS / outputs) ** 2 + unit[3] ** 2))
 
 
 # Launch floor of an unmeasured GPU, seconds: empty kernels take 2 to 5 us on NVIDIA GPUs since 2015.

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import normal_quantile
-from app.bands.coverage import COVERAGE
+from app.bands.band import DEVIATIONS
 from app.bands.groups import NO_EVIDENCE, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU
 from app.coefficients import Coefficients
-from app.ops.kernel import COPY, FIELD_INDEX
+from app.ops.kernel import COPY, FIELD_INDEX, UNCOUNTED
 from app.predictors.auto.kernels.bottlenecks import (
     LONGEST_FLOOR_S,
     Devices,
@@ -18,12 +17,13 @@ from app.predictors.auto.kernels.bottlenecks import (
     carried,
     log_prior,
     normalise,
+    tiled_s,
     time_s,
     traffic_probability,
     unit_times,
     work_s,
 )
-from app.predictors.auto.kernels.transfer import LITTLE_SHARED_BYTES, Rows, Variances, alike, nearest, predict
+from app.predictors.auto.kernels.transfer import LITTLE_SHARED_BYTES, Rows, Variances, alike, predict
 from app.predictors.launches import LAUNCH_FIELDS, RELATION
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
@@ -43,10 +43,8 @@ _LEAST_S = 1e-12
 _ROUNDING = 1e-9
 # Weight of a source whose launch has nothing in common with the query's, in the prior of the hypotheses.
 _LEAST_CLOSENESS = 1e-3
-# Log-space standard deviation of copies that nobody measured.
-COPY_SPREAD = _FITTED.number("copy_spread")
-# Half-width at COVERAGE of a normal error with a standard deviation of 1.
-DEVIATIONS = normal_quantile(0.5 + COVERAGE / 2.0)
+# Log-space standard deviations of what nobody measured: copies, and launches whose operands nobody counted.
+COPY_SPREAD, UNCOUNTED_SPREAD = _FITTED.each("copy_spread", "uncounted_spread")
 _FLOPS, _MECHANISM, _LANES, _LAUNCH = (
     FIELD_INDEX[name] for name in ("flops", "mechanism", "lane_operations", "launch")
 )
@@ -145,6 +143,7 @@ class _Query(NamedTuple):
     unit     float64 [5], unit times
     limit_s  hardware limit, seconds
     column   column in Parameters; -1: untrained kernel, or a GPU unlike those trained on
+    tiled_s  work of operands that nobody counted, seconds
     """
 
     at: int
@@ -153,6 +152,7 @@ class _Query(NamedTuple):
     unit: Floats
     limit_s: float
     column: int
+    tiled_s: float
 
 
 class _Aggregates(NamedTuple):
@@ -210,7 +210,8 @@ def _prior_log_work(query: _Query, mechanism: int, known: Parameters, answer: Fl
     """Return the log work of a launch without sources: prior costs, weighted by its described mechanism."""
     least = max(query.unit[0] * known.prior_cost[0], query.limit_s)
     for h in range(5):
-        answer[h] = np.log(max(query.unit[h] * known.prior_cost[h], least))
+        cost_s = query.tiled_s if 0 < h < 4 and mechanism == UNCOUNTED else query.unit[h] * known.prior_cost[h]
+        answer[h] = np.log(max(cost_s, least))
     log_prior(mechanism, 1.0 if mechanism == COPY else 0.0, weight)
     return _weigh(query, known, answer, weight)
 
@@ -256,9 +257,10 @@ def fill_times(question: LaunchQueries, devices: Devices, known: Parameters, tim
         limit = unit_times(queries, q, devices, unit)
         learned = devices.alike[queries.gpu[q]] and len(known.label) > 0
         column = _column(known, queries.label[queries.row[q]]) if learned else -1
-        query, m = _Query(q, first, stop, unit, limit, column), stop - first
-        rows = Rows(np.empty((1 + m, 4), np.int64), np.empty((1 + m, 5)))
-        sources = _Sources(rows, np.empty((5, m)), np.empty((5, m)))
+        tiled = tiled_s(queries, q, unit)
+        query, m = _Query(q, first, stop, unit, limit, column, tiled), stop - first
+        described = Rows(np.empty((1 + m, 4), np.int64), np.empty((1 + m, 5)))
+        sources = _Sources(described, np.empty((5, m)), np.empty((5, m)))
         totals = _aggregate(question, devices, known, query, scratch, sources)
         log_work, group, spread = _log_work(queries, known, query, totals, sources, scratch)
         times.latency_s[q] = time_s(max(np.exp(log_work), limit), totals.floor_s, known.floor_share)
@@ -288,16 +290,11 @@ def _describe(launches: Launches, at: int, devices: Devices, rows: Rows, k: int)
 
 @compiled_per_row
 def _aggregate(
-    question: LaunchQueries,
-    devices: Devices,
-    known: Parameters,
-    query: _Query,
-    scratch: _Scratch,
-    carried_to: _Sources,
+    question: LaunchQueries, devices: Devices, known: Parameters, query: _Query, scratch: _Scratch, into: _Sources
 ) -> _Aggregates:
-    """Fill `carried_to` with a query's sources, and return the aggregates."""
+    """Fill `into` with a query's sources, and return the aggregates."""
     queries, sources, floor_s, q = question.queries, question.sources, devices.floor_s, query.at
-    (answer, weight, source, _), rows = scratch, carried_to.rows
+    (answer, weight, source, _), rows = scratch, into.rows
     floor = floor_s[queries.gpu[q]]
     floor = known.default_floor_s if np.isnan(floor) else floor
     group, nearest_size, residual, own = NO_EVIDENCE, np.inf, 0.0, 0
@@ -306,7 +303,8 @@ def _aggregate(
         place = k - query.first
         limit = unit_times(sources, k, devices, source)
         mechanism = int(sources.dims[_MECHANISM, sources.row[k]])
-        expected = np.exp(_prior_log_work(_Query(q, k, k, source, limit, -1), mechanism, known, answer, weight))
+        measured = _Query(q, k, k, source, limit, -1, tiled_s(sources, k, source))
+        expected = np.exp(_prior_log_work(measured, mechanism, known, answer, weight))
         source_floor = _floor_of_source(floor_s[sources.gpu[k]], question.source_s[k], expected, known)
         if sources.gpu[k] == queries.gpu[q]:
             floor = max(floor, source_floor)
@@ -319,7 +317,7 @@ def _aggregate(
         _describe(sources, k, devices, rows, 1 + place)
         relation = _relation(rows, 1 + place)
         for h in range(5):
-            carried_to.work[h, place], carried_to.prior[h, place] = answer[h], weight[h]
+            into.work[h, place], into.prior[h, place] = answer[h], weight[h]
         if query.column >= 0 and relation < RELATED:
             residual += _log_residual(source, work, source_floor, query.column, known)
             own += 1
@@ -340,8 +338,8 @@ def _log_work(
     answer, weight, group, spread = scratch.answer, scratch.weight, totals.group, np.nan
     mechanism = int(queries.dims[_MECHANISM, queries.row[query.at]])
     log_work = _prior_log_work(query, mechanism, known, answer, weight)
-    if mechanism == COPY and group == NO_EVIDENCE:
-        spread = COPY_SPREAD
+    if group == NO_EVIDENCE and mechanism in (COPY, UNCOUNTED):
+        spread = COPY_SPREAD if mechanism == COPY else UNCOUNTED_SPREAD
     if group < NO_EVIDENCE:
         log_work, spread = _transferred(known, query, sources, group, scratch)
     # Rows measured on the target GPU itself are better evidence than costs averaged over GPUs.
@@ -363,21 +361,16 @@ def _transferred(
     `scratch.answer` and `scratch.weight` have each hypothesis' prior log work and prior weight, and get the posterior.
     """
     v, (answer, weight, _, misfit) = known.variances, scratch
-    near = nearest(sources.rows, v)
-    m = len(near)
-    rows = Rows(np.empty((1 + m, 4), np.int64), np.empty((1 + m, 5)))
-    deviation, prior, total = np.empty((5, m)), np.zeros(5), 0.0
-    rows.code[0], rows.figure[0] = sources.rows.code[0], sources.rows.figure[0]
-    for place, k in enumerate(near):
-        rows.code[1 + place], rows.figure[1 + place] = sources.rows.code[k], sources.rows.figure[k]
-        size, shape = alike(sources.rows, 0, k, v)
+    m = query.stop - query.first
+    deviation, prior, total, mean = np.empty((5, m)), np.zeros(5), 0.0, np.empty(5)
+    for k in range(m):
+        size, shape = alike(sources.rows, 0, 1 + k, v)
         closeness = size * shape + _LEAST_CLOSENESS
         total += closeness
         for h in range(5):
-            deviation[h, place] = sources.work[h, k - 1] - answer[h]
-            prior[h] += closeness * sources.prior[h, k - 1]
-    mean = np.empty(5)
-    variance = predict(rows, deviation, v, mean, misfit)
+            deviation[h, k] = sources.work[h, k] - answer[h]
+            prior[h] += closeness * sources.prior[h, k]
+    variance = predict(sources.rows, deviation, v, mean, misfit)
     for h in range(5):
         answer[h] += mean[h]
         weight[h] = (np.log(weight[h]) if group == RELATED else prior[h] / total) - 0.5 * misfit[h]

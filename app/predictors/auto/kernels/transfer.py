@@ -16,8 +16,6 @@ from app.coefficients import Coefficients
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 
-# Most rows that one query is predicted from, of the launches most like its own: the time grows with the cube.
-MOST_ROWS = 64
 # Shared memory that makes no other shape by itself, bytes.
 LITTLE_SHARED_BYTES = 1024.0
 # Columns of Rows.code.
@@ -85,8 +83,7 @@ def alike(rows: Rows, a: int, b: int, v: Variances) -> tuple[float, float]:
 @compiled_per_row
 def covariance(rows: Rows, a: int, b: int, v: Variances) -> float:
     """Return the covariance of the log costs of two rows, without noise."""
-    code = rows.code
-    total = v.kernel
+    code, total = rows.code, v.kernel
     if code[a, _LABEL] != code[b, _LABEL]:
         return total
     size, shape = alike(rows, a, b, v)
@@ -101,25 +98,6 @@ def covariance(rows: Rows, a: int, b: int, v: Variances) -> float:
 
 
 @compiled
-def nearest(rows: Rows, v: Variances) -> Ints:
-    """Return the positions of the MOST_ROWS rows of evidence whose launches are most like the query's, ascending.
-
-    Rows of one launch on several GPUs are about equally like it, so that they stay together.
-    """
-    m = len(rows.code)
-    if m - 1 <= MOST_ROWS:
-        return np.arange(1, m)
-    unlike = np.empty(m - 1)
-    for k in range(1, m):
-        size, shape = alike(rows, 0, k, v)
-        same = rows.figure[0, 0] == rows.figure[k, 0]
-        unlike[k - 1] = -v.size * size - v.shape * shape - (1.0 if same else 0.0)
-        if rows.code[0, _LABEL] != rows.code[k, _LABEL]:
-            unlike[k - 1] += 2.0 + v.size + v.shape
-    return np.sort(np.argsort(unlike, kind="mergesort")[:MOST_ROWS] + 1)
-
-
-@compiled
 def predict(rows: Rows, deviation: Floats, v: Variances, mean: Floats, misfit: Floats) -> float:
     """Return the variance of the query's log cost, and fill its mean and the evidence's misfit.
 
@@ -129,8 +107,7 @@ def predict(rows: Rows, deviation: Floats, v: Variances, mean: Floats, misfit: F
                likelihood, but for what all hypotheses share
     """
     m = len(rows.code) - 1
-    factor, share = np.empty((m, m)), np.empty(m)
-    whitened = np.empty(deviation.shape)
+    factor, share, whitened = np.empty((m, m)), np.empty(m), np.empty(deviation.shape)
     variance = covariance(rows, 0, 0, v) + v.noise
     mean[:], misfit[:] = 0.0, 0.0
     for a in range(m):
@@ -158,12 +135,8 @@ def predict(rows: Rows, deviation: Floats, v: Variances, mean: Floats, misfit: F
 
 @compiled_per_row
 def _noise(rows: Rows, deviation: Floats, a: int, v: Variances) -> float:
-    """Return the variance of measurement `a`: at least that among rows on one GPU whose launches are described alike.
-
-    They may be other configurations, whose descriptions do not say so.
-    """
-    figure, code = rows.figure, rows.code
-    total, number = 0.0, 0
+    """Return the variance of measurement `a`: at least that of its launch on one GPU, under which others may hide."""
+    figure, code, total, number = rows.figure, rows.code, 0.0, 0
     for b in range(len(code) - 1):
         if figure[1 + a, 0] != figure[1 + b, 0] or code[1 + a, _LABEL] != code[1 + b, _LABEL]:
             continue
