@@ -118,6 +118,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "sums_by_library": bool,
     "waits_in_sums": bool,
     "early_launch": bool,
+    "untuned_products": tuple[tuple[float, float], ...],
     "first_flash": bool,
     "cudnn_attention": bool,
     "fuses_attention": bool,

@@ -66,6 +66,7 @@ class Release:
     sums_by_library  all-reduces are left to NCCL
     waits_in_sums   the host waits for each collective of Intel's GPUs
     early_launch    a kernel is set up while the one before it ends (programmatic dependent launch)
+    untuned_products  columns and depth of products in FP8 by blocks that AITER has no settings of for CDNA 3
     first_flash     fused attention is FlashAttention 1
     cudnn_attention  fused attention on Hopper is cuDNN's
     fuses_attention  training in 16 bits and fewer runs fused attention
@@ -101,6 +102,7 @@ class Release:
     sums_by_library: bool = False
     waits_in_sums: bool = False
     early_launch: bool = False
+    untuned_products: tuple[tuple[float, float], ...] = ()
     first_flash: bool = False
     cudnn_attention: bool = False
     fuses_attention: bool = field(default=True, compare=False)

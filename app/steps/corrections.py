@@ -82,11 +82,10 @@ class Correction(NamedTuple):
         return np.where(on, change(subject), 0.0 if self.factor is None else 1.0)
 
 
-# FlashAttention 2 on Hopper, as the fused attention of PyTorch before 2.11 runs there. Attention on Hopper is learned
-# of serving stacks, which run FlashAttention 3, and backward is timed at the rate of forward. Times of the second, in
-# either pass, over the third's forward: FP16 without a causal mask on an H100 SXM (Shah et al. 2024, arXiv 2407.08608,
-# figures 5 and 6): TFLOP/s of both by the keys of a query, for heads of 64 and of 128 elements. Its kernels are for
-# heads of multiples of 32 elements; others are padded (flash_attn 2.7, static_switch.h).
+# FlashAttention 2 on Hopper, as in PyTorch before 2.11. Attention on Hopper is learned of serving stacks, which run
+# FlashAttention 3, and backward is timed at the rate of forward. TFLOP/s of both in FP16 without a causal mask on an
+# H100 SXM by the keys of a query, for heads of 64 and of 128 elements (Shah et al. 2024, arXiv 2407.08608, figures 5
+# and 6). Its kernels are for heads of multiples of 32 elements; others are padded (flash_attn 2.7, static_switch.h).
 _ATTENTION, _SIXTEEN_BITS = OP_CODE["attention_prefill"], [DTYPE_CODE[name] for name in ("fp16", "bf16")]
 _KEYS = np.log2([512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0])
 # By head size and pass.
@@ -122,14 +121,11 @@ def _second_flash(subject: Subject) -> Floats:
 
 
 # Kernels of PyTorch that load one element at a time, in the pipelines of diffusion models. PyTorch's element-wise
-# kernels load 16 bytes at once where all operands are contiguous, equally large and of one format. With an operand that
-# is repeated over rows (the shifts, scales and gates of a modulation, a norm's weights), strided (rotary positions) or
-# of another format (casts) each thread loads an element at a time. Too few bytes are then in flight for a fast memory:
-# an SM accesses some 3.5 elements of 16 bits per clock, whatever the bandwidth. That figure is of kernels that load so:
-# the gated activations of vLLM before 0.6 in Vidur's profiles (MIT), 3.35 on A100 and 3.7 on H100; on an A40 they are
-# as fast as its memory, as they should be. PyTorch's layer norm of phi-2 in the same profiles is as slow: 3.2 and 3.6.
-# Operators that stand for such kernels in a diffusion model's rows have two accesses per element; and casts between 16
-# and 32 bits access an element twice per 6 bytes.
+# kernels load 16 bytes at once where all operands are contiguous, equally large and of one format, else (shifts, scales
+# and gates of a modulation, rotary positions, casts) an element, too few bytes in flight for a fast memory: an SM
+# accesses some 3.5 elements of 16 bits per clock, as gated activations of vLLM before 0.6 (3.35 on A100, 3.7 on H100)
+# and PyTorch's layer norm of phi-2 (3.2, 3.6) in Vidur's profiles (MIT). Operators that stand for such kernels have two
+# accesses per element; casts between 16 and 32 bits access an element twice per 6 bytes.
 _BROADCAST = [OP_CODE[name] for name in ("mul_scalar", "add_scalar", "layer_norm")]
 _CAST, _CAST_BYTES = OP_CODE["memory"], 6.0
 
@@ -157,11 +153,9 @@ def _single_loads(subject: Subject) -> Floats:
     return np.maximum(least / np.maximum(_answer_s(subject), np.finfo(np.float64).tiny), 1.0)
 
 
-# Products of tensor units between the other operators of a network, minute after minute. Products were measured alone,
-# for milliseconds: on a cool card, whose power limit had yet to bring the clock down. In a training step, or where a
-# network runs again and again, the card is hot and at its board power, and they take longer. Steps of serving stacks
-# are left as they are: what else they take was fitted to whole served loads. So are convolutions before Ampere and on
-# cards without HBM, whose rate was set on whole networks.
+# Products of tensor units in a network minute after minute, on a hot card at its board power: they were measured alone,
+# for milliseconds, on a cool one. Steps of serving stacks are left as they are, as what else they take was fitted to
+# whole served loads; and convolutions before Ampere and without HBM, whose rate was set on whole networks.
 STEADY = _FITTED.number("steady_products")
 _PRODUCTS = [OP_CODE[name] for name in ("linear", "bmm", "moe", "conv2d")]
 # (number format, pipe of tensor units that multiplies it)
@@ -195,11 +189,9 @@ _COLLECTIVE_S, _COLLECTIVE_DEVICE_S = _FITTED.each("host_collective_s", "host_co
 
 
 def _waits_for_collectives(subject: Subject) -> Bools:
-    if not subject.run.release.waits_in_sums:
-        return _NOWHERE
     of_intel = np.array([name.startswith("intel-") for name in subject.gpus.ids])
     on: Bools = of_intel[:, None] & IS_COLLECTIVE[subject.ops.kind]
-    return on
+    return on if subject.run.release.waits_in_sums else _NOWHERE
 
 
 def _host_collective_s(subject: Subject) -> Floats:
@@ -207,9 +199,8 @@ def _host_collective_s(subject: Subject) -> Floats:
     return wait
 
 
-# Programmatic dependent launch: a kernel is set up while the one before it ends, which saves a part of its time.
-# TensorRT-LLM launches its kernels so from Hopper on (Release.early_launch). Operators were measured one after
-# another without it. Seconds of each kernel that are saved, and the least part of its time that is left.
+# Programmatic dependent launch, from Hopper on (Release.early_launch): a kernel is set up while the one before it ends.
+# Operators were measured without it. Seconds of each kernel that are saved, and the least part of it that is left.
 _SAVED_S, _LEAST_LEFT = _FITTED.each("early_launch_saved_s", "early_launch_least_left")
 
 
@@ -223,8 +214,8 @@ def _early_launch(subject: Subject) -> Floats:
     return np.maximum(1.0 - _SAVED_S / _answer_s(subject), _LEAST_LEFT)
 
 
-# AMD's graphs: the next kernel starts so many seconds after the one before it ended, by architecture. Operators are
-# timed alone, and by kernels of NVIDIA's, whose graphs leave no such gap.
+# AMD's graphs: the next kernel starts so many seconds after the one before it, by architecture. Operators are timed
+# alone, and by kernels of NVIDIA's, whose graphs leave no such gap.
 _GAPS = _FITTED.by_name("hip_graph_gap_s")
 
 
@@ -235,13 +226,33 @@ def _waits_between_kernels(subject: Subject) -> Bools:
 
 
 def _gap_s(subject: Subject) -> Floats:
-    names = subject.gpus.architectures or ("",) * len(subject.gpus)
-    gaps = [next((gap for start, gap in _GAPS.items() if name.startswith(start)), 0.0) for name in names]
-    return np.array(gaps)[:, None]
+    gaps: Floats = sum(gap * _of_architectures(subject.gpus, (name,)) for name, gap in _GAPS.items())
+    return gaps[:, None]
 
 
-# How much longer the slowest of several equal devices takes, which synchronous training waits for: standard deviation
-# of the speed of equal GPUs. Measured times of collectives, and of networks, have waited for all devices already.
+# Products in FP8 by blocks of which AITER's Triton kernel has no settings (Release.untuned_products): its default takes
+# the blocks of the depth one after another, on a few of CDNA 3's units.
+_BLOCK = 128.0
+_UNTUNED_BLOCK_S = _FITTED.number("untuned_block_s")
+
+
+def _is_untuned(subject: Subject) -> Bools:
+    ops, shapes = subject.ops, subject.run.release.untuned_products
+    products = (ops.kind == OP_CODE["linear"]) & (ops.dtype == DTYPE_CODE["fp8_block"])
+    if not shapes or not products.any():
+        return _NOWHERE
+    alike = [(ops.column("n") == n) & (ops.column("k") == k) for n, k in shapes]
+    on: Bools = _of_architectures(subject.gpus, ("cdna 3",))[:, None] & products & np.any(alike, axis=0)
+    return on
+
+
+def _untuned(subject: Subject) -> Floats:
+    blocks = np.nan_to_num(subject.ops.column("k")) / _BLOCK
+    return np.maximum(blocks * _UNTUNED_BLOCK_S / _answer_s(subject), 1.0)
+
+
+# Standard deviation of the speed of equal GPUs, the slowest of which synchronous training waits for. Measured times of
+# collectives, and of networks, have waited for all devices already.
 _DEVICE_SPREAD = _FITTED.number("spread_of_gpus")
 _TOGETHER = SENDS | (np.arange(len(OPS)) == OP_CODE[NETWORK.name])
 
@@ -259,11 +270,10 @@ def _has_stragglers(subject: Subject) -> Bools:
 
 
 # PyTorch's caching allocator in a step that starts with an empty cache (the first, or after `empty_cache`). Tensors of
-# 10 MiB or more get a driver segment each, tensors over 1 MiB share segments of 20 MiB, smaller ones share segments of
-# 2 MiB (PyTorch's CUDACachingAllocator). Tensors saved for backward need new segments, and the host waits for the
-# driver; other memory is reused. When memory is nearly full, the allocator frees its cached segments, which
-# synchronises the device, and tries again. Seconds per driver segment in CUDA and in HIP; the share of memory from
-# which segments are freed, and the seconds that freeing takes.
+# 10 MiB or more get a driver segment each, over 1 MiB they share segments of 20 MiB, smaller ones of 2 MiB (PyTorch's
+# CUDACachingAllocator). The host waits for new segments of tensors saved for backward; other memory is reused. When it
+# is nearly full, cached segments are freed, which synchronises the device. Seconds per segment in CUDA and in HIP; the
+# share of memory from which they are freed, and the seconds that this takes.
 _MIB = 2.0**20
 _LARGE_BYTES, _SMALL_BYTES, _SHARED_BYTES, _SMALL_SEGMENT_BYTES = 10.0 * _MIB, _MIB, 20.0 * _MIB, 2.0 * _MIB
 SEGMENT_S, HIP_SEGMENT_S = _FITTED.each("cuda_segment_s", "hip_segment_s")
@@ -321,10 +331,8 @@ _TOKEN_BYTES, _COLOURS = 8.0, 3.0
 
 
 def _copies_input(subject: Subject) -> Bools:
-    if subject.run.input_copy == "none":
-        return _NOWHERE
     of_device: Bools = subject.gpus.column("warp_size") != 1.0  # a CPU's memory is the host's
-    return of_device
+    return of_device if subject.run.input_copy != "none" else _NOWHERE
 
 
 def _input_copy_s(subject: Subject) -> Floats:
@@ -354,6 +362,7 @@ CORRECTIONS = (
     Correction("single_loads", "row", _loads_singly, _single_loads),
     Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY)),
     Correction("host_collectives", "row", _waits_for_collectives, added_s=_host_collective_s, band=HOST_COLLECTIVE),
+    Correction("untuned_products", "row", _is_untuned, _untuned),
     Correction("early_launch", "row", _launches_early, _early_launch),
     Correction("hip_graph_gap", "row", _waits_between_kernels, added_s=_gap_s),
     Correction(

@@ -18,7 +18,16 @@ from app.tables.ops import OpTable
 from app.tables.predictions import COMPUTE, MEMORY, Predictions
 from tests.unit.operators import mixed, operators
 
-KNOWN = ("a30", "gtx-1080-ti", "h100-sxm5-80gb", "intel-max-1550", "rtx-2080-ti", "rtx-4090")
+KNOWN = (
+    "a30",
+    "amd-instinct-mi300x",
+    "amd-instinct-mi355x",
+    "gtx-1080-ti",
+    "h100-sxm5-80gb",
+    "intel-max-1550",
+    "rtx-2080-ti",
+    "rtx-4090",
+)
 GPUS = GpuTable.from_specs([spec for spec in load_seed_specs() if spec.id in KNOWN])
 DENOISED = Run(dtype="bf16", part="denoiser")
 ROWS, WIDTH = 8192.0, 2432.0
@@ -51,6 +60,25 @@ def test_repeated_operands_are_loaded_no_faster_than_sms_access_elements() -> No
     least = 2.0 * ROWS * WIDTH / rate[_gpu("h100-sxm5-80gb")[0]]
     assert answer.latency_s == pytest.approx([least, least, 1e-5])
     assert answer.high_s == pytest.approx(2.0 * answer.latency_s)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "software", "slow"),
+    [
+        ("amd-instinct-mi300x", "sglang-0.5.9", True),
+        ("amd-instinct-mi300x", "sglang-0.5.5", False),
+        ("amd-instinct-mi300x", "sglang-0.5.12", False),
+        ("amd-instinct-mi300x", "sglang", False),
+        ("amd-instinct-mi355x", "sglang-0.5.9", False),
+    ],
+)
+def test_a_product_without_settings_takes_its_depth_block_after_block(gpu: str, software: str, slow: bool) -> None:
+    """DeepSeek's down projections for the latent part, 56 blocks of 128 deep, and another product beside them."""
+    sizes = [{"m": 16.0, "n": n, "k": 7168.0} for n in (2112.0, 4096.0)]
+    table = mixed([operators("linear", size, dtype="fp8_block") for size in sizes])
+    run = Run(mode="decode", release=release_of(software, "decode"))
+    seconds = corrected("untuned_products", _answer(2), table, run, _gpu(gpu)).latency_s
+    assert seconds == pytest.approx([56 * 2.3e-6 if slow else 1e-5, 1e-5])
 
 
 def test_slow_memory_hides_how_elements_are_loaded() -> None:
