@@ -108,15 +108,22 @@ def _titan(folder: Path) -> Iterator[Question]:
         }
         gpu = "h200" if row["gpu"].startswith("H200") else "h100-sxm5-80gb"
         case = f"{number} {row['model']} {row['devices']} x {row['gpu']} {row['precision']} {row['sequence']}"
-        yield from trained(case, gpu, row["model"], workload, 1e3 * row["step_s"], row["memory_gib"])
+        cap = {"power_cap_w": 500.0} if "500W" in row["gpu"] else {}
+        yield from trained(case, gpu, row["model"], workload, 1e3 * row["step_s"], row["memory_gib"], **cap)
 
 
 def trained(
-    case: str, gpu: str, model: str, workload: Body, milliseconds: float, memory_gib: float | None = None
+    case: str,
+    gpu: str,
+    model: str,
+    workload: Body,
+    milliseconds: float,
+    memory_gib: float | None = None,
+    **asked: float,
 ) -> Iterator[Question]:
-    """Yield the time of a training step, and the memory of a device where it was measured."""
+    """Yield the time of a training step, and the memory of a device where it was measured; `asked` beside the GPU."""
     workload = {name: value for name, value in workload.items() if value is not None}
-    parts = [(1.0, {"gpu": gpu, "coverage": 0.8, "workload": workload})]
+    parts = [(1.0, {"gpu": gpu, "coverage": 0.8, **asked, "workload": workload})]
     yield Question(case, _levels("training", gpu, model, workload), milliseconds, parts)
     if memory_gib is not None:
         yield Question(case, _levels("memory", gpu, model, workload), memory_gib, parts, "memory")
@@ -224,7 +231,7 @@ SOURCES = (
         "torchtitan_training",
         "pytorch/torchtitan benchmarks, BSD-3-Clause",
         _titan,
-        ("H100 of 2.4 TB/s and 500 W is asked as the SXM card", "at first contact as pytorch, recomputing attention"),
+        ("H100 of 2.4 TB/s is asked as the SXM card at 500 W; at first contact at 700, as pytorch",),
     ),
     Source("dgxc_training", "NVIDIA/dgxc-benchmarking, Apache-2.0", _cloud, ("asked as megatron, zero 1",)),
     Source("public_reports", "figures that people published in issues, documentation and pages", _reports),
