@@ -226,7 +226,7 @@ def _waits_between_kernels(subject: Subject) -> Bools:
 
 
 def _gap_s(subject: Subject) -> Floats:
-    gaps: Floats = sum(gap * _of_architectures(subject.gpus, (name,)) for name, gap in _GAPS.items())
+    gaps: Floats = np.sum([gap * _of_architectures(subject.gpus, (name,)) for name, gap in _GAPS.items()], axis=0)
     return gaps[:, None]
 
 
