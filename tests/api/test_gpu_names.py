@@ -114,3 +114,13 @@ def test_every_gpu_that_resolves_is_listed(client: TestClient) -> None:
     for gpu in others[::500]:
         assert client.get(f"/gpus/{gpu['id']}").json()["id"] == gpu["id"]
     assert client.get("/gpus", params={"curated": False}).json()["items"] == others
+
+
+@pytest.mark.parametrize("workload", [SERVED, {"kind": "model", "name": "gpt2", "mode": "training", "sequence": 128}])
+def test_a_plan_refuses_a_family_where_names_are_strict(client: TestClient, workload: Body) -> None:
+    body = {"workload": workload, "gpus": ["h100"], "steps": 10, "deadline_s": 1e6, "strict_names": True}
+    served = workload["kind"] == "serving"
+    goals = {"workload": workload | {"load": {"rate_per_s": 1.0}}, "steps": None, "deadline_s": None, "ttft_ms": 5000.0}
+    refused = client.post("/plan", json=body | (goals if served else {}))
+    assert refused.status_code == 404, refused.text
+    assert "h100" in refused.json()["errors"][0]["msg"]

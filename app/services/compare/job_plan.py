@@ -58,6 +58,7 @@ _SHARED = (
     "powers_w",
     "predictor",
     "coverage",
+    "strict_names",
     "power_cap_w",
 )
 _UNPRICED = "no price is known, so the budget cannot be checked: send one in prices, or import a price table"
