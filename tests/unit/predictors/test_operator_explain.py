@@ -73,7 +73,7 @@ def ask(
 ) -> tuple[Predictions, list[Explanation]]:
     i, j = np.arange(len(ops)), np.full(len(ops), target)
     estimate = predictor.predict(ops, GPUS, i, j, evidence=evidence or no_evidence(ops))
-    answer = finished(estimate, hardware_limit(ops, GPUS, i, j), Intervals.prior().log_offsets(0.8))
+    answer = finished(estimate, hardware_limit(ops, GPUS, i, j), Intervals.prior().log_offsets(0.8), 0.8)
     return answer, explained(predictor.operators_, ops, GPUS, np.full(len(ops), target), answer)
 
 

@@ -97,5 +97,5 @@ def test_members_combine_to_the_prediction(gpu: str) -> None:
     i = np.arange(len(ops))
     estimate = ask(shipped(Auto.name), ops, i, gpu)
     limit = hardware_limit(ops, GPUS, i, np.full(len(i), target))
-    answer = finished(estimate, limit, Intervals.prior().log_offsets(0.8))
+    answer = finished(estimate, limit, Intervals.prior().log_offsets(0.8), 0.8)
     combine(answer, explained(shipped(Auto.name).operators_, ops, GPUS, np.full(len(ops), target), answer))
