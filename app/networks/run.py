@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from app.errors import BadInput, FieldError
-from app.stacks.facts import NO_RULES, LayerRules
+from app.stacks.facts import NO_RULES, LayerRules, Link
 from app.stacks.release import Release, plain_release, release_of
-from app.tables.gpus import Link
 
 MODES = ("inference", "training", "prefill", "decode")
 Mode = Literal["inference", "training", "prefill", "decode"]

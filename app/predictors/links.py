@@ -17,8 +17,9 @@ import numpy as np
 
 from app.config import SEED_DATA
 from app.predictors.priors import IS_COLLECTIVE, SENDS
+from app.stacks.facts import Link
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable, Link, once_per_table
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuSpec, GpuTable, once_per_table
 from app.tables.measurements import OperatorRuns
 from app.tables.ops import OpTable
 

@@ -18,6 +18,8 @@ class HostWait(NamedTuple):
 
 # Hosts that launch eager operators, by how long a launch takes them.
 Host = Literal["datacenter", "desktop", "old"]
+# Links of a machine's devices that can be asked for in place of the best that they have.
+Link = Literal["nvlink_bridge", "pcie"]
 
 NO_WAIT = HostWait(0.0, 0.0)
 

@@ -35,11 +35,11 @@ from app.predictors.links import over_link
 from app.predictors.physics.conditions import on_host
 from app.predictors.priors import IS_COLLECTIVE
 from app.predictors.roofline import formats_run
-from app.stacks.facts import Host
+from app.stacks.facts import Host, Link
 from app.stacks.libraries import kernel_fact
 from app.stacks.registry import code_of
 from app.tables.arrays import Bools, Floats, Ints
-from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable, Link
+from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
 from app.tables.predictions import COMMUNICATION, EXTRAPOLATED, MEASURED, Predictions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -70,8 +70,6 @@ SPEC_COLUMNS = (
     "triad_bandwidth_bytes_per_s",
     "launch_overhead_s",
 )
-# Links of a machine's devices that can be asked for in place of the best that they have.
-Link = Literal["nvlink_bridge", "pcie"]
 # Most devices of one node (HGX-2 has sixteen): a link that joins more of them joins nodes.
 MOST_IN_A_MACHINE = 16
 # Devices of a usual machine.

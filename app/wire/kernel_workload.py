@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from app.stacks.facts import Link
 from app.wire.field_facts import about
 
 # An id, an alias, or a whole specification inline.
@@ -15,6 +16,12 @@ StrictNames: TypeAlias = Annotated[
 ]
 # Above this the unit is wrong.
 MOST_WATTS = 1e6
+_NETWORK = "what a device can send to other nodes, one way"
+NetworkRate: TypeAlias = Annotated[float, about(_NETWORK, ge=1e6, le=1e13)]
+GivenRate: TypeAlias = Annotated[NetworkRate | None, about(_NETWORK)]
+DeviceLink: TypeAlias = Annotated[
+    Link | None, about("Link of a machine's devices: a bridge that joins two cards, or their slots; absent: their best")
+]
 PowerCap: TypeAlias = Annotated[
     Annotated[float, Meta(gt=0, le=MOST_WATTS)] | None,
     about("Board power that is set, watts: products run at the clock it allows; absent: the data sheet's", unit="W"),

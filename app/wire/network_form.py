@@ -20,8 +20,7 @@ from app.networks.run import (
 )
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
-from app.wire.kernel_workload import GpuRef, Name
-from app.wire.operator_forms import DeviceLink, NetworkRate
+from app.wire.kernel_workload import DeviceLink, GpuRef, Name, NetworkRate
 from app.wire.prediction_form import (
     Answerer,
     BaseRequest,

@@ -11,12 +11,11 @@ from app.ops import OP_CODE, OPS
 from app.ops.base import Dim, Op
 from app.stacks.facts import Host
 from app.stacks.release import software_columns
-from app.tables.gpus import Link
 from app.tables.ops import DTYPES
 from app.warning_codes import CodedWarning
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
-from app.wire.kernel_workload import Name
+from app.wire.kernel_workload import DeviceLink, GivenRate, Name
 from app.wire.names import did_you_mean, operator_hint
 from app.wire.prediction_form import (
     AnsweredBy,
@@ -207,12 +206,6 @@ HighEnds: TypeAlias = Annotated[list[float], about("Upper end of the interval, m
 Bounds: TypeAlias = Annotated[list[str], about("Limiting resource: compute, memory, launch or communication")]
 
 
-_NETWORK = "what a device can send to other nodes, one way"
-NetworkRate: TypeAlias = Annotated[float, about(_NETWORK, ge=1e6, le=1e13)]
-GivenRate: TypeAlias = Annotated[NetworkRate | None, about(_NETWORK)]
-DeviceLink: TypeAlias = Annotated[
-    Link | None, about("Link of a machine's devices: a bridge that joins two cards, or their slots; absent: their best")
-]
 LaunchHost: TypeAlias = Annotated[Host, about("Host that launches eager operators, by how quick it is")]
 _AROUND: list[tuple[str, Any, Any]] = [
     ("network_bytes_per_s", GivenRate, None),

@@ -9,9 +9,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.stacks.registry import default_stack
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
-from app.wire.kernel_workload import Name
+from app.wire.kernel_workload import DeviceLink, Name, NetworkRate
 from app.wire.network_form import CacheDtype, Config, Devices, NetworkDtype
-from app.wire.operator_forms import DeviceLink, NetworkRate
 from app.wire.prediction_form import (
     Answerer,
     BaseRequest,

@@ -11,7 +11,8 @@ from app.engine.snapshot import GpuRows, Path
 from app.networks.run import Parallelism
 from app.predictors.links import link_refusal
 from app.predictors.priors import IS_COLLECTIVE
-from app.tables.gpus import GpuSpec, Link
+from app.stacks.facts import Link
+from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.wire.operator_forms import OperatorsRequest
 
