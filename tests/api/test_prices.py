@@ -15,17 +15,17 @@ from app.cli.gpus import prices as command
 from app.config import Settings
 from app.services.compare.price_rows import PRICE_EXAMPLE
 
-TODAY = datetime.now(UTC).date()
 CSV = {"content-type": "text/csv"}
 OPERATORS = {"kind": "operators", "operators": [{"op": "memory", "bytes": 1e9}]}
 
 
 def row(**fields: Any) -> dict[str, Any]:
-    return {"gpu": "nvidia-l4", "usd_per_hour": 0.8, "source": "list", "date": f"{TODAY}"} | fields
+    return {"gpu": "nvidia-l4", "usd_per_hour": 0.8, "source": "list", "date": day(0)} | fields
 
 
 def day(ago: int) -> str:
-    return f"{TODAY - timedelta(days=ago)}"
+    """A day so many days before today: a run may last beyond midnight."""
+    return f"{datetime.now(UTC).date() - timedelta(days=ago)}"
 
 
 def compared(client: TestClient, gpu: str, **fields: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_other_bodies_are_refused(client: TestClient) -> None:
 
 def test_the_commands(client: TestClient, settings: Settings, tmp_path: Path) -> None:
     table = tmp_path / "prices.csv"
-    table.write_text(f"gpu,usd_per_hour,source,date\nNVIDIA H100 80GB HBM3,2.5,list,{TODAY}\n", "utf-8")
+    table.write_text(f"gpu,usd_per_hour,source,date\nNVIDIA H100 80GB HBM3,2.5,list,{day(0)}\n", "utf-8")
     assert "1 prices: 1 new" in run(settings, "import", str(table))
     line = run(settings, "list", "--gpu=h100-sxm5-80gb").splitlines()[1]
     assert line.startswith("* h100-sxm5-80gb") and "2.5" in line
@@ -138,7 +138,7 @@ def test_the_commands(client: TestClient, settings: Settings, tmp_path: Path) ->
 
 def test_the_command_reads_opencosts_assets(settings: Settings, tmp_path: Path) -> None:
     node = {"type": "Node", "labels": {"nvidia_com_gpu_product": "NVIDIA-L4"}, "GPUHours": 24, "totalCost": 16.8}
-    answer = {"code": 200, "data": [{"node": node | {"start": f"{TODAY}T00:00:00Z", "minutes": 1440}}]}
+    answer = {"code": 200, "data": [{"node": node | {"start": f"{day(0)}T00:00:00Z", "minutes": 1440}}]}
     (tmp_path / "assets.json").write_text(json.dumps(answer))
     assert "1 prices: 1 new" in run(settings, "import", str(tmp_path / "assets.json"), "--provider=cluster")
     assert any(line.split()[-1] == "OpenCost" and "0.7" in line for line in run(settings, "list").splitlines())
