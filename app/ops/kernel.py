@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.ops.base import Dim, Op
 from app.ops.figures import Work
 from app.tables.ops import OpTable
@@ -45,7 +46,7 @@ OPERANDS, LOOPS, SERIAL, UNCOUNTED, COPY = range(5)
 # Lane operations beyond this multiple of (1 + FLOPs) are not operands of FLOPs.
 LOOP_RATIO = 4.0
 # Most lane operations of a copy per word that it moves: it may go through shared memory.
-COPY_RATIO = 2.0
+COPY_RATIO = Coefficients("launches").number("copy_lane_operations")
 # A lane reads or writes words of four bytes where lane operations are not given.
 BYTES_PER_LANE_OPERATION = 4.0
 

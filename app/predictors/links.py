@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from app.coefficients import Coefficients
 from app.config import SEED_DATA
 from app.predictors.priors import IS_COLLECTIVE, SENDS
 from app.stacks.facts import Link
@@ -30,7 +31,7 @@ _LINK, _DOMAIN, _SLOT = (
 _OVER_SLOT = "/slot"
 _SUFFIXES: Mapping[Link, str] = {"pcie": _OVER_SLOT, "nvlink_bridge": "/bridge"}
 # Relative difference up to which two bandwidths are one link's.
-_SAME = 0.01
+_SAME = Coefficients("physics").number("same_link_rate")
 
 
 @cache

@@ -232,8 +232,7 @@ def _gap_s(subject: Subject) -> Floats:
 
 # Products in FP8 by blocks of which AITER's Triton kernel has no settings (Release.untuned_products): its default takes
 # the blocks of the depth one after another, on a few of CDNA 3's units.
-_BLOCK = 128.0
-_UNTUNED_BLOCK_S = _FITTED.number("untuned_block_s")
+_UNTUNED_DEPTH_S = _FITTED.number("untuned_depth_s")
 
 
 def _is_untuned(subject: Subject) -> Bools:
@@ -247,8 +246,8 @@ def _is_untuned(subject: Subject) -> Bools:
 
 
 def _untuned(subject: Subject) -> Floats:
-    blocks = np.nan_to_num(subject.ops.column("k")) / _BLOCK
-    return np.maximum(blocks * _UNTUNED_BLOCK_S / _answer_s(subject), 1.0)
+    least_s = np.nan_to_num(subject.ops.column("k")) * _UNTUNED_DEPTH_S
+    return np.maximum(least_s / _answer_s(subject), 1.0)
 
 
 # Standard deviation of the speed of equal GPUs, the slowest of which synchronous training waits for. Measured times of

@@ -26,9 +26,8 @@ _FITTED = Coefficients("networks")
 SERVED_LOAD = _FITTED.number("served_load_exponent")
 # Format in which tokens are sent to experts of these formats, with which they are multiplied; the others' own.
 _DISPATCHED = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), "fp8")
-# Bytes per element by which the bias of experts' outputs is added, in a pass: it is multiplied by the router's weights
-# (4), added (10), joined (8) and cast back (6) in FP32; backward casts (12), joins (4), and sums products (24).
-_BIAS_BYTES = (4.0 + 10.0 + 8.0 + 6.0 + 12.0 + 4.0 + 24.0) / 2.0
+# Bytes per element by which the bias of experts' outputs is weighed and added in FP32, in a pass.
+_BIAS_BYTES = _FITTED.number("expert_bias_bytes")
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 

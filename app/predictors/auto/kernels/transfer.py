@@ -16,8 +16,10 @@ from app.coefficients import Coefficients
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 
+_FITTED = Coefficients("launches")
+
 # Shared memory that makes no other shape by itself, bytes.
-LITTLE_SHARED_BYTES = 1024.0
+LITTLE_SHARED_BYTES = _FITTED.number("little_shared_bytes")
 # Columns of Rows.code.
 _LABEL, _GPU, _ARCHITECTURE, _VENDOR = range(4)
 # Vendor code of Devices.
@@ -53,7 +55,7 @@ class Variances(NamedTuple):
     freedom: float
 
 
-VARIANCES = Variances(**Coefficients("launches").by_name("transfer_variances"))
+VARIANCES = Variances(**_FITTED.by_name("transfer_variances"))
 
 
 class Rows(NamedTuple):
