@@ -228,7 +228,7 @@ class Engine:
             answer = _finish(served, ops, gpus, i, j, coverage, evidence)
         else:
             answer = self._by_version(ops, gpus, i, j, predictor, coverage, evidence)
-        return answer if self.power_cap_w is None else under_cap(answer, ops, gpus, i, j, self.power_cap_w)
+        return answer if self.power_cap_w is None else under_cap(answer, ops, gpus, i, j, coverage, self.power_cap_w)
 
     def predict_with_hits(
         self,

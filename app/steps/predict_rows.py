@@ -248,7 +248,7 @@ class OperatorQuery(NamedTuple):
         answer = self.engine.predict_with_hits(
             ops, gpus, i, j, predictor=self.predictor, coverage=self.coverage, requested=requested
         )
-        return answer if host == "datacenter" else on_host(answer, ops, gpus, i, j, host)
+        return answer if host == "datacenter" else on_host(answer, ops, gpus, i, j, self.coverage, host)
 
     def _over_nodes(self, ops: OpTable, targets: Sequence[int]) -> Predictions:
         """Return the answers, with collectives over several nodes timed over the network."""

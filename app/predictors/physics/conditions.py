@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.bands.band import Band
 from app.coefficients import Coefficients
 from app.ops import OP_CODE, kinds_of, work_of
 from app.ops.network import NETWORK
@@ -57,27 +58,32 @@ def refusal(spec: GpuSpec, watts: float) -> str | None:
     return f"is {side} the board power of {spec.id}, {board_w:g} W, got {watts:g}"
 
 
-def under_cap(answer: Predictions, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, watts: float) -> Predictions:
+def under_cap(
+    answer: Predictions, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, watts: float
+) -> Predictions:
     """Return the answer for operator row `i[q]` on GPU row `j[q]` of boards that are capped at `watts`."""
     capped = gpus.take(np.arange(len(gpus)))
     capped.values[_BOARD] = np.minimum(capped.values[_BOARD], watts)
     slowed = (gpus.values[_BOARD, j] > watts) & ~IS_COLLECTIVE[ops.kind[i]]
-    return _changed(answer, ops, (gpus, capped), i, j, slowed)
+    return _changed(answer, ops, (gpus, capped), (i, j), coverage, slowed)
 
 
-def on_host(answer: Predictions, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, host: Host) -> Predictions:
+def on_host(
+    answer: Predictions, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, coverage: float, host: Host
+) -> Predictions:
     """Return the answer for operator row `i[q]` on GPU row `j[q]` where another host than the usual one launches."""
     eager = ops.column("eager")
     launched = np.where(np.isnan(eager), IS_EAGER[ops.dtype], eager > 0.0) & ~IS_COLLECTIVE[ops.kind]
-    return _changed(answer, ops, (gpus, gpus), i, j, launched[i], _LAUNCH_S[host] / _LAUNCH_S["datacenter"])
+    share = _LAUNCH_S[host] / _LAUNCH_S["datacenter"]
+    return _changed(answer, ops, (gpus, gpus), (i, j), coverage, launched[i], share)
 
 
 def _changed(
     answer: Predictions,
     ops: OpTable,
     gpus: tuple[GpuTable, GpuTable],
-    i: Ints,
-    j: Ints,
+    at: tuple[Ints, Ints],
+    coverage: float,
     where: Bools,
     host_share: float = 1.0,
 ) -> Predictions:
@@ -85,18 +91,20 @@ def _changed(
     rows = np.flatnonzero(where)
     if not len(rows):
         return answer
-    (some, row), (targets, gpu) = (np.unique(each[rows], return_inverse=True) for each in (i, j))
+    (some, row), (targets, gpu) = (np.unique(each[rows], return_inverse=True) for each in at)
     ops = ops.take(some)
     seconds = _whole_s if np.isin(ops.kind, _WHOLE).all() else _operators_s
     before_s, after_s = (
         seconds(ops, table.take(targets), row, gpu, share) for table, share in zip(gpus, (1.0, host_share), strict=True)
     )
-    factor = np.ones(len(i))
+    factor = np.ones(len(where))
     factor[rows] = after_s / before_s
-    changed, spread = factor != 1.0, np.exp(SPREAD * np.abs(np.log(factor)))
+    changed, band = factor != 1.0, Band.of(answer.latency_s, answer.low_s, answer.high_s, coverage)
+    latency_s = np.maximum(factor * answer.latency_s, answer.limit_s)
+    ends = band.widened(Band.symmetric(SPREAD * np.abs(np.log(factor)))).ends(latency_s, coverage)
     latency_s, low_s, high_s = (
-        np.where(changed, np.maximum(times * factor * width, answer.limit_s), times)
-        for times, width in ((answer.latency_s, 1.0), (answer.low_s, 1.0 / spread), (answer.high_s, spread))
+        np.where(changed, np.maximum(after, answer.limit_s), before)
+        for after, before in zip((latency_s, *ends), (answer.latency_s, answer.low_s, answer.high_s), strict=True)
     )
     support = np.where(changed & (answer.support == MEASURED), INTERPOLATED, answer.support)
     return replace(answer, latency_s=latency_s, low_s=low_s, high_s=high_s, support=support)
@@ -113,9 +121,9 @@ def _operators_s(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, host_share: flo
 
 
 def _whole_s(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, _: float) -> Floats:
-    """Return seconds at the sustained rate and bandwidth, [n]."""
+    """Return seconds at the sustained rate or bandwidth, whichever takes longer, [n]."""
     work = work_of(ops, kinds_of(ops))
     compute_s = np.nan_to_num(work.flops[i] / compute_rates(gpus)[BUSY, ops.dtype[i], j])
     memory_s = work.bytes[i] / bandwidths(gpus)[j]
-    seconds: Floats = np.maximum(np.hypot(compute_s**2, memory_s**2) ** 0.5, np.finfo(np.float64).tiny)
+    seconds: Floats = np.maximum(np.maximum(compute_s, memory_s), np.finfo(np.float64).tiny)
     return seconds
