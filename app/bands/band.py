@@ -30,6 +30,8 @@ from app.tables.predictions import Predictions
 _LEAST_TAIL, _LEAST_WIDTH = 2.0**-53, 1e-12
 # Clip of a half-width.
 _WIDEST = Coefficients("bands").number("widest")
+# Half-width of a condition's effect over the effect, both in log space.
+_CONDITION = Coefficients("bands").number("condition_spread")
 _TINY = float(np.finfo(np.float64).tiny)
 # The least spread of a difference: closer figures count as equal.
 _LEAST_SPREAD = 1e-12
@@ -80,6 +82,10 @@ class Band(Generic[Width]):
     def widened(self, other: Band[Width] | Band[float]) -> Band[Width]:
         """Return the band of the product of two figures whose errors are independent."""
         return Band(np.hypot(self.below, other.below), np.hypot(self.above, other.above))
+
+    def after(self, factor: Width) -> Band[Width]:
+        """Return the band of a figure that a condition, as a power cap or another host, has multiplied by `factor`."""
+        return self.widened(Band.symmetric(_CONDITION * np.abs(np.log(factor))))
 
     def times(self, part: Width | float) -> Band[Width]:
         """Return the band with this part of its half-widths."""

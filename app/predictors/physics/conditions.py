@@ -36,8 +36,6 @@ from app.tables.predictions import INTERPOLATED, MEASURED, Predictions
 
 _FITTED = Coefficients("physics")
 
-# Half-width of a condition's effect over the effect, both in log space.
-SPREAD = _FITTED.number("condition_spread")
 # A cap under this part of the board power is another unit or a mistake: drivers refuse it.
 LEAST_PART = _FITTED.number("least_power_cap")
 # Seconds of an eager launch by host, as ratios to that of the usual one.
@@ -101,7 +99,7 @@ def _changed(
     factor[rows] = after_s / before_s
     changed, band = factor != 1.0, Band.of(answer.latency_s, answer.low_s, answer.high_s, coverage)
     latency_s = np.maximum(factor * answer.latency_s, answer.limit_s)
-    ends = band.widened(Band.symmetric(SPREAD * np.abs(np.log(factor)))).ends(latency_s, coverage)
+    ends = band.after(factor).ends(latency_s, coverage)
     latency_s, low_s, high_s = (
         np.where(changed, np.maximum(after, answer.limit_s), before)
         for after, before in zip((latency_s, *ends), (answer.latency_s, answer.low_s, answer.high_s), strict=True)

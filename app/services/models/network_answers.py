@@ -60,6 +60,8 @@ WAITING = "waiting"
 # Lines of the breakdown whose operators send over links; what computation waits for of them is dealt by their times.
 _SENDING = frozenset(op.group for op in OPS if op.link_bytes is not None)
 _LEAST_S = 1e-30
+# A wait under this part of the step is what the rounding of a sum leaves, which differs between processors.
+_ROUNDING = 1e-9
 _HOUR_S = 3600
 # Means between failures in a checkpoint's interval beyond which a run gets on practically never.
 _MOST_INTERVALS = 100
@@ -268,7 +270,8 @@ def _shares(network: TimedNetwork, k: int, seconds: Floats) -> list[Share]:
         communication = network.step.done.phases_s[_COMMUNICATION, k]
         of_each = busy[sends] / max(busy[sends].sum(), _LEAST_S)
         busy[sends] = communication * of_each
-    busy[-1] = max(float(network.step.done.step_s[k]) - busy.sum(), 0.0)
+    step_s = float(network.step.done.step_s[k])
+    busy[-1] = waited_s if (waited_s := step_s - busy.sum()) > _ROUNDING * step_s else 0.0
     lines = zip(groups, (busy * 1e3).tolist(), (busy / busy.sum()).tolist(), count.tolist(), strict=True)
     parts = [Share(group, latency, share, int(operators)) for group, latency, share, operators in lines]
     return sorted(parts if busy[-1] > 0 else parts[:-1], key=lambda part: -part.share)
