@@ -49,7 +49,7 @@ def test_figures_stand_below_their_heads_on_a_phone(page: Page) -> None:
 def test_figures_of_serving_need_no_scroll(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto("/serving")
-    assert page.locator("#deployments td:visible").count() == 2 * 10
+    assert page.locator("#deployments td:visible").count() == 2 * 9
     assert page.evaluate(OUTSIDE, "#deployments") == []
     label = "cell => getComputedStyle(cell, '::before').content"
     cost = page.locator('#deployments [data-head="USD per 1M tokens"]').first

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.test_charts import drawn
 from tests.browser.test_dashboard import CONTRAST, behind, column
 from tests.browser.test_serving_page import OUTSIDE
 
@@ -77,7 +78,9 @@ def test_the_table_and_the_picture_are_the_answer(page: Page, server: httpx.Clie
         assert column(page, "choices", head) == [choice["cost"][field] for choice in answer["choices"]]
     assert column(page, "pareto", "Tokens/s per GPU") == [point["tokens_per_s_per_gpu"] for point in answer["pareto"]]
     figure = page.locator('figure[data-table="pareto"]')
-    assert figure.locator("circle").count() == len(answer["pareto"])
+    lines = [one for one in drawn(page, "pareto") if one["label"] == one["series"] and not one["limit"]]
+    assert lines.pop()["points"] == len(answer["pareto"])  # the Pareto line
+    assert sum(one["points"] for one in lines) == len(answer["pareto"])
     assert figure.get_by_role("img").get_attribute("aria-label")
 
 

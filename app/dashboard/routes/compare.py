@@ -13,11 +13,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.deps import GraphsDep, HolderDep, SettingsDep, as_json
+from app.api.deps import DatabaseDep, GraphsDep, HolderDep, SettingsDep, as_json
 from app.dashboard.address import compare_body
 from app.dashboard.charts.answers import ranking_chart, scaling_chart, workload_title
+from app.dashboard.charts.batch_curves import batch_curves
 from app.dashboard.charts.drawing import Drawing
-from app.dashboard.charts.page_curves import batch_curves
 from app.dashboard.choices import controls
 from app.dashboard.ranking import RANK_LABELS, decimals_of, figures_of, groups_of, split_controls
 from app.dashboard.routes.shell import (
@@ -45,7 +45,12 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 def show(
-    request: Request, address: AddressDep, holder: HolderDep, graphs: GraphsDep, settings: SettingsDep
+    request: Request,
+    address: AddressDep,
+    holder: HolderDep,
+    graphs: GraphsDep,
+    settings: SettingsDep,
+    database: DatabaseDep,
 ) -> Response:
     """The ranking of POST /compare; an example if the address has no workload."""
     form = controls(holder.engine, address)
@@ -78,7 +83,9 @@ def show(
         groups=groups_of(answer.ranking, answer.rank_by),
         ranks={row.gpu: row.rank for row in answer.ranking},
         split=split_controls,
-        curves=batch_curves(holder.snapshot, compare_request, form, answer.ranking, max_rows=settings.max_batch_rows),
+        curves=batch_curves(
+            holder.snapshot, database, compare_request, form, answer.ranking, max_rows=settings.max_batch_rows
+        ),
         curl=command(request, "/compare", body),
         **shown,
     )

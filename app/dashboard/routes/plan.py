@@ -16,11 +16,10 @@ from app.api.deps import HolderDep, SettingsDep, as_json
 from app.config import SEED_DATA
 from app.dashboard.address import EVERY_S, RENTABLE, Address, Pairs, plan_body
 from app.dashboard.charts.answers import served_plan_chart, workload_title
-from app.dashboard.charts.plan_chart import pareto_chart
 from app.dashboard.choices import controls
 from app.dashboard.forms import SPLIT, USERS
-from app.dashboard.routes.serving import limits_of, model_pairs, serving_address
-from app.dashboard.routes.shell import as_picture, command, page, refused, wants_answer, wants_json, wants_svg
+from app.dashboard.routes.serving import limit_lines, limits_of, model_pairs, serving_address
+from app.dashboard.routes.shell import as_picture, command, or_else, page, refused, wants_answer, wants_json, wants_svg
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
@@ -102,23 +101,22 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         assert isinstance(plan, ServingPlanResponse)
         if wants_svg(request):
             return as_picture(served_plan_chart(plan, workload_title(body["workload"])))
-        view = PlanView(plan, changes_of(snapshot, plan_request, plan, today=today))
+        if wants_json(request):
+            return as_json(PlanView(plan, changes_of(snapshot, plan_request, plan, today=today)))
     except GpucastError as error:
         if wants_answer(request):
             raise
         return refused(request, "plan.html", address, error, **shown)
-    if wants_json(request):
-        return as_json(view)
     return page(
         request,
         "plan.html",
         answer=plan,
         first=plan.choices[0],
-        changes=view.changes,
+        later=lambda: or_else(lambda: changes_of(snapshot, plan_request, plan, today=today), None),
         probability=plan_request.probability,
         limits=limits,
         limited=[name for name in ("ttft_ms", "tpot_ms", "e2e_ms") if getattr(limits, name) is not None],
-        pareto=pareto_chart(plan.pareto, limits.tpot_ms, form.name_of),
+        limit_lines=limit_lines(limits)["speeds"],
         curl=command(request, "/plan", body),
         **shown,
     )

@@ -5,7 +5,7 @@ Where no split is typed, the deployments under a rate are those that POST /plan 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from msgspec import Struct, structs
 from starlette.responses import Response
 
-from app.api.deps import HolderDep, SettingsDep, as_json
+from app.api.deps import DatabaseDep, HolderDep, SettingsDep, as_json
 from app.dashboard.address import Address, compare_body, plan_body
 from app.dashboard.charts.answers import (
     served_curves_chart,
@@ -23,10 +23,10 @@ from app.dashboard.charts.answers import (
     workload_title,
 )
 from app.dashboard.charts.drawing import Drawing
-from app.dashboard.charts.page_curves import first_token_chart, speed_chart
+from app.dashboard.charts.measured import measured_loads
 from app.dashboard.choices import controls
 from app.dashboard.forms import SERVING
-from app.dashboard.routes.shell import as_picture, command, page, refused, wants_answer, wants_json, wants_svg
+from app.dashboard.routes.shell import as_picture, command, or_else, page, refused, wants_answer, wants_json, wants_svg
 from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, FieldError, GpucastError
@@ -34,9 +34,10 @@ from app.services.compare.job_plan import to_compare_request
 from app.services.compare.request import read_compare, read_plan, resolve_candidates, to_predict_request
 from app.services.compare.served_compare import PERCENTILES, Curves, LoadLimits, compare_served, served_curves
 from app.services.compare.served_plan import plan_served
+from app.services.compare.units import duration
 from app.wire.compare_form import MOST_DEVICES, ComparedServing, ServingCompareResponse
 from app.wire.job_plan_form import PlanRequest, ServedChoice, ServingPlanResponse
-from app.wire.serving_form import ServingRequest
+from app.wire.serving_form import ServingRequest, ServingWorkload
 
 # Most GPU types with curves: for readable charts, and answers within a second.
 MOST_CURVES = 6
@@ -119,8 +120,10 @@ def _refused(loc: tuple[str, ...], message: str) -> BadInput:
     return BadInput(f"{loc[-1]}: {message}", errors=[FieldError(loc, message)])
 
 
-def serving_view(snapshot: Snapshot, body: bytes, limits: LoadLimits, *, searched: bool, max_rows: int) -> ServingView:
-    """Return the figures of the page, to a request of POST /plan if `searched`, else of POST /compare.
+def serving_view(
+    snapshot: Snapshot, body: bytes, limits: LoadLimits, *, searched: bool, max_rows: int
+) -> tuple[ServingView, Callable[[], list[Curves]]]:
+    """Return the figures of the page, and what computes its curves: of POST /plan if `searched`, else of POST /compare.
 
     Raises NotFound, BadInput, TooLarge or NotTrained.
     """
@@ -135,8 +138,33 @@ def serving_view(snapshot: Snapshot, body: bytes, limits: LoadLimits, *, searche
         view = ServingView(compare_served(snapshot, request, served, max_rows=max_rows, today=today), None, [])
     refs = {one.spec.id: one.ref for one in resolve_candidates(snapshot, compared, served, today)}
     drawn = [row for row in view.rows if row.memory.fits][:MOST_CURVES]
-    curves = [served_curves(snapshot, served, refs[row.gpu], row, limits, max_rows=max_rows) for row in drawn]
-    return structs.replace(view, curves=curves)
+
+    def curves() -> list[Curves]:
+        return [served_curves(snapshot, served, refs[row.gpu], row, limits, max_rows=max_rows) for row in drawn]
+
+    return view, curves
+
+
+def limit_lines(limits: LoadLimits) -> dict[str, list[tuple[str, float, str]]]:
+    """Return the limits as lines across the charts of speeds and of rates: axis, value and text."""
+    tpot, ttft = limits.tpot_ms, limits.ttft_ms
+    return {
+        "speeds": [("x", 1e3 / tpot, f"limit: TPOT {duration(tpot)}")] if tpot else [],
+        "rates": [("y", ttft, f"limit: TTFT {duration(ttft)}")] if ttft else [],
+    }
+
+
+def _marks(curves: Sequence[Curves], named: Callable[[Curves], str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of the highest rate within the limits on both charts, with the cost where a price is known."""
+    marks: dict[str, list[dict[str, Any]]] = {"speeds": [], "rates": []}
+    for one, best in ((one, one.best) for one in curves if one.best is not None):
+        cost = best.cost_per_million_tokens
+        worth = f", {cost:.2f} USD per 1M tokens" if cost is not None else ""
+        mark = {"group": named(one), "text": f"{named(one)}, most within the limits{worth}"}
+        marks["rates"].append(mark | {"x": best.load, "y": best.ttft_at_ms})
+        if best.tokens_per_s_per_user is not None:
+            marks["speeds"].append(mark | {"x": best.tokens_per_s_per_user, "y": best.tokens_per_s_per_gpu})
+    return marks
 
 
 def cheapest(curves: Sequence[Curves]) -> Curves | None:
@@ -160,7 +188,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/serving")
-def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response:
+def show(request: Request, holder: HolderDep, settings: SettingsDep, database: DatabaseDep) -> Response:
     """The comparison of POST /compare, kind `serving`, with curves; an example if the address has no model."""
     address = serving_address(request.query_params.multi_items())
     form = controls(holder.engine, address)
@@ -177,7 +205,9 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         searched = address.is_searched
         body = plan_body(address) if searched else serving_body(address)
         encoded, most = msgspec.json.encode(body), settings.max_batch_rows
-        view = serving_view(holder.snapshot, encoded, limits, searched=searched, max_rows=most)
+        view, curves = serving_view(holder.snapshot, encoded, limits, searched=searched, max_rows=most)
+        if wants_answer(request) or not searched:  # without a plan, curves say which is the cheapest
+            view = structs.replace(view, curves=curves())
     except GpucastError as error:
         if wants_answer(request):
             raise
@@ -192,7 +222,12 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
     def named(one: Curves) -> str:
         return f"{form.name_of(one.gpu)}\u00a0×\u00a0{one.devices}"  # noqa: RUF001
 
-    marked = planned.gpu if planned else best.gpu if best else ""
+    workload = msgspec.convert(body["workload"], ServingWorkload)
+
+    def later(curves: list[Curves]) -> dict[str, Any]:
+        measured = measured_loads(database, workload, curves, {one.gpu: named(one) for one in curves})
+        return {"curves": curves, "marks": _marks(curves, named), "measured": measured}
+
     return page(
         request,
         "serving.html",
@@ -200,12 +235,10 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         rows=view.rows,
         planned=planned,
         searched=searched,
-        curves=view.curves,
-        at={one.gpu: one for one in view.curves},
+        later=lambda: later(view.curves or or_else(curves, [])),
         limits=limits,
         best=best,
-        speed=speed_chart(view.curves, limits, named, marked),
-        first_token=first_token_chart(view.curves, limits, named, marked),
+        limit_lines=limit_lines(limits),
         named=named,
         more_replicas=lambda row: with_replicas(row, body["workload"]["load"].get("rate_per_s")),
         body=msgspec.json.encode(body).decode(),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import secrets
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query, Request
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -28,6 +29,9 @@ from app.store.keys import digest
 
 WEB = Path(__file__).resolve().parents[1] / "web"
 STATIC = "/static"
+T = TypeVar("T")
+# Templates have it above what takes long to compute.
+_MARK = "<!-- later -->"
 # Level of gzip: higher ones take longer for a few bytes less.
 _COMPRESSION = 6
 # Pages run only our scripts and send no request to another host.
@@ -101,23 +105,59 @@ def _query(pairs: Sequence[tuple[str, str]], **changed: str) -> str:
 _ENVIRONMENT = _environment()
 
 
-def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
-    """Return a page; `shown` are the variables of its template."""
+def page(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
+    """Return a page; `shown` are the variables of its template.
+
+    With `later`, a function that the template calls behind the mark, what is above it is sent before.
+    """
     shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
-    body = _ENVIRONMENT.get_template(template).render(shown).encode()
+    parts = _parts(_ENVIRONMENT.get_template(template).generate(shown))
+    first = next(parts)  # what is wrong with the request shows here
     headers = {**HEADERS, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
-        body, headers["Content-Encoding"] = gzip.compress(body, _COMPRESSION, mtime=0), "gzip"
-    return HTMLResponse(body, status, headers)
+        headers["Content-Encoding"] = "gzip"
+    packed = _packed(chain([first], parts), gzipped="Content-Encoding" in headers)
+    if "later" in shown:
+        return StreamingResponse(packed, status, headers, media_type="text/html")
+    return HTMLResponse(b"".join(packed), status, headers)
 
 
-def refused(request: Request, template: str, address: Address, error: GpucastError, **shown: Any) -> HTMLResponse:
+def or_else(compute: Callable[[], T], other: T) -> T:
+    """Return what is computed, or `other` where it is refused: the part of a page that is sent stands."""
+    try:
+        return compute()
+    except GpucastError:
+        return other
+
+
+def _parts(pieces: Iterable[str]) -> Iterator[bytes]:
+    """Yield a page in the parts between its marks, each computed when it is taken."""
+    held: list[str] = []
+    for piece in pieces:
+        before, mark, after = piece.partition(_MARK)
+        held.append(before)
+        if mark:
+            yield "".join(held).encode()
+            held = [after]
+    yield "".join(held).encode()
+
+
+def _packed(parts: Iterable[bytes], *, gzipped: bool) -> Iterator[bytes]:
+    """Yield the parts, each complete for a browser that shows it before the next comes."""
+    packer = zlib.compressobj(_COMPRESSION, wbits=31)
+    for part in parts:
+        yield packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH) if gzipped else part
+    if gzipped:
+        yield packer.flush()
+
+
+def refused(request: Request, template: str, address: Address, error: GpucastError, **shown: Any) -> Response:
     """Return a page with an error beside the controls of its address, and links that mend it."""
     shown = {"complaints": address.complaints(error), "mends": mends(address, error)} | shown
     return page(request, template, status=error.status, error=error, **shown)
 
 
-def missing(request: Request) -> HTMLResponse:
+def missing(request: Request) -> Response:
     """Return the page of an address that has none, status 404."""
     return page(request, "missing.html", status=404)
 
