@@ -2,8 +2,9 @@
 
     python -m benchmarks.hostile_rows [--rows N] [--only WORD]
 
-Server, uploader and watcher are processes of their own, and the server has a PostgreSQL of its own. Waits count as in
-benchmarks.hostile. Memory is that of the API process with those that decode files, shared pages counted once, until
+Server, uploader, watcher and another caller, who uploads a row every quarter of a second, are processes of their own,
+and the server has a PostgreSQL of its own. Waits count as in benchmarks.hostile, but those of the other caller's
+uploads on the clock. Memory is that of the API process with those that decode files, shared pages counted once, until
 the new rows are in force; that with the process that fits corrections, which is there in the minute after a start, is
 shown beside it. Then the file is sent again with other sources, and its caller leaves: how long the API process, its
 others and the database go on computing.
@@ -14,12 +15,14 @@ from __future__ import annotations
 import argparse
 import http.client
 import io
+import json
+import math
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -35,7 +38,8 @@ from benchmarks.hostile_callers import ATTACKER, WATCHER, send
 from benchmarks.http_route import BOUNDED, ask, server
 
 ROWS = 1_000_000
-GOAL_RATE, GOAL_BYTES, GOAL_ENDS_S = 30_000, 600_000_000, 1.0
+GOAL_RATE, GOAL_BYTES, GOAL_ENDS_S, GOAL_UPLOAD_S = 30_000, 600_000_000, 1.0, 1.0
+_UPLOAD_EVERY_S = 0.25
 _EVERY_S, _WEIGH_S = 0.005, 0.05
 # The caller leaves so many seconds after it began to send: its rows are being stored.
 _LEAVES_S = 5.0
@@ -94,12 +98,16 @@ CASES = (
 
 
 class Seen(NamedTuple):
-    """What others saw: milliseconds of the longest wait, as counted and on the clock, and most bytes of processes."""
+    """What others saw: milliseconds of the longest wait, as counted and on the clock, and most bytes of processes.
+
+    `upload_s` is the longest wait of a small upload on the clock, seconds.
+    """
 
     wait_ms: float = 0.0
     clock_ms: float = 0.0
     bytes: int = 0
     bytes_in_all: int = 0
+    upload_s: float = 0.0
 
 
 def watch(port: int, pipe: Connection) -> None:
@@ -127,6 +135,21 @@ def watch(port: int, pipe: Connection) -> None:
     pipe.send(Seen(seen.wait_ms, seen.clock_ms, *map(max, zip(*weights, strict=True))))
 
 
+def upload(port: int, pipe: Connection) -> None:
+    """Upload a new row again and again until told to stop; then send the longest wait, seconds."""
+    longest, number = 0.0, 0
+    workload = {"kind": "operator", "op": "linear", "dtype": "fp16", "m": 512, "n": 512, "k": 512}
+    pipe.send("uploading")
+    while not pipe.poll(_UPLOAD_EVERY_S):
+        number += 1
+        about = {"gpu": "titan-v", "software": "pytorch-2.1", "source": "small"}
+        row = {**about, "workload": workload, "latency_ms": 0.02 + 1e-6 * number}
+        began = time.perf_counter()
+        status = send(port, WATCHER, "/measurements", json.dumps([row]).encode())
+        longest = max(longest, time.perf_counter() - began) if status == "200" else math.inf
+    pipe.send(longest)
+
+
 def weight(api: psutil.Process) -> tuple[int, int]:
     """Return the bytes of a process and of those that decode for it, and of all that it started."""
     own = every = 0
@@ -140,18 +163,29 @@ def weight(api: psutil.Process) -> tuple[int, int]:
 
 def see(port: int, case: Case, body: bytes) -> tuple[str, float, Seen]:
     """Send an upload beside small requests; return its status, its seconds and what others saw."""
+    with beside(watch, port) as watcher, beside(upload, port) as uploader:
+        began = time.perf_counter()
+        status = send(port, ATTACKER, case.path, body, PARQUET)
+        took = time.perf_counter() - began
+        time.sleep(1.0)  # until the next poll of the database
+        seen = [_over(each) for each in (watcher, uploader)]
+    return status, took, seen[0]._replace(upload_s=seen[1])
+
+
+@contextmanager
+def beside(caller: Callable[[int, Connection], None], port: int) -> Iterator[Connection]:
+    """Run another caller, which has begun, in a process of its own."""
     ours, theirs = _SPAWN.Pipe()
-    watcher = _SPAWN.Process(target=watch, args=(port, theirs))
-    watcher.start()
+    process = _SPAWN.Process(target=caller, args=(port, theirs))
+    process.start()
     ours.recv()
-    began = time.perf_counter()
-    status = send(port, ATTACKER, case.path, body, PARQUET)
-    took = time.perf_counter() - began
-    time.sleep(1.0)  # until the next poll of the database
-    ours.send("over")
-    seen = ours.recv()
-    watcher.join()
-    return status, took, seen
+    yield ours
+    process.join()
+
+
+def _over(caller: Connection) -> Any:
+    caller.send("over")
+    return caller.recv()
 
 
 def ends_s(port: int, folder: str, case: Case, body: bytes) -> float:
@@ -185,7 +219,7 @@ def see_all(word: str, rows: int = ROWS) -> list[bool]:
     chosen = [case for case in CASES if word in f"million {case.name}"]
     if chosen:
         hostile_run.print_header(
-            "upload", "sent", "status", "answered", "rows a second", "clock", "memory", "in all", "ends"
+            "upload", "sent", "status", "answered", "rows a second", "clock", "upload", "memory", "in all", "ends"
         )
     return [_see(case, rows) for case in chosen]
 
@@ -202,13 +236,14 @@ def _see(case: Case, rows: int) -> bool:
         computed_s = _computed_s(port, folder) - before
         left_s = ends_s(port, folder, case, case.body(rows + 1))
     quick = rows / took >= GOAL_RATE and seen.wait_ms <= hostile_run.GOAL_MS and left_s <= GOAL_ENDS_S
-    good = status == case.status and quick and seen.bytes <= GOAL_BYTES
+    good = status == case.status and quick and seen.bytes <= GOAL_BYTES and seen.upload_s <= GOAL_UPLOAD_S
     cells = (
         f"{len(body) / 1e6:.1f} MB",
         status,
         f"{took:.1f} s",
         f"{rows / took:,.0f}",
         f"{seen.clock_ms:.0f} ms",
+        f"{seen.upload_s:.2f} s",
         f"{seen.bytes / 1e6:.0f} MB",
         f"{seen.bytes_in_all / 1e6:.0f} MB",
         f"{left_s:.1f} s",

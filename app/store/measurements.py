@@ -81,12 +81,20 @@ def insert(connection: Connection, rows: Sequence[MeasurementRow]) -> int:
     return insert_uploads(connection, rows).total()
 
 
-def insert_uploads(connection: Connection, rows: Sequence[MeasurementRow]) -> Counter[int | None]:
-    """Add rows as `insert` does; return the number of new ones by upload. Of equal rows the first is new."""
+def insert_uploads(
+    connection: Connection, rows: Sequence[MeasurementRow], *, ahead: bool = False
+) -> Counter[int | None]:
+    """Add rows as `insert` does; return the number of new ones by upload. Of equal rows the first is new.
+
+    With `ahead` the caller takes `revision.lock` and increments the revision afterwards.
+    """
     inserted: Counter[int | None] = Counter()
     for start in range(0, len(rows), INSERT_CHUNK):
         columns = _columns(rows[start : start + INSERT_CHUNK])
-        _, new = ask(connection, revision.LOCK, Question(_INSERT, columns, dict))
+        if ahead:
+            (new,) = ask(connection, Question(_INSERT_AHEAD, columns, dict))
+        else:
+            _, new = ask(connection, revision.LOCK, Question(_INSERT, columns, dict))
         inserted.update(new)
     return inserted
 
@@ -122,7 +130,7 @@ def page(connection: Connection, filters: Page) -> list[MeasurementRow]:
 def remove(connection: Connection, filters: Filters, *, dry_run: bool = False) -> dict[tuple[str, str], int]:
     """Delete matching rows of every kind; return their numbers by (kind, GPU id). A dry run only counts."""
     if not dry_run:
-        revision.lock(connection)
+        ask(connection, revision.LOCK_MANY, revision.LOCK)
     columns = (MEASUREMENTS.c.kind, MEASUREMENTS.c.gpu_id)
     statement = sa.select(*columns) if dry_run else sa.delete(MEASUREMENTS).returning(*columns)
     each = statement.where(uploads.matching(filters, MEASUREMENTS)).cte()
@@ -171,8 +179,8 @@ _SET_HASH = (
 )
 
 
-def _insert_statement() -> str:
-    """Return an INSERT with one array parameter per column, for any number of rows; new ones change the revision."""
+def _insert_statement(more: str = "") -> str:
+    """Return an INSERT with one array parameter per column, for any number of rows; `more` are expressions of `new`."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     kinds = {name: MEASUREMENTS.c[name].type.compile(dialect=dialect) for name in _STORED}
     arrays = ", ".join(f"CAST(%s AS {'TEXT' if name in JSON_COLUMNS else kinds[name]}[])" for name in _STORED)
@@ -180,10 +188,10 @@ def _insert_statement() -> str:
     names = ", ".join(_STORED)
     return (
         f"WITH new AS (INSERT INTO measurements ({names}) SELECT {values} FROM unnest({arrays}) AS given ({names})"
-        " ON CONFLICT (id) DO NOTHING RETURNING upload_id),"
-        f" {revision.bumping('measurements', 'EXISTS (SELECT FROM new)')}"
+        f" ON CONFLICT (id) DO NOTHING RETURNING upload_id){more}"
         " SELECT upload_id, count(*) FROM new GROUP BY upload_id"
     )
 
 
-_INSERT = _insert_statement()
+_INSERT_AHEAD = _insert_statement()
+_INSERT = _insert_statement(f", {revision.bumping('measurements', 'EXISTS (SELECT FROM new)')}")

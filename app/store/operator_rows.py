@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from app.store import revision, uploads
 from app.store.driver import Cell, Question, Rows, ask, copy_out, values_of
 from app.store.operator_blocks import ID_BYTES, NO_TIME, Context, OperatorBlock
-from app.store.operators import agreeing_contexts
+from app.store.operators import added_after, agreeing_contexts
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.store.uploads import Filters, Page
 from app.tables.arrays import Bytes
@@ -45,15 +45,16 @@ def load(
     Reads only what predictors learn from: no spread, runs, clock, power or date. With `powered` it reads only rows with
     a power, and the power. Rows of a block are unordered.
     """
-    groups, rows = _groups(connection, _contexts_with_rows(gpu_ids, ops, since))
+    added = None if since is None else added_after(connection, since)
+    groups, rows = _groups(connection, _contexts_with_rows(gpu_ids, ops, added))
     if powered or rows > FEW:
         for group in groups:
-            for columns in _columns(connection, group.ids, group.width, since=since, powered=powered):
+            for columns in _columns(connection, group.ids, group.width, added=added, powered=powered):
                 yield _block(group, columns), columns["id"]
     elif groups:  # one by one, they would take more time on the way than in the database
         every = [context_id for group in groups for context_id in group.ids]
         width = max(group.width for group in groups)
-        for columns in _columns(connection, every, width, since=since, filled=True):
+        for columns in _columns(connection, every, width, added=added, filled=True):
             for group in groups:
                 mine = np.isin(columns["context_id"], group.ids)
                 part = {name: values[mine] for name, values in columns.items()}
@@ -90,16 +91,16 @@ def _groups(connection: Connection, contexts: Question[Rows]) -> tuple[list[_Ali
 
 
 def _contexts_with_rows(
-    gpu_ids: Collection[str] | None, ops: Collection[str] | None, since: int | None
+    gpu_ids: Collection[str] | None, ops: Collection[str] | None, added: str | None
 ) -> Question[Rows]:
-    """Ask for the contexts of the wanted rows: id, number of rows, and what they share.
+    """Ask for the contexts of the wanted rows: id, number of rows, and what they share; `added` is a condition on rows.
 
     SQLAlchemy would take longer to write the statement than PostgreSQL takes to answer it.
     """
     shared = ", ".join(f"contexts.{name}" for name in Context.__slots__)
     rows, source, given = "contexts.measurements", "operator_contexts AS contexts", list[Any]()
-    if since is not None:
-        rows, source, given = "new.rows", f"operator_contexts AS contexts JOIN {_NEW}", [since]
+    if added is not None:
+        rows, source = "new.rows", f"operator_contexts AS contexts JOIN {_NEW.format(added)}"
     conditions = [f"{rows} > 0"]
     for name, allowed in (("gpu_id", gpu_ids), ("op", ops)):
         if allowed is not None:
@@ -111,7 +112,7 @@ def _contexts_with_rows(
 
 
 _NEW = (
-    "(SELECT context_id, count(*) AS rows FROM operator_measurements WHERE added > %s GROUP BY context_id) AS new"
+    "(SELECT context_id, count(*) AS rows FROM operator_measurements WHERE {} GROUP BY context_id) AS new"
     " ON new.context_id = contexts.id"
 )
 
@@ -121,7 +122,7 @@ def _columns(
     ids: list[int],
     width: int,
     *,
-    since: int | None,
+    added: str | None,
     powered: bool = False,
     filled: bool = False,
 ) -> Iterator[dict[str, NDArray[Any]]]:
@@ -138,8 +139,8 @@ def _columns(
     if powered:
         cells.append(Cell("power_w", "float8"))
         column, condition = ", power_w", " AND power_w > 0"
-    if since is not None:
-        condition += f" AND added > {since:d}"
+    if added is not None:
+        condition += f" AND {added}"
     unknown = "'{-1,-1,-1}'::int4[]"
     dims = f"dims || array_fill('NaN'::float8, ARRAY[{width:d} - cardinality(dims)])" if filled else "dims"
     statement = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isnan
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from app.runtime.cancellation import check_cancelled
 from app.store import revision
 from app.store.driver import Cell, Question, Rows, ask, copy_in, encode, run, scalars
 from app.store.operator_blocks import NO_TIME, Context, OperatorBlock, identities
+from app.store.session import Database
 from app.store.sql_tables import OPERATOR_CONTEXTS, OPERATOR_MEASUREMENTS
 from app.store.uploads import Filters, agreeing
 from app.tables.arrays import Bools, Bytes, Floats, Ints
@@ -41,11 +42,11 @@ def add_contexts(contexts: Collection[Context]) -> Question[None]:
 def context_ids(connection: Connection, contexts: Collection[Context]) -> dict[Context, int]:
     """Return the database ids of the contexts, after adding missing ones. The transaction holds `revision.lock`."""
     digests = {item: context_digest(item) for item in dict.fromkeys(contexts)}
-    statement = "SELECT digest::text, id FROM operator_contexts WHERE digest = ANY(%s::uuid[])"
-    _, known = ask(connection, add_contexts(digests), Question(statement, [list(digests.values())], dict))
+    _, known = ask(connection, add_contexts(digests), Question(_KNOWN_CONTEXTS, [[*digests.values()]], dict))
     return {item: known[name] for item, name in digests.items()}
 
 
+_KNOWN_CONTEXTS = "SELECT digest::text, id FROM operator_contexts WHERE digest = ANY(%s::uuid[])"
 _CONTEXT_COLUMNS = "digest, op, dtype, fields, gpu_id, software, source, kernel"
 _ADD_CONTEXTS = (
     f"INSERT INTO operator_contexts ({_CONTEXT_COLUMNS}) SELECT {_CONTEXT_COLUMNS}"
@@ -74,10 +75,14 @@ class Added(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """Number of new rows by upload, and these rows; None if there are none, or too many to keep."""
+    """Number of new rows by upload, and these rows; None if there are none, or too many to keep.
+
+    `grown` is the number of new rows by context, if they are not counted there yet.
+    """
 
     rows: Counter[int | None]
-    added: Added | None
+    added: Added | None = None
+    grown: Mapping[int, int] | None = None
 
 
 def insert_few(connection: Connection, sent: Sequence[Sent]) -> Inserted:
@@ -126,27 +131,20 @@ def _extents(extents: Floats) -> list[list[float] | None]:
     return [None if isnan(row[0]) else row for row in extents.T.tolist()]
 
 
-def counting(insert: str) -> str:
-    """Return the start of a statement that adds rows, and counts those of each context; they are its table `new`."""
-    return (
-        f"WITH new AS ({insert} ON CONFLICT (id) DO NOTHING RETURNING id, context_id, upload_id),"
-        " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id),"
-        " counted AS (UPDATE operator_contexts SET measurements = measurements + grown.rows FROM grown"
-        " WHERE operator_contexts.id = grown.context_id)"
-    )
-
-
+_GROWN = "UPDATE operator_contexts SET measurements = measurements + grown.rows FROM {} WHERE id = grown.context_id"
+_COUNT = _GROWN.format("unnest(%s::integer[], %s::bigint[]) AS grown (context_id, rows)")
 _FIGURES = ("latency_s", "latency_std_s", "runs", "clock_hz", "power_w")
 _COLUMNS = f"dims, {', '.join(_FIGURES)}, measured_at, grid, block"
 _ADD_FEW = (
-    counting(
-        f"INSERT INTO operator_measurements (id, context_id, added, upload_id, {_COLUMNS})"
-        f" SELECT given.id, contexts.id, revision.value + 1, given.upload_id, {_COLUMNS}"
-        " FROM json_to_recordset(%s::json) AS given (id uuid, digest uuid, upload_id bigint, dims float8[],"
-        f" {', '.join(f'{name} float8' for name in _FIGURES)}, measured_at timestamptz, grid float8[], block float8[])"
-        " JOIN operator_contexts AS contexts USING (digest), revision ORDER BY given.id, given.upload_id"
-    )
-    + f", {revision.bumping('added', 'EXISTS (SELECT FROM new)')} SELECT id, upload_id FROM new"
+    f"WITH new AS (INSERT INTO operator_measurements (id, context_id, added, upload_id, {_COLUMNS})"
+    f" SELECT given.id, contexts.id, revision.value + 1, given.upload_id, {_COLUMNS}"
+    " FROM json_to_recordset(%s::json) AS given (id uuid, digest uuid, upload_id bigint, dims float8[],"
+    f" {', '.join(f'{name} float8' for name in _FIGURES)}, measured_at timestamptz, grid float8[], block float8[])"
+    " JOIN operator_contexts AS contexts USING (digest), revision ORDER BY given.id, given.upload_id"
+    " ON CONFLICT (id) DO NOTHING RETURNING id, context_id, upload_id),"
+    " grown AS (SELECT context_id, count(*) AS rows FROM new GROUP BY context_id),"
+    f" counted AS ({_GROWN.format('grown')}),"
+    f" {revision.bumping('added', 'EXISTS (SELECT FROM new)')} SELECT id, upload_id FROM new"
 )
 
 
@@ -165,18 +163,55 @@ def insert(connection: Connection, sent: Sequence[Sent]) -> Inserted:
 
     The revision is incremented if any is new.
     """
-    inserted: Counter[int | None] = Counter()
     if not sent:
-        return Inserted(inserted, None)
+        return Inserted(Counter())
     if sum(len(block) for block, _ in sent) <= FEW:
         return insert_few(connection, sent)
     # Two writers of the same contexts could deadlock.
-    before, *_ = ask(connection, revision.LOCK, *_MAKE_ROOM)
+    before = revision.lock(connection)
+    inserted = _insert_many(connection, sent, before + 1)
+    publish(connection, inserted)
+    return Inserted(inserted.rows)
+
+
+def insert_ahead(connection: Connection, sent: Sequence[Sent], upload_id: int) -> Inserted:
+    """Add the rows of an upload, whose contexts are there, before their revision is known: `publish` makes it.
+
+    The transaction holds `revision.LOCK_MANY`, and `revision.lock` only from then on.
+    """
+    return _insert_many(connection, sent, -upload_id)
+
+
+def publish(connection: Connection, inserted: Inserted) -> int | None:
+    """Count new rows in their contexts, and increment the revision; return it. None: there are none.
+
+    The transaction holds `revision.lock`.
+    """
+    if not inserted.grown:
+        return None
+    ask(connection, Question(_COUNT, [[*inserted.grown], [*inserted.grown.values()]], len))
+    return revision.bump(connection, "added")
+
+
+def _insert_many(connection: Connection, sent: Sequence[Sent], added: int) -> Inserted:
+    rows, grown = Counter[int | None](), Counter[int]()
+    ask(connection, *_MAKE_ROOM)
     for parts in _chunks(sent):
-        inserted.update(_insert(connection, parts, before + 1))
-    if inserted:
-        revision.bump(connection, "added")
-    return Inserted(inserted, None)
+        for context_id, upload_id, new in _insert(connection, parts, added):
+            rows[upload_id] += new
+            grown[context_id] += new
+    return Inserted(rows, None, grown)
+
+
+def add_missing_contexts(database: Database, contexts: Collection[Context]) -> None:
+    """Add contexts in transactions of their own, none of which takes long."""
+    digests = {item: context_digest(item) for item in dict.fromkeys(contexts)}
+    with database.begin() as connection:
+        (known,) = ask(connection, Question(_KNOWN_CONTEXTS, [[*digests.values()]], dict))
+    missing = [item for item, digest in digests.items() if digest not in known]
+    for first in range(0, len(missing), FEW):
+        with database.begin() as connection:
+            ask(connection, revision.LOCK, add_contexts(missing[first : first + FEW]))
 
 
 def _chunks(sent: Sequence[Sent]) -> Iterator[list[Sent]]:
@@ -209,8 +244,8 @@ def _parts(block: OperatorBlock) -> Iterator[OperatorBlock]:
         yield block.take(np.arange(first, min(first + _STEP, len(block))))
 
 
-def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[int | None, int]:
-    """Add the rows of one chunk; return the number of new ones by upload."""
+def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> list[tuple[int, int | None, int]]:
+    """Add the rows of one chunk; return the number of new ones by context and upload."""
     ids = context_ids(connection, [item for block, _ in sent for item in block.contexts])
     names = ", ".join(cell.name for cell in _cells(0))
 
@@ -223,8 +258,8 @@ def _insert(connection: Connection, sent: Sequence[Sent], added: int) -> dict[in
 
     run(connection, "TRUNCATE given")  # rows of the same transaction
     copy_in(connection, f"COPY given ({names}) FROM STDIN (FORMAT BINARY)", rows())
-    (inserted,) = ask(connection, _TAKE_NEW)
-    new: dict[int | None, int] = inserted
+    new: list[tuple[int, int | None, int]]
+    (new,) = ask(connection, _TAKE_NEW)
     return new
 
 
@@ -241,11 +276,12 @@ _COUNT_NEW = sa.text(
     "SELECT count(DISTINCT given_ids.id) FROM given_ids"
     " WHERE NOT EXISTS (SELECT FROM operator_measurements AS known WHERE known.id = given_ids.id)"
 )
-_TAKE_NEW: Question[dict[int | None, int]] = Question(
-    counting("INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id")
-    + " SELECT upload_id, count(*) FROM new GROUP BY upload_id",
+_TAKE_NEW: Question[list[tuple[int, int | None, int]]] = Question(
+    "WITH new AS (INSERT INTO operator_measurements SELECT * FROM given ORDER BY id, upload_id"
+    " ON CONFLICT (id) DO NOTHING RETURNING context_id, upload_id)"
+    " SELECT context_id, upload_id, count(*) FROM new GROUP BY context_id, upload_id",
     (),
-    dict,
+    list,
 )
 
 
@@ -332,9 +368,20 @@ def counts(connection: Connection, *, ops: Collection[str] | None = None) -> dic
     return {gpu: int(rows) for gpu, rows in connection.execute(every)}
 
 
+def added_after(connection: Connection, since: int) -> str:
+    """Return the condition that rows were added after a revision.
+
+    Rows of an upload of many have no revision of their own, but that of their upload.
+    """
+    ahead = Question("SELECT -id FROM uploads WHERE revision > %s", [since], scalars)
+    (ids,) = ask(connection, ahead)
+    own = f"added > {since:d}"
+    return f"({own} OR added IN ({', '.join(f'{number:d}' for number in ids)}))" if ids else own
+
+
 def any_powered(connection: Connection, *, since: int) -> bool:
     """Return whether a row with a power was added after the revision `since`."""
-    powered = sa.select(_M.id).where(_M.added > since, _M.power_w > 0)
+    powered = sa.select(_M.id).where(sa.text(added_after(connection, since)), _M.power_w > 0)
     return bool(connection.execute(sa.select(powered.exists())).scalar_one())
 
 

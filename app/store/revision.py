@@ -31,6 +31,10 @@ def lock(connection: Connection) -> int:
 
 LOCK: Question[int] = Question("SELECT value FROM revision FOR UPDATE", (), lambda rows: rows[0][0])
 
+# The exclusive lock of whoever stores or removes many rows, taken before `LOCK`. An upload of many rows holds only this
+# one while it inserts them, so that others' few rows are stored meanwhile, and `LOCK` for its end.
+LOCK_MANY: Question[None] = Question("SELECT pg_advisory_xact_lock(%s)", [0x6D616E79], lambda _: None)
+
 
 def bump(connection: Connection, part: Part) -> int:
     """Increment the revision in the change's own transaction, as a change of `part`; return the new value.

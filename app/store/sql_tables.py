@@ -77,7 +77,9 @@ UPLOADS = Table(
     Column("key_id", Integer),
     Column("rows", BigInteger, nullable=False, server_default="0"),
     created(),
+    Column("revision", BigInteger),
     Index(None, "key_id"),
+    Index(None, "revision", postgresql_where=text("revision IS NOT NULL")),
 )
 
 # Measurements far from what was expected, which nothing learns. `body` is the row as POST /measurements takes it.

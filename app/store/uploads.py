@@ -59,15 +59,21 @@ def new_ids(uploads: int) -> Question[list[int]]:
     )
 
 
-def record(connection: Connection, uploads: Sequence[tuple[int, int | None, int]]) -> None:
-    """Record uploads: the id, the id of the key, and the number of new rows; those without any are forgotten."""
+def record(connection: Connection, uploads: Sequence[tuple[int, int | None, int, int | None]]) -> None:
+    """Record uploads: the id, the id of the key, and the number of new rows; those without any are forgotten.
+
+    The last is the revision of operators that were stored before their revision was known; None: there are none.
+    """
     made = [each for each in uploads if each[2]]
     if made:
         columns = [list(column) for column in zip(*made, strict=True)]
         ask(connection, Question(_RECORD, columns, len))
 
 
-_RECORD = "INSERT INTO uploads (id, key_id, rows) SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::bigint[])"
+_RECORD = (
+    "INSERT INTO uploads (id, key_id, rows, revision)"
+    " SELECT * FROM unnest(%s::bigint[], %s::integer[], %s::bigint[], %s::bigint[])"
+)
 
 
 def listed(connection: Connection, *, most: int = 1000) -> list[Upload]:

@@ -10,13 +10,15 @@ remove one by its source). Repetitions, spread and power annotate a row and are 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection
 
 from app.engine.catalogue import load_catalog
@@ -31,9 +33,10 @@ from app.store import doubtful, gpus, measurements, operators, revision, uploads
 from app.store import gpus as gpu_store
 from app.store import measurements as store
 from app.store import operators as operator_store
-from app.store.driver import ask
+from app.store.doubtful import DoubtfulRow
+from app.store.driver import Question, ask
 from app.store.operator_blocks import OperatorBlock
-from app.store.operators import Added, Sent
+from app.store.operators import Added, Inserted, Sent
 from app.store.session import Database
 from app.store.uploads import Filters
 from app.tables.arrays import Bools
@@ -43,6 +46,8 @@ from app.wire.measurement_form import Doubt, Drift, Objects, Upload, UploadRepor
 
 # Uploads of more rows are stored alone, and no more once their caller left: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000
+# Time that rows of a small upload may wait for equal ones of a large one, which are not committed yet. Others wait too.
+_IN_THE_WAY_S = 0.05
 # Held while one of those is checked: of threads that want Python's lock each makes a prediction wait for a millisecond,
 # as often as it takes one itself.
 _CHECKING = threading.Lock()
@@ -57,7 +62,7 @@ class Owned(NamedTuple):
 
 def save(connection: Connection, checked: Checked, upload_id: int | None = None) -> int:
     """Store the checked rows and their new GPUs, and return the number of new rows. Raises Conflict."""
-    _, gone = ask(connection, revision.LOCK, gpu_store.missing(gpus_of([checked])))
+    _, _, gone = ask(connection, revision.LOCK_MANY, revision.LOCK, gpu_store.missing(gpus_of([checked])))
     (inserted,), _ = save_together(connection, [Owned(checked, upload_id)], gone)
     if isinstance(inserted, Conflict):
         raise inserted
@@ -72,19 +77,48 @@ def save_together(
     The caller holds `revision.lock`. The number is the Conflict of those that use a GPU of `gone`, which the database
     lacks: it was removed since they were checked. An upload with new GPUs comes alone: its Conflict is raised.
     """
-    newcomers = [spec for each in uploads for spec in each.checked.newcomers]
-    for spec in newcomers:
-        _add_gpu(connection, spec)
-    gone = gone - {spec.id for spec in newcomers}
+    gone = _without_newcomers(connection, [each.checked for each in uploads], gone)
     refused = [_refusal(gone & gpus_of([each.checked])) for each in uploads]
     sound = [each for each, refusal in zip(uploads, refused, strict=True) if refusal is None]
     rows = [replace(row, upload_id=each.upload_id) for each in sound for row in each.checked.rows]
     inserted = store.insert_uploads(connection, rows)
     sent = [Sent(block, each.upload_id) for each in sound for block in _blocks(each.checked)]
-    operators, added = operator_store.insert(connection, sent)
+    operators, added, _ = operator_store.insert(connection, sent)
     inserted += operators
     pairs = zip(uploads, refused, strict=True)
     return [inserted[each.upload_id] if refusal is None else refusal for each, refusal in pairs], added
+
+
+def _without_newcomers(connection: Connection, uploads: Sequence[Checked], gone: set[str]) -> set[str]:
+    """Store the new GPUs of uploads, and return the ids of the others that the database lacks."""
+    newcomers = [spec for checked in uploads for spec in checked.newcomers]
+    for spec in newcomers:
+        _add_gpu(connection, spec)
+    return gone - {spec.id for spec in newcomers}
+
+
+def _save_ahead(connection: Connection, upload: Owned, dry_run: bool) -> tuple[int, int | None]:
+    """Store many rows before `revision.lock`, which this takes last; return the number of new ones, and their revision.
+
+    Their contexts are there. A dry run only counts them. Raises Conflict.
+    """
+    checked, upload_id = upload
+    assert upload_id is not None
+    inserted, operators = Counter[int | None](), Inserted(Counter())
+    if dry_run:
+        inserted[upload_id] = count_new(connection, checked)
+    else:
+        rows = [replace(row, upload_id=upload_id) for row in checked.rows]
+        inserted = store.insert_uploads(connection, rows, ahead=True)
+        sent = [Sent(block, upload_id) for block in _blocks(checked)]
+        operators = operator_store.insert_ahead(connection, sent, upload_id)
+    _, gone = ask(connection, revision.LOCK, gpu_store.missing(gpus_of([checked])))
+    if refusal := _refusal(_without_newcomers(connection, [checked], gone)):
+        raise refusal
+    if inserted:
+        revision.bump(connection, "measurements")
+    made = operator_store.publish(connection, operators)
+    return (inserted + operators.rows)[upload_id], made
 
 
 def gpus_of(uploads: Sequence[Checked]) -> set[str]:
@@ -156,10 +190,35 @@ Announce = Callable[[Added], None]
 def store_upload(database: Database, upload: ToStore, announce: Announce) -> Stored:
     """Store an upload, together with others that wait meanwhile. Raises Conflict, Unavailable or StorageFull."""
     if len(upload.checked) <= MOST_ROWS_TOGETHER:
-        return database.write_together(upload, lambda waiting: shared(lambda: [*_stored(database, waiting, announce)]))
-    (result,) = _attempted(database, [upload], announce)
-    if isinstance(result, Exception):
-        raise result
+        with suppress(_InTheWay):
+            return database.write_together(
+                upload, lambda waiting: shared(lambda: [*_stored(database, waiting, announce)])
+            )
+    return _store_many(database, upload)
+
+
+class _InTheWay(Exception):
+    """Rows of an upload are among those of a large one, which is being stored."""
+
+
+def _store_many(database: Database, upload: ToStore) -> Stored:
+    """Store an upload of many rows beside small ones, which wait for the end of it alone, for milliseconds.
+
+    Raises as `store_upload`.
+    """
+    with database.begin(long=True) as connection:
+        ids, gone, (mask,) = _look(connection, [upload], revision.LOCK_MANY)
+        if not upload.dry_run:
+            contexts = [item for block in _blocks(upload.checked) for item in block.contexts]
+            operator_store.add_missing_contexts(database, contexts)
+        if refusal := _refusal(gone - {spec.id for spec in upload.checked.newcomers}):
+            raise refusal
+        checked, doubts, notes = set_aside(connection, upload.checked, upload.doubts)
+        rows, made = _save_ahead(connection, Owned(checked, ids[0]), upload.dry_run)
+        result = _result(connection, upload, ids[0], (doubts, notes), rows, mask)
+        uploads.record(connection, [(ids[0], upload.key_id, result.inserted + result.doubted, made)])
+        if upload.dry_run:
+            connection.rollback()
     return result
 
 
@@ -189,41 +248,61 @@ def _attempted(database: Database, group: Sequence[ToStore], announce: Announce)
 
 def _store(connection: Connection, group: Sequence[ToStore]) -> tuple[Sequence[Stored | Exception], Added | None]:
     """Return the result or the error of each upload, and the new operators, unless they are too many."""
-    ids, gone, new = _look(connection, group)
+    ids, gone, new = _look(connection, group, revision.LOCK, _IMPATIENCE)
     aside = [set_aside(connection, upload.checked, upload.doubts) for upload in group]
     sound = [Owned(checked, upload_id) for (checked, _, _), upload_id in zip(aside, ids, strict=True)]
-    inserted, added = save_together(connection, sound, gone)
+    try:
+        inserted, added = save_together(connection, sound, gone)
+    except LockNotAvailable as error:
+        raise _InTheWay from error
     now = None if added is None else added.revision
     results: list[Stored | Exception] = []
-    made: list[tuple[int, int | None, int]] = []
     for upload, mask, upload_id, (_, doubts, notes), rows in zip(group, new, ids, aside, inserted, strict=True):
         if isinstance(rows, Conflict):
             results.append(rows)
             continue
-        doubted = doubtful.insert(connection, [replace(row, upload_id=upload_id) for row in doubts])
-        known = None if upload.dry_run or not rows + doubted else upload_id
-        in_doubt = {row.id for row in doubts}
-        learned = mask & np.array([row_id not in in_doubt for row_id in upload.sample.ids()], dtype=np.bool_)
-        results.append(Stored(rows, doubted, tuple(notes), known, upload.sample.drift(learned), now))
-        made.append((upload_id, upload.key_id, rows + doubted))
-    uploads.record(connection, made)
+        results.append(_result(connection, upload, upload_id, (doubts, notes), rows, mask)._replace(revision=now))
+    parts = zip(ids, group, results, strict=True)
+    stored = [(number, upload.key_id, each) for number, upload, each in parts if isinstance(each, Stored)]
+    uploads.record(connection, [(number, key, each.inserted + each.doubted, None) for number, key, each in stored])
     return results, added
 
 
+def _result(
+    connection: Connection,
+    upload: ToStore,
+    upload_id: int,
+    aside: tuple[Sequence[DoubtfulRow], Sequence[FieldError]],
+    inserted: int,
+    new: Bools,
+) -> Stored:
+    """Store the doubtful rows of an upload, and return its result; `new` tells the new rows of its sample."""
+    doubts, notes = aside
+    doubted = doubtful.insert(connection, [replace(row, upload_id=upload_id) for row in doubts])
+    known = None if upload.dry_run or not inserted + doubted else upload_id
+    in_doubt = {row.id for row in doubts}
+    learned = new & np.array([row_id not in in_doubt for row_id in upload.sample.ids()], dtype=np.bool_)
+    return Stored(inserted, doubted, tuple(notes), known, upload.sample.drift(learned), None)
+
+
+# From the lock for changes on nothing of a small upload waits for anything but equal rows that a large one inserts.
+_IMPATIENCE = Question(f"SET LOCAL lock_timeout = {1e3 * _IN_THE_WAY_S:.0f}", (), len)
+
+
 class _Look(NamedTuple):
-    """Ids for the uploads, GPUs that the database lacks, and which rows of each sample are new, as of the lock."""
+    """Ids for the uploads, GPUs that the database lacks, and which rows of each sample are new."""
 
     upload_ids: list[int]
     gone: set[str]
     new: list[Bools]
 
 
-def _look(connection: Connection, group: Sequence[ToStore]) -> _Look:
-    """Take the lock for changes, and look at what is stored."""
+def _look(connection: Connection, group: Sequence[ToStore], *locks: Question[Any]) -> _Look:
+    """Take locks, and look at what is stored."""
     samples = [upload.sample for upload in group]
-    _, upload_ids, gone, kernels, operator_mask = ask(
+    *_, upload_ids, gone, kernels, operator_mask = ask(
         connection,
-        revision.LOCK,
+        *locks,
         uploads.new_ids(len(group)),
         gpus.missing(gpus_of([upload.checked for upload in group])),
         measurements.stored([row_id for sample in samples for row_id in sample.kernels]),
@@ -298,21 +377,21 @@ def _to_store(engine: Engine, checked: Checked, factor: float, key_id: int | Non
 
 
 def confirm(database: Database, catalog: Catalog, filters: Filters, *, dry_run: bool = False) -> int:
-    """Store the doubtful rows that match every filter like any other, and return their number.
+    """Store the doubtful rows that match every filter like any other, with the key that sent them; return their number.
 
-    They stay with the key that sent them. Raises BadInput without a filter.
+    Raises BadInput without a filter.
     """
     if filters == Filters():
         raise BadInput("Give at least one filter: which doubtful measurements are right.")
     with database.begin(long=True) as connection, connection.begin_nested() as savepoint:
-        revision.lock(connection)
+        ask(connection, revision.LOCK_MANY, revision.LOCK)
         rows = doubtful.take(connection, filters)
         for sent in {row.upload_id for row in rows}:
             checked = check(catalog, Objects.of([row.body for row in rows if row.upload_id == sent]))
             raise_errors(checked, len(checked))
             ((upload_id,),) = ask(connection, uploads.new_ids(1))
             inserted = save(connection, checked, upload_id)
-            uploads.record(connection, [(upload_id, uploads.key_of(connection, sent), inserted)])
+            uploads.record(connection, [(upload_id, uploads.key_of(connection, sent), inserted, None)])
         if dry_run:
             savepoint.rollback()
     return len(rows)
