@@ -92,6 +92,9 @@ class SnapshotHolder:
         self._poll_s = poll_s
         self._ensure_database = ensure_database
         self._loading = threading.Lock()
+        # Of the engine, `_read`, that a poll starts from, and of `_added`, rows that were put on it, by revision.
+        self._changing = threading.Lock()
+        self._added: list[Added] = []
         self._stop = threading.Event()
         self._moved = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -102,6 +105,7 @@ class SnapshotHolder:
             self._look_at_keys(connection)
             engine = self._loaded(connection, None)
         self._snapshot = self._prepared(self._first(engine), None)
+        self._read = self._snapshot.engine
 
     @property
     def snapshot(self) -> Snapshot:
@@ -126,13 +130,13 @@ class SnapshotHolder:
     def refresh(self, since: int | None = None) -> bool:
         """Poll now; replace the snapshot and return True if the revision moved. Raises Unavailable without database.
 
-        Does nothing if the snapshot is of the revision `since` or a later one.
+        Does nothing if the snapshot is of the revision `since` or a later one, or has its rows.
 
         While the database hangs, it does so at once instead of waiting for the poll in progress. Of callers that wait
         for that poll, the first makes the next one, and it serves all of them.
         """
         begun, before = self._polls_begun, self.engine.revision
-        if since is not None and before >= since:
+        if since is not None and (before >= since or any(each.revision == since for each in self._added)):
             return False
         if self._database.hangs:
             raise Unavailable(self._health.database or "The database hangs.")
@@ -142,29 +146,45 @@ class SnapshotHolder:
             return self.engine.revision != before
 
     def add(self, added: Added) -> None:
-        """Put rows in place that this process has stored, unless the database has other changes besides.
+        """Put rows in place that this process has stored, unless their GPU is not read yet.
 
-        A poll would read them: it takes longer, and others wait for it.
+        A poll would read them: it takes longer, and others wait for it. One that reads a million rows goes on
+        meanwhile, and what it has read gets them too.
         """
-        with self._loading:
-            if self.engine.revision == added.revision - 1:
-                self._snapshot = Snapshot(with_added(self.engine, added), self._snapshot.row_of)
+        with self._changing:
+            own = {item.gpu_id for block, _ in added.parts for item in block.contexts}
+            if added.revision > self.engine.revision and own.issubset(self.engine.gpus.ids):
+                self._added.append(added)
+                self._snapshot = Snapshot(_with(self.engine, added), self._snapshot.row_of)
                 self._moved.set()
 
     def _poll(self) -> None:
         """Load what changed. A version whose artefact was missing is looked for again every `ABSENT_RETRY_S` s."""
         self._polls_begun = poll = self._polls_begun + 1
-        last = self._snapshot
-        engine = last.engine
+        with self._changing:
+            last = self._snapshot
+            if not self._added or self._added[-1].revision == last.engine.revision:
+                self._read, self._added = last.engine, []
+            before = engine = self._read
         with self._database.begin(long=True, one_state=True) as connection:
             if self._look_at_keys(connection) != engine.revision or self._absent_is_due():
                 engine = self._loaded(connection, engine)
-        if engine is not last.engine:
-            self._snapshot = self._prepared(engine, last)
+        if engine is not before:
+            prepared = self._prepared(engine, last)
+            with self._changing:
+                self._read, self._snapshot = engine, self._with_rest(prepared)
         self._health = replace(self._health, database="")
         if self.engine.corrected < self.engine.revision:
             self._moved.set()
         self._polled = poll
+
+    def _with_rest(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot that was read with the rows that were added after its revision."""
+        engine = snapshot.engine
+        self._added = [each for each in self._added if each.revision > engine.revision]
+        for each in self._added:
+            engine = _with(engine, each)
+        return snapshot if engine is snapshot.engine else Snapshot(engine, snapshot.row_of)
 
     def _absent_is_due(self) -> bool:
         absent = any(one.absent for one in self.engine.refused)
@@ -269,8 +289,9 @@ class SnapshotHolder:
         corrections = self._corrected(corrected)
         if self.engine.gpus is not corrected.gpus:  # what the corrections are prepared for: nobody waits for it below
             self._warm(Snapshot.of(amended(self.engine, corrections)))
-        with self._loading:
+        with self._loading, self._changing:
             engine = amended(self.engine, corrections)
+            self._read = amended(self._read, corrections) if self._added else engine
             self._snapshot = Snapshot(engine, self._snapshot.row_of)
             if engine.corrected < engine.revision:
                 self._moved.set()
@@ -281,6 +302,12 @@ class SnapshotHolder:
             log.error("%s", problem)
         self._health = replace(self._health, corrections=corrections.problems)
         return corrections
+
+
+def _with(engine: Engine, added: Added) -> Engine:
+    """Return an engine with added rows; it is of their revision if it lacks nothing before that."""
+    now = added.revision if engine.revision == added.revision - 1 else engine.revision
+    return replace(with_added(engine, added), revision=now)
 
 
 def _predictors(engine: Engine) -> dict[tuple[str, str], int]:

@@ -1,6 +1,7 @@
 """The snapshot follows the database."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,10 +14,12 @@ from app.engine.engine import Engine
 from app.engine.power import PowerModel
 from app.engine.snapshot_holder import SnapshotHolder
 from app.engine.versions import Stores
-from app.store import revision
-from app.store.operators import Added
+from app.store import gpus, operators, revision
+from app.store.operators import Added, Sent
 from app.store.session import Database
 from tests.busy_machine import until
+from tests.unit.engine.test_measurement_tables import linear
+from tests.unit.services.test_store_uploads import SPEC, checked
 
 LONG_S = 60.0
 
@@ -60,6 +63,12 @@ class Counted:
 
     def __exit__(self, *about: object) -> None:
         self._lock.release()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu(database: Database) -> None:
+    with database.begin() as connection:
+        gpus.insert_spec(connection, SPEC, "user")
 
 
 @pytest.fixture
@@ -124,7 +133,8 @@ def test_added_rows_are_put_in_place_where_nothing_else_has_changed(
     later = change(database)
     holder.add(Added(later, ()))  # the change before it was not read
     assert holder.engine.revision == now
-    assert holder.refresh(later)
+    assert not holder.refresh(later)  # which has its rows
+    assert holder.refresh(later + 1)
     assert holder.engine.revision == later
     holder.add(Added(later, ()))
     assert holder.engine.revision == later
@@ -137,3 +147,53 @@ def test_a_snapshot_that_is_new_enough_is_not_polled(
     change(database)
     assert not holder.refresh(holder.engine.revision)
     assert not assembling.begun.is_set()
+
+
+def test_rows_are_put_in_place_while_a_poll_reads_others_and_stay_once(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    source = "while a poll reads"
+    before = holder.engine.operators.counts.get(SPEC.id, 0)
+    now = change(database)
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(holder.refresh)
+        assert assembling.begun.wait(LONG_S)
+        first, second = stored(database, 3, source), stored(database, 2, source)
+        for each in (first, second):
+            holder.add(each)
+            assert not holder.refresh(each.revision)  # its caller is answered at once
+        assert holder.engine.operators.counts[SPEC.id] == before + 5
+        assert not polling.done()
+        assembling.go.set()
+        polling.result()
+    assert first.revision == now + 1
+    assert holder.engine.revision == second.revision
+    assert holder.engine.operators.counts[SPEC.id] == before + 5
+    change(database)
+    holder.refresh()
+    assert holder.engine.operators.counts[SPEC.id] == before + 5
+
+
+def test_rows_that_follow_an_unread_change_are_read_once_with_it(
+    database: Database, holder: SnapshotHolder, assembling: Assembling
+) -> None:
+    assembling.go.set()
+    before = holder.engine.operators.counts.get(SPEC.id, 0)
+    change(database)
+    added = stored(database, 4, "after an unread change")
+    holder.add(added)
+    assert holder.engine.operators.counts[SPEC.id] == before + 4
+    assert holder.engine.revision < added.revision
+    assert holder.refresh()
+    assert holder.engine.revision == added.revision
+    assert holder.engine.operators.counts[SPEC.id] == before + 4
+
+
+def stored(database: Database, rows: int, source: str) -> Added:
+    """New rows of a GPU, as they are announced."""
+    upload = checked(*(linear(int(time.time_ns() % 1e6) + k, 9.0, source=source) for k in range(rows)))
+    assert upload.operators is not None
+    with database.begin() as connection:
+        added = operators.insert(connection, [Sent(block, None) for block in upload.operators.blocks]).added
+    assert added is not None
+    return added
