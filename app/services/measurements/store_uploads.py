@@ -21,6 +21,7 @@ import numpy as np
 from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection
 
+from app.coefficients import Coefficients
 from app.engine.catalogue import load_catalog
 from app.engine.engine import Engine
 from app.errors import BadInput, Conflict, FieldError, Unavailable
@@ -47,7 +48,7 @@ from app.wire.measurement_form import Doubt, Drift, Objects, Upload, UploadRepor
 # Uploads of more rows are stored alone, and no more once their caller left: others would wait for their statements.
 MOST_ROWS_TOGETHER = 1_000
 # Time that rows of a small upload may wait for equal ones of a large one, which are not committed yet. Others wait too.
-_IN_THE_WAY_S = 0.05
+_IN_THE_WAY_S = Coefficients("service").number("equal_rows_wait_s")
 # Held while one of those is checked: of threads that want Python's lock each makes a prediction wait for a millisecond,
 # as often as it takes one itself.
 _CHECKING = threading.Lock()
