@@ -287,6 +287,14 @@ def test_embeddings_are_served_by_batches_of_prompts(client: TestClient, name: s
     assert 0.6 * 32 / together_s < served["highest_rate_per_s"] < 1.4 * 32 / together_s
 
 
+@pytest.mark.parametrize(
+    ("name", "load"), [("deepseek-v3", {"concurrency": 64}), ("bge-m3", {"rate_per_s": 1e6}), ("bge-m3", {"burst": 1})]
+)
+def test_embeddings_that_do_not_fit_or_are_saturated_are_answered(client: TestClient, name: str, load: Body) -> None:
+    workload = EMBEDDED | {"name": name, "output_tokens": 0, "load": load}
+    client.post("/predict", json={"gpus": "all", "workload": workload}).raise_for_status()
+
+
 def test_all_gpus_are_answered(client: TestClient) -> None:
     answer = client.post("/predict", json={"gpus": "all", "workload": SMALL | {"dtype": "fp8"}}).json()
     assert len(answer["predictions"]) > 5 and answer["skipped"]

@@ -253,7 +253,7 @@ class _Answer(NamedTuple):
         shape = shape_of(deployment)
         together = figures.decoding
         if deployment.run.pooled:
-            together = min(figures.running / deployment.engines, engine.settings.budget_tokens / shape.prompt)
+            together = np.fmin(figures.running / deployment.engines, engine.settings.budget_tokens / shape.prompt)
         facts, token, first = self._steps(target, together, shape)
         errors = [self.snapshot.engine.error_models[name] for name in ("tpot", "ttft")]
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
