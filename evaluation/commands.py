@@ -87,6 +87,14 @@ def kernel_tuning(data: Data, json_file: JsonFile = None) -> None:
     _finish(evaluate_kernel_tuning(data), json_file)
 
 
+@command.command("power")
+def power(data: Data, json_file: JsonFile = None) -> None:
+    """Compare measured power and energy with the physical model, by source and GPU, and with each GPU left out."""
+    from evaluation.power import evaluate_power
+
+    _finish(evaluate_power(data, _print_progress), json_file)
+
+
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Data,

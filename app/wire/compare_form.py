@@ -53,9 +53,7 @@ CostInterval: TypeAlias = Annotated[Interval | None, about("Interval of the true
 Energy: TypeAlias = Annotated[float | None, about("Joules: time x devices x power of a device")]
 EnergyInterval: TypeAlias = Annotated[Interval | None, about("Interval of the true energy, joules")]
 PowerW: TypeAlias = Annotated[float | None, about("Power of one device, watts")]
-PowerSource: TypeAlias = Annotated[
-    str | None, about("request, measured, measured on other GPUs, estimated from the load, or board power")
-]
+PowerSource: TypeAlias = Annotated[str | None, about("request, measured, estimated from the load, or board power")]
 HourlyPrice: TypeAlias = Annotated[float | None, about("US dollars per hour of one device")]
 PriceSource: TypeAlias = Annotated[str | None, about("The request, or provider and date")]
 

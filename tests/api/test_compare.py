@@ -197,29 +197,37 @@ def test_the_example_of_the_schema_is_answered(client: TestClient, coverage: flo
     assert client.post("/compare", json=COMPARE_EXAMPLE | {"coverage": coverage}).status_code == 200
 
 
-def test_energy_follows_from_measured_power(client: TestClient) -> None:
-    sizes = [256 * k for k in range(1, 21)]
-    rows = [
+def test_measured_power_moves_that_of_its_gpu_alone(client: TestClient) -> None:
+    model, gpus = {"kind": "model", "name": "gpt2", "batch": 2, "sequence": 256}, ["tesla-t4", "nvidia-l4"]
+
+    def rows() -> list[dict[str, dict[str, Any]]]:
+        each = (ask(client, workload=workload, gpus=gpus)["ranking"] for workload in (OPERATORS, model))
+        return [{row["gpu"]: row for row in ranking} for ranking in each]
+
+    before = rows()
+    sizes = [2048 + 128 * k for k in range(20)]
+    measured = [
         {
             "gpu": "tesla-t4",
             "software": "pytorch-2.1",
             "source": "power meter",
-            "latency_ms": 2 * 2 * n**3 / 4e12 * 1e3 + 0.1,
-            "power_w": 50.0,
+            "latency_ms": 2 * n**3 / 4e12 * 1e3,
+            "power_w": 40.0,
             "workload": {"kind": "operator", "op": "linear", "m": n, "n": n, "k": n, "dtype": "fp32"},
         }
         for n in sizes
     ]
-    assert client.post("/measurements", json=rows).status_code == 200
+    assert client.post("/measurements", json=measured).status_code == 200
     wait_corrected(client)
-    model = {"kind": "model", "name": "gpt2", "batch": 2, "sequence": 256}
-    for workload in (OPERATORS, model):
-        found = {row["gpu"]: row for row in ask(client, workload=workload, gpus=["tesla-t4", "nvidia-l4"])["ranking"]}
-        own, other = found["tesla-t4"], found["nvidia-l4"]
-        assert own["power_source"] == "measured" and own["power_w"] == pytest.approx(50.0, rel=0.01)
-        assert own["energy_j"] == pytest.approx(own["latency_ms"] * 50e-3, rel=0.01)
-        assert other["power_source"] == "measured on other GPUs"
-        assert other["power_w"] == pytest.approx(72.0 * 50 / 70, rel=0.01)
+    after = rows()
+    factors = [new["tesla-t4"]["power_w"] / old["tesla-t4"]["power_w"] for old, new in zip(before, after, strict=True)]
+    assert factors[0] == pytest.approx(factors[1]) and 40.0 / 70.0 <= factors[0] < 0.95
+    for row in after:
+        own, other = row["tesla-t4"], row["nvidia-l4"]
+        assert own["power_source"] == "measured"
+        assert own["energy_j"] == pytest.approx(own["latency_ms"] * own["power_w"] / 1e3)
+        assert other["power_source"] == "estimated from the load"
+        assert other["energy_interval_j"]["low"] < other["energy_j"] < other["energy_interval_j"]["high"]
 
 
 @pytest.mark.parametrize("path", ["/compare", "/plan", "/partition", "/predict"])

@@ -18,8 +18,6 @@ from app.engine.power import GIVEN, Load, Power
 from app.engine.prices import STALE_DAYS, age_days, describe_source
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, NotFound
-from app.ops import kinds_of, work_of
-from app.ops.figures import Work
 from app.predictors.operator_digests import Distinct
 from app.services.compare.price_rows import MOST_USD
 from app.services.graphs.graph_store import Graphs
@@ -31,12 +29,12 @@ from app.store.gpus import Price
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
 from app.tables.names import normalise
-from app.tables.ops import DTYPE_CODE, DTYPES
 from app.warning_codes import CodedWarning, warning
 from app.wire.compare_form import COMPARE_EXAMPLE, SERVED_RANKINGS, Compared, CompareRequest, Split
 from app.wire.decoding import decode
 from app.wire.graph_form import GraphRequest, NetworkWorkload
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest
+from app.wire.kernel_tables import kernel_table
 from app.wire.kernel_workload import MOST_WATTS, GpuRef, KernelWorkload
 from app.wire.network_form import ModelRequest
 from app.wire.operator_forms import OperatorsRequest, OperatorsWorkload, OperatorTableRequest
@@ -227,17 +225,16 @@ ComparableWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWork
 
 
 def device_load(workload: ComparableWorkload, graphs: Graphs | None) -> Load:
-    """Return FLOPs by number format and bytes; for a pipelined network those of the mean stage."""
+    """Return the operators of a device and how often each runs; for a pipelined network those of the mean stage."""
     if isinstance(workload, KernelWorkload):
-        flops = np.zeros(len(DTYPES))
-        flops[DTYPE_CODE[workload.dtype]] = workload.flops
-        return Load(flops, workload.bytes)
+        return Load(kernel_table([workload]), np.ones(1))
     if isinstance(workload, OperatorsWorkload):
         distinct = read_operators(workload.operators)
-        return _load(distinct, work_of(distinct.table, kinds_of(distinct.table)), distinct.repeats)
+        return _load(distinct, distinct.repeats)
     network, run = resolve_network(workload, graphs)
     rows = prepare(network, run)
-    return _load(rows.distinct, rows.work, rows_per_step(rows, run) / run.parallelism.pipeline)
+    load = _load(rows.distinct, rows_per_step(rows, run) / run.parallelism.pipeline)
+    return load._replace(eager=run.release.eager)
 
 
 def errors_in_common(snapshot: Snapshot, workload: ComparableWorkload, graphs: Graphs | None) -> float:
@@ -250,11 +247,10 @@ def errors_in_common(snapshot: Snapshot, workload: ComparableWorkload, graphs: G
     return snapshot.engine.error_models[figure_of_step(rows, run)].in_common(levels)
 
 
-def _load(distinct: Distinct, work: Work, times: Floats) -> Load:
-    """Return the load of rows that run `times` often, float64 [n]; `work` is per distinct row."""
+def _load(distinct: Distinct, times: Floats) -> Load:
+    """Return the load of rows that run `times` often, float64 [n]."""
     runs = np.bincount(distinct.row, weights=times, minlength=len(distinct.table))
-    flops = np.bincount(distinct.table.dtype, weights=work.flops * runs, minlength=len(DTYPES))
-    return Load(flops.astype(np.float64), float(work.bytes @ runs))
+    return Load(distinct.table, runs.astype(np.float64))
 
 
 _PAIR = 2

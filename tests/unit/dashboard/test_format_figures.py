@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.dashboard.format_figures import amount, spread
-from app.engine.power import BOARD, ELSEWHERE, ESTIMATED, power_notes
+from app.engine.power import BOARD, ESTIMATED, power_notes
 
 
 @pytest.mark.parametrize(("value", "unit", "text"), [
@@ -34,5 +34,5 @@ def test_spreads_are_shares_of_the_value(low: float, high: float, text: str) -> 
 
 
 def test_notes_of_power_have_no_names_of_fields() -> None:
-    notes = power_notes([ESTIMATED, BOARD, ELSEWHERE], "Energy from power")
-    assert len(notes) == 3 and not any("_" in note for note in notes)
+    notes = power_notes([ESTIMATED, BOARD], "Energy from power")
+    assert len(notes) == 2 and not any("_" in note for note in notes)
