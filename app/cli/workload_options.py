@@ -39,8 +39,9 @@ Fields: TypeAlias = Mapping[str, Any]
 File: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
-        help="A workload or a whole request in JSON, a config.json of Hugging Face, a graph of `gpucast trace`, or a "
-        "network in ONNX; - reads standard input."
+        help="A workload or a whole request in JSON, a config.json of Hugging Face, a graph of `gpucast trace`, a "
+        "network in ONNX, or one kernel: .ptx, .cubin, .cu, CSV of ncu or rocprof-compute, Triton's .json; - reads "
+        "standard input."
     ),
 ]
 Gpus: TypeAlias = Annotated[
@@ -177,7 +178,9 @@ def _of_file(file: Path | None, run: Fields, fields: list[str], measured: list[s
         raise BadInput(_EXAMPLES)
     given: dict[str, Any] = {}
     put_fields(given, fields)
-    request: dict[str, Any] = request_of_file(file, given.get("dims", {})) if file else {"workload": {"kind": "kernel"}}
+    launch = given.pop("launch", {})  # which kernel of a file, and iterations of its loops: no fields of a workload
+    fields = [item for item in fields if not item.startswith("launch.")]
+    request: dict[str, Any] = request_of_file(file, given, launch) if file else {"workload": {"kind": "kernel"}}
     workload = request["workload"]
     if isinstance(workload, dict):
         workload |= run
@@ -191,6 +194,7 @@ def _of_file(file: Path | None, run: Fields, fields: list[str], measured: list[s
 # Fields of a Hugging Face config.json, one of which every such file has.
 _OF_CONFIG = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "text_config")
 _MEDIA = "application/octet-stream"
+_KERNEL_FILES, _MOST_TRIPS = (".ptx", ".cubin", ".cu", ".csv"), 1_000_000_000
 
 
 def model_workload(model: str, options: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
@@ -203,30 +207,60 @@ def model_workload(model: str, options: Mapping[str, Any], fields: Sequence[str]
     return workload
 
 
-def request_of_file(file: Path, dims: Mapping[str, Any]) -> dict[str, Any]:
+def request_of_file(file: Path, fields: Fields, launch: Fields) -> dict[str, Any]:
     """Return the request that a file is, or is about. Raises BadInput or Malformed.
 
-    A file that is no JSON is a network in ONNX or an archive of torch.export; it is stored, as by POST /graphs. `dims`
-    are the sizes of its dimensions.
+    A file that is no JSON is one kernel (app.formats.kernel_files), or a network in ONNX or an archive of torch.export,
+    which is stored, as by POST /graphs; `dims` of the fields are the sizes of its dimensions. `launch`: the `kernel` of
+    several in a file, and `trips`, iterations of its loops.
     """
     from app.wire.decoding import decode_plain
 
+    if file.suffix.lower() in _KERNEL_FILES:
+        return _kernel(file, fields, launch)
     body = read_file(file)
     if body[:64].lstrip()[:1] not in {b"{", b"["} and file.suffix != ".json":
-        return {"workload": {"kind": "graph", "graph_id": _stored(file, body, dims)}}
+        return {"workload": {"kind": "graph", "graph_id": _stored(file, body, fields.get("dims", {}))}}
     try:
         given = decode_plain(body)
     except BadInput as error:
         raise type(error)(f"{file}: {error.detail}", errors=error.errors) from None
     if not isinstance(given, dict):
         raise BadInput("The JSON must be an object: a workload, a request with one, a config.json or a graph.")
-    if "workload" in given:
-        return given
+    return given if "workload" in given else _of_object(file, given, fields, launch)
+
+
+def _of_object(file: Path, given: dict[str, Any], fields: Fields, launch: Fields) -> dict[str, Any]:
+    """Return the request about an object that is no request."""
+    if {"num_warps", "target"} <= set(given):
+        return _kernel(file, fields, launch, given)
+    if "cache" in given or {"results", "schema_version"} <= set(given):
+        raise BadInput(f"{file} has many configurations: gpucast tune-plan {file} --gpu NAME chooses of them.")
     if "kind" not in given and "nodes" in given:
         return {"workload": {"kind": "graph", "graph": given}}
     if "kind" not in given and any(name in given for name in _OF_CONFIG):
         return {"workload": {"kind": "model", "config": given}}
     return {"workload": given}
+
+
+def _kernel(file: Path, fields: Fields, launch: Fields, metadata: Fields | None = None) -> dict[str, Any]:
+    """Return the request about the kernel of a file; what was assumed goes to standard error."""
+    from app.formats.kernel_files import Chosen, describe, describe_triton, is_triton
+
+    trips, kernel = launch.get("trips"), launch.get("kernel")
+    if trips is not None and not (isinstance(trips, int) and 1 <= trips <= _MOST_TRIPS):
+        raise BadInput(f"--set launch.trips={trips}: send a whole number from 1 to {_MOST_TRIPS:,}.")
+    read_file(file)  # reports what cannot be read
+    chosen = Chosen(None if kernel is None else str(kernel), trips, fields)
+    if metadata is None:
+        described = describe(file, chosen)
+    elif is_triton(metadata):
+        described = describe_triton(file, metadata, chosen)
+    else:
+        raise BadInput(f"{file} is no metadata of Triton: it lacks num_warps, shared or target.")
+    for note in described.notes:
+        print(f"gpucast: {file.name}: {note}", file=sys.stderr)
+    return {"workload": described.workload}
 
 
 def _stored(file: Path, body: bytes, dims: Mapping[str, Any]) -> str:

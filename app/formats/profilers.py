@@ -138,7 +138,7 @@ _NSYS_REPORTS: dict[str, tuple[set[str], Callable[[Iterable[Cells]], TimesByLaun
 }
 
 
-def _ncu_reports(file: Path) -> Iterator[ProfileReport]:
+def ncu_reports(file: Path) -> Iterator[ProfileReport]:
     """Yield the launches of an export, if the file is one."""
     long = find_table(file, lambda names: {"ID", "Kernel Name", "Metric Name", "Metric Value"} <= set(names))
     wide = (
@@ -247,5 +247,5 @@ IMPORTERS = {
         lambda launch, times: "neither its FLOPs and bytes nor its operator are known",
         f"none of the reports {', '.join(_NSYS_REPORTS)} of `nsys stats --format csv`",
     ),
-    "ncu": ProfileImporter("ncu", _ncu_reports, _uncounted, "no export of `ncu --csv`"),
+    "ncu": ProfileImporter("ncu", ncu_reports, _uncounted, "no export of `ncu --csv`"),
 }

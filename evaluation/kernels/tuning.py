@@ -24,6 +24,7 @@ from app.errors import NotFound
 from app.predictors.auto.kernels.transfer import VARIANCES, Variances
 from app.predictors.auto.predictor import Auto
 from app.predictors.roofline import hardware_limit
+from app.services.kernels.tune_plan import first_ones
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.measurements import Evidence, Measurements
@@ -40,6 +41,7 @@ MEASURED = (0, 1, 3, 10)
 # Configurations asked per pair of GPUs, and the blocks of them that share the rows measured on the target.
 _ASKED, _BLOCKS = 200, 4
 _SAMPLES, _TRIALS, _CHANNELS = 25_000, 2048, 1536
+TOP = 10  # configurations that `gpucast tune-plan` lists
 _METHODS = ("auto", "scaled", "ratio")
 _CLASSES = ("NVIDIA", "AMD and NVIDIA")
 # Variances before the data: a kernel's ratio within an architecture is known to 15 %, between two to 25, and to a
@@ -264,6 +266,8 @@ def _result(gpus: GpuTable, pair: Pair, own: Moments, measured: int, found: Answ
     source, target = pair.space.gpu[pair.source], pair.space.gpu[pair.target]
     blocks = zip(np.array_split(found.auto, _BLOCKS), np.array_split(found.measured, _BLOCKS), strict=True)
     errors = {name: 100.0 * np.abs(getattr(found, name) / found.measured - 1.0) for name in _METHODS}
+    # In order of the source's time if nothing else was measured on the target, as `gpucast tune-plan` lists them.
+    first = first_ones(found.scaled, found.auto, keeps_order=own.relation < 2 and not measured)[:TOP]
     return {
         "pair": _CLASSES[own.relation // 2],
         "kernel": own.kernel,
@@ -272,6 +276,8 @@ def _result(gpus: GpuTable, pair: Pair, own: Moments, measured: int, found: Answ
         "measured": measured,
         "errors": {name: of.tolist() for name, of in errors.items()},
         "inside": float(100.0 * np.mean((found.low <= found.measured) & (found.measured <= found.high))),
+        "top": bool(found.measured.argmin() in first),
+        "regret": float(100.0 * (found.measured[first].min() / found.measured.min() - 1.0)),
         "spearman": float(np.mean([spearmanr(ours, true)[0] for ours, true in blocks])),
     }
 
@@ -279,10 +285,23 @@ def _result(gpus: GpuTable, pair: Pair, own: Moments, measured: int, found: Answ
 def _table(results: Sequence[Result]) -> Table:
     """Return a row per class of pairs and number of configurations measured on both GPUs."""
     medians = dict.fromkeys((*_METHODS, "to faster", "to slower"), ".1f")
-    columns = {"pair": "", "measured": "d", **medians, "Spearman": ".2f"}
+    columns = {
+        "pair": "",
+        "measured": "d",
+        **medians,
+        "Spearman": ".2f",
+        "pairs": "d",
+        "best in top": "d",
+        "regret": ".1f",
+    }
     rows = []
     for (kind, measured), alike in sorted(grouped(results, lambda row: (row["pair"], row["measured"])).items()):
         errors = [np.median(np.concatenate([row["errors"][name] for row in alike])) for name in _METHODS]
         inside = [np.mean([row["inside"] for row in alike if row["faster"] is way]) for way in (True, False)]
-        rows.append((kind, measured, *errors, *inside, np.mean([row["spearman"] for row in alike])))
-    return Table("Median error, share inside the 80 % interval by direction (percent), order", columns, rows)
+        best, regret = sum(row["top"] for row in alike), np.mean([row["regret"] for row in alike])
+        order = np.mean([row["spearman"] for row in alike])
+        rows.append((kind, measured, *errors, *inside, order, len(alike), best, regret))
+    title = (
+        "Median error, share inside the 80 % interval by direction (percent), order, pairs whose best configuration is"
+    )
+    return Table(f"{title} among the {TOP} to run first, and the mean loss where it is not (percent)", columns, rows)

@@ -52,6 +52,11 @@ def test_the_order_of_configurations_is_kept(rows: dict[Any, Any]) -> None:
     assert min(rows["NVIDIA", measured]["Spearman"] for measured in MEASURED) > 0.8
 
 
+def test_most_plans_begin_with_the_best_configuration(rows: dict[Any, Any]) -> None:
+    row = rows["NVIDIA", 0]
+    assert row["best in top"] >= 0.85 * row["pairs"] and row["regret"] < 3.0
+
+
 @pytest.mark.parametrize("way", ["to faster", "to slower"])
 @pytest.mark.parametrize("measured", MEASURED)
 def test_intervals_hold_in_both_directions(rows: dict[Any, Any], way: str, measured: int) -> None:
