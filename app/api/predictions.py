@@ -128,12 +128,12 @@ _PRIVATE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 @router.get(
     "/predictions/{prediction_id}.pdf",
     response_class=Response,
-    responses={200: {"description": "One page", "content": {"application/pdf": {"schema": BINARY}}}},
+    responses={200: {"description": "One or two pages", "content": {"application/pdf": {"schema": BINARY}}}},
 )
-def get_prediction_pdf(derived: DerivedDep) -> Response:
-    """A saved prediction, reproduced, as one page of PDF."""
+def get_prediction_pdf(request: Request, derived: DerivedDep) -> Response:
+    """A saved answer, reproduced, as a report of one or two A4 pages."""
     headers = _PRIVATE | {"Content-Disposition": f'inline; filename="gpucast-{derived[0].id}.pdf"'}
-    return Response(as_pdf(*derived), media_type="application/pdf", headers=headers)
+    return Response(as_pdf(*derived, link=str(request.url)), media_type="application/pdf", headers=headers)
 
 
 @router.get("/predictions/{prediction_id}", response_model_exclude_unset=True)

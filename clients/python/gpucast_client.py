@@ -464,7 +464,7 @@ class Gpucast:
         return cast("SavedPage", _json(answer))
 
     def get_prediction_pdf(self, prediction_id: int, *, share: str | None = None) -> bytes:
-        """A saved prediction, reproduced, as one page of PDF."""
+        """A saved answer, reproduced, as a report of one or two A4 pages."""
         answer = self._send("GET", f"/predictions/{_quoted(prediction_id)}.pdf", query={"share": share})
         return answer.content
 

@@ -111,7 +111,7 @@ def show(
     return page(
         request,
         "detail.html",
-        curl=command(request, "/predict", body),
+        asked=command(request, "/predict", body),
         one=prediction,
         operators=slowest(prediction),
         most=MOST_OPERATORS,

@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
+import msgspec
 from fastapi import APIRouter, Depends, Form, Query, Request
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from starlette.middleware.gzip import GZipMiddleware
@@ -23,6 +24,7 @@ from app.api.deps import HolderDep, SettingsDep
 from app.dashboard import format_figures
 from app.dashboard.address import Address, curl, mends
 from app.dashboard.charts.drawing import Drawing, as_svg
+from app.engine.prices import today_utc
 from app.errors import GpucastError
 from app.services.compare.units import data_size, duration
 from app.store.keys import digest
@@ -92,7 +94,13 @@ def _environment() -> Environment:
             "workload_line",
         )
     }
-    environment.globals |= {"version": __version__, "views": VIEWS, "static": STATIC, "query": _query}
+    environment.globals |= {
+        "version": __version__,
+        "views": VIEWS,
+        "static": STATIC,
+        "query": _query,
+        "today": today_utc,
+    }
     return environment
 
 
@@ -110,7 +118,8 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
 
     With `later`, a function that the template calls behind the mark, what is above it is sent before.
     """
-    shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
+    here = {"path": request.url.path, "address": str(request.url)}
+    shown = {**here, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
     parts = _parts(_ENVIRONMENT.get_template(template).generate(shown))
     first = next(parts)  # what is wrong with the request shows here
     headers = {**HEADERS, "Vary": "Accept-Encoding"}
@@ -162,9 +171,17 @@ def missing(request: Request) -> Response:
     return page(request, "missing.html", status=404)
 
 
-def command(request: Request, path: str, body: Mapping[str, Any]) -> str:
-    """Return the curl command behind a page."""
-    return curl(str(request.base_url).rstrip("/"), path, body)
+class Command(NamedTuple):
+    """The request behind a page: as a curl line, and its path and body, with which the page saves the answer."""
+
+    curl: str
+    path: str
+    body: str
+
+
+def command(request: Request, path: str, body: Mapping[str, Any]) -> Command:
+    """Return the request behind a page."""
+    return Command(curl(str(request.base_url).rstrip("/"), path, body), path, msgspec.json.encode(body).decode())
 
 
 def wants_json(request: Request) -> bool:

@@ -1,6 +1,7 @@
 // What makes a page more than its text: charts, sorting, search, copying. Without any of it every page still reads.
 import { draw, tools } from "./charts.js";
 import { form } from "./form.js";
+import { share } from "./share.js";
 import { sortable } from "./table.js";
 import { trace } from "./trace.js";
 
@@ -11,6 +12,7 @@ redraw();
 document.querySelectorAll("figure.chart").forEach(tools);
 document.querySelectorAll("form.ask").forEach(form);
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
+document.querySelectorAll("[data-share]").forEach(share);
 document.querySelectorAll("#recorded-requests").forEach(trace);
 document.querySelectorAll("[data-unfold]").forEach(box => box.addEventListener("change", redraw));
 document.querySelector("#errors")?.focus();
