@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +18,7 @@ from app.config import CHECKOUT
 from app.engine.snapshot import Snapshot
 from app.errors import NotFound
 from app.stacks.registry import facts_set_on
-from evaluation.render import NOTHING, Report, Table, bold, commit, markdown
+from evaluation.render import NOTHING, Report, Table, bold, commit, markdown, record_of
 from evaluation.study import Answers, Case, Errors, Progress, Result, Row, Study, grouped
 
 FOLDER = "whole_models"
@@ -66,13 +69,30 @@ def report(results: Sequence[Result], studies: Sequence[Study]) -> Report:
         | {name: round(getattr(errors, name), 2) for name in ("median", "bias", "held", "factor")}
         for cell, errors in worst_first(results)
     ]
+    run = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **head, **typical(cells)}
     return Report(
         blocks=list(_blocks(results, studies)),
         body=head | {"cases": [_rounded(result) for result in results]},
-        record=head | {"cells": cells},
+        record=head | {"cells": cells, "history": [*history(), run]},
         pages={MARKER: table(results, studies)},
         page=PAGE,
     )
+
+
+def typical(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the cases of cells, the median of their median errors and the share inside, by cases, percent."""
+    ordered = sorted(cells, key=lambda cell: cell["median"])
+    counts = np.array([cell["asked"] for cell in ordered])
+    middle = ordered[int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))]
+    held = float(np.average([cell["held"] for cell in ordered], weights=counts))
+    return {"asked": int(counts.sum()), "median": middle["median"], "held": round(held, 1)}
+
+
+def history() -> list[dict[str, Any]]:
+    """Return the runs that are recorded, the latest last."""
+    record = record_of("scorecard")
+    runs: list[dict[str, Any]] = json.loads(record.read_text("utf-8")).get("history", []) if record.is_file() else []
+    return runs
 
 
 def _rounded(result: Result) -> Result:

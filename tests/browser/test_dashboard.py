@@ -33,7 +33,7 @@ VIEWS = {
     "interface": "/docs",
 }
 # Whether each chart has a pixel.
-DRAWN = """() => [...document.querySelectorAll("canvas")].every(canvas => {
+DRAWN = """() => [...document.querySelectorAll("canvas")].filter(c => c.checkVisibility()).every(canvas => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   return new Uint32Array(data.buffer).some(pixel => pixel);
 })"""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.dashboard.routes import catalogue, compare, detail, plan, serving, shell
+from app.dashboard.routes import accuracy, catalogue, compare, detail, plan, serving, shell
 from app.dashboard.routes.shell import missing
 
 __all__ = ["ROUTERS", "missing"]
 
-ROUTERS = (plan.router, compare.router, detail.router, serving.router, catalogue.router, shell.router)
+ROUTERS = (plan.router, compare.router, detail.router, serving.router, accuracy.router, catalogue.router, shell.router)

@@ -15,6 +15,7 @@ document.querySelectorAll("table[data-sortable]").forEach(sortable);
 document.querySelectorAll("[data-share]").forEach(share);
 document.querySelectorAll("#recorded-requests").forEach(trace);
 document.querySelectorAll("[data-unfold]").forEach(box => box.addEventListener("change", redraw));
+document.querySelectorAll("details:has(figure)").forEach(fold => fold.addEventListener("toggle", redraw));
 document.querySelector("#errors")?.focus();
 
 for (const button of document.querySelectorAll("[data-copy]"))

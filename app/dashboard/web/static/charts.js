@@ -153,6 +153,7 @@ function configured(figure) {
 }
 
 export function draw(figure) {
+  if (!figure.checkVisibility()) return;  // drawn when it is unfolded
   Chart.getChart(canvasOf(figure))?.destroy();
   const chart = new Chart(canvasOf(figure), configured(figure)), { datasets } = chart.data;
   const names = [...new Set(datasets.map(one => one.series).filter(Boolean))];
