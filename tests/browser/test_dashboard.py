@@ -137,6 +137,7 @@ def test_scaling_points_are_predictions(page: Page, server: httpx.Client) -> Non
 def test_a_form_becomes_a_url_with_all_its_fields(page: Page) -> None:
     page.goto("/?kind=kernel&gpu=nvidia-l4")
     page.get_by_label("FLOPs").fill("1e9")
+    page.get_by_text("Other GPUs").click()
     page.get_by_label("Search the GPUs").fill("H100 SXM5")
     page.get_by_label("NVIDIA H100 SXM5 80 GB").check()
     page.get_by_role("button", name="Compare").click()
