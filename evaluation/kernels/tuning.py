@@ -266,8 +266,8 @@ def _result(gpus: GpuTable, pair: Pair, own: Moments, measured: int, found: Answ
     source, target = pair.space.gpu[pair.source], pair.space.gpu[pair.target]
     blocks = zip(np.array_split(found.auto, _BLOCKS), np.array_split(found.measured, _BLOCKS), strict=True)
     errors = {name: 100.0 * np.abs(getattr(found, name) / found.measured - 1.0) for name in _METHODS}
-    # In order of the source's time if nothing else was measured on the target, as `gpucast tune-plan` lists them.
-    first = first_ones(found.scaled, found.auto, keeps_order=own.relation < 2 and not measured)[:TOP]
+    # In the order in which `gpucast tune-plan` lists them.
+    first = first_ones(found.scaled, found.auto, keeps_order=own.relation < 2)[:TOP]
     return {
         "pair": _CLASSES[own.relation // 2],
         "kernel": own.kernel,

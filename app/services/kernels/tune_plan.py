@@ -2,7 +2,8 @@
 
 Of one vendor's GPUs the source's order is kept: over pairs of NVIDIA's GPUs it has the best configuration among its
 first ten more often than predicted times do, which know launches but not the other tuning parameters (`gpucast evaluate
-kernel-tuning`). Between vendors, and once configurations were measured on the GPU itself, predicted times decide.
+kernel-tuning`), also once some ran on the GPU itself, which narrows their intervals. Between vendors predicted times
+decide.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def tune_plan(
         notes.append(f"{len(asked) - len(found)} configurations cannot run on {target.id}: they are left out")
     measured_ms = np.array([task.source_ms(k) for k, _ in found])
     predicted_ms = np.array([row.latency_ms for _, row in found])
-    ranked = first_ones(measured_ms, predicted_ms, keeps_order=not both and source.vendor == target.vendor)
+    ranked = first_ones(measured_ms, predicted_ms, keeps_order=source.vendor == target.vendor)
     rows = [
         PlannedConfiguration(rank, dict(cache.configurations[k]), row.latency_ms, row.interval_ms, task.source_ms(k))
         for rank, (k, row) in enumerate((found[place] for place in ranked[:top].tolist()), 1)
