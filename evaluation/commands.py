@@ -95,6 +95,14 @@ def power(data: Data, json_file: JsonFile = None) -> None:
     _finish(evaluate_power(data, _print_progress), json_file)
 
 
+@command.command("kernelbench")
+def kernelbench(data: Data, json_file: JsonFile = None) -> None:
+    """Predict KernelBench's programs in eager PyTorch from their graphs (two minutes)."""
+    from evaluation.operators.kernelbench import evaluate_kernelbench
+
+    _finish(evaluate_kernelbench(data, _print_progress), json_file)
+
+
 @command.command("operators")
 def operators(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     data: Data,

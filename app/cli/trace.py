@@ -71,8 +71,6 @@ def _made(module: str, function: str) -> tuple[Any, tuple[Any, ...]]:
 
 def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
     """By torch.export; where it refuses, by tracing one run with torch.fx."""
-    from app.networks.importers.aten import BUFFER, INPUT, PARAMETER
-
     try:
         program = torch.export.export(model, inputs)
     except Exception as error:
@@ -81,6 +79,13 @@ def _records(torch: Any, model: Any, inputs: tuple[Any, ...]) -> list[Record]:
             return _traced(torch, model, inputs)
         except Exception as second:
             raise ValueError(f"torch.fx refuses too: {str(second).splitlines()[0][:300]}") from second
+    return records_of(program)
+
+
+def records_of(program: Any) -> list[Record]:
+    """Return the ATen calls of an exported program."""
+    from app.networks.importers.aten import BUFFER, INPUT, PARAMETER
+
     signature = program.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters, PARAMETER) | dict.fromkeys(
         (*signature.inputs_to_buffers, *signature.inputs_to_lifted_tensor_constants), BUFFER

@@ -69,6 +69,8 @@ _RMS_CLOCKS_PER_THREAD = _MEETING_CLOCKS / 2.0
 # block per element (serving stacks have a kernel of more threads). Rows that are no multiple of four take two kernels
 # that load one: SM clocks per row and per element, forward, and of the two blocks of a row alone.
 _BLOCK_CLOCKS, _AT_ONCE = _FITTED.number("norm_block_clocks"), 4.0
+# Elements from which on the same counts in FP32, whose shorter rows were learned without it.
+_LONG_ROW = _FITTED.number("norm_long_row")
 _SINGLE_CLOCKS, _SINGLE_BLOCKS_CLOCKS = (
     _FITTED.numbers("norm_single_clocks"),
     _FITTED.numbers("norm_single_blocks_clocks"),
@@ -121,7 +123,7 @@ def _norm_rereads(clocks_per_thread: float) -> Callable[[OpTable], Rereads]:
     def rereads(table: OpTable) -> Rereads:
         length, rows, back = table.column("h"), table.column("b"), table.column("backward")
         size = DTYPE_BYTES[table.dtype]
-        row, newer = length * size, _in_torch(table) & (size <= _NEWER_BYTES)
+        row, newer = length * size, _in_torch(table) & ((size <= _NEWER_BYTES) | (length > _LONG_ROW))
         threads = np.minimum(_WARP * np.ceil(row / (_WARP * _LOAD_BYTES)), _NORM_THREADS)
         odd = length % _AT_ONCE != 0.0
         single = newer & odd

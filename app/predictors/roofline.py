@@ -48,6 +48,7 @@ PIPES_OF_DTYPE = {
 _INSTEAD = {
     "bf16": ("fp16", "fp32"),
     "fp16": ("fp32",),
+    "tf32": ("fp32",),
     "fp8": ("fp8_wo",),
     "fp8_block": ("fp8_wo",),
     "nvfp4": ("int4_wo",),

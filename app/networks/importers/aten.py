@@ -7,6 +7,7 @@ costs nothing; a `reshape` of a non-contiguous tensor copies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from app.networks.importers.tensors import (
     table,
     transposed_convolution,
 )
+from app.ops.gemm import LOAD_BYTES
 
 
 class Value(NamedTuple):
@@ -100,15 +102,39 @@ def _added_product(call: Call) -> list[Step]:
     return [step._replace(inputs=[place + 1 for place in step.inputs if place is not None]) for step in nodes]
 
 
+_EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
+
+
+def _einsum(call: Call) -> list[Step]:
+    """Return the product of two tensors by an equation; other sums only move bytes."""
+    equation, tensors = _EQUATION.fullmatch(str(call.args[0]).replace(" ", "")), call.argument(1, "tensors")
+    first, second, out = equation.groups() if equation else ("", "", "")
+    if not equation or (set(first) ^ set(second)) - set(out):
+        return [Step("reduce_sum", call.out, {}, range(len(tensors)))]
+    a, b = (value.shape for value in tensors)
+    size = {**dict(zip(first, a, strict=True)), **dict(zip(second, b, strict=True))}
+    both = set(first) & set(second)
+    batch, k = (prod(size[name] for name in both if (name in out) == kept) for kept in (True, False))
+    n = prod(size[name] for name in set(second) - both)
+    return product((batch, prod(call.out) // (batch * n), k), (batch, k, n), call.out, weights=False)
+
+
 def _convolution(call: Call) -> list[Step]:
     x, weight = call.tensor(0).shape, call.tensor(1).shape
     n = len(weight) - 2
-    general = call.op in ("convolution", "_convolution")
-    if "transpose" in call.op or (general and call.argument(6, "transposed")):
-        return transposed_convolution(x, weight, call.out, int(call.argument(8 if general else 6, "groups", 1)))
-    stride, dilation = call.sides(3, "stride", n, 1), call.sides(5, "dilation", n, 1)
+    general, by_name = call.op in ("convolution", "_convolution"), "transpose" in call.op
     groups = int(call.argument(8 if general else 6, "groups", 1))
-    return convolution(x, weight, call.out, Window(weight[2:], stride, dilation), groups)
+    dilation = call.sides(7 if by_name else 5, "dilation", n, 1)
+    window = Window(weight[2:], call.sides(3, "stride", n, 1), dilation)
+    transposed = by_name or (general and call.argument(6, "transposed"))
+    nodes = (transposed_convolution if transposed else convolution)(x, weight, call.out, window, groups)
+    aligned = groups == 1 and all(channels * 4 % LOAD_BYTES == 0 for channels in weight[:2])
+    return [_rounded(step) if aligned and call.outputs[0][1] == "fp32" else step for step in nodes]
+
+
+def _rounded(step: Step) -> Step:
+    """Return a convolution in FP32 as PyTorch lets cuDNN run it by default: in TF32, on tensor units."""
+    return step._replace(attributes={**step.attributes, "dtype": "tf32"}) if step.op == "conv2d" else step
 
 
 def _pool(call: Call) -> list[Step]:
@@ -129,7 +155,7 @@ def _adaptive_pool(call: Call) -> list[Step]:
 
 
 def _batch_norm(call: Call) -> list[Step]:
-    return [Step("batch_norm", call.out)]
+    return [Step("batch_norm_training" if call.argument(5, "training", False) else "batch_norm", call.out)]
 
 
 def _layer_norm(call: Call) -> list[Step]:
@@ -138,9 +164,10 @@ def _layer_norm(call: Call) -> list[Step]:
 
 
 def _group_norm(call: Call) -> list[Step]:
+    """Return a norm of each group of an image's channels: a batch norm in training of as many channels."""
     place, name = (6, "group") if call.op == "native_group_norm" else (1, "num_groups")
-    groups = call.argument(place, name) if "group" in call.op else call.out[1]
-    return [Step("layer_norm", call.out, {"h": prod(call.out[1:]) // int(groups)})]
+    groups = call.out[0] * int(call.argument(place, name) if "group" in call.op else call.out[1])
+    return [Step("batch_norm_training", call.out, {"b": prod(call.out) // groups, "h": groups})]
 
 
 def _softmax(call: Call) -> list[Step]:
@@ -181,6 +208,16 @@ def _attention(call: Call) -> list[Step]:
     return [Step("attention", call.out, fields, (0, 1))]
 
 
+_COMPOSITES = table("aten_composites")
+
+
+def _composite(call: Call) -> list[Step]:
+    """Return the kernels of a composite operator: over its first tensor, or what the one before leaves of its rows."""
+    whole = call.tensor(0).shape
+    shapes = {"elements": whole, "rows": whole[:-1] or (1,), "out": call.out}
+    return [Step(op, shapes[over], {}, (0,) if over == "elements" else (None,)) for op, over in _COMPOSITES[call.op]]
+
+
 def _part(call: Call) -> list[Step]:
     """Return a copy of only the selected part of a tensor."""
     dtype = call.outputs[0][1]
@@ -206,7 +243,7 @@ def _recurrent(call: Call) -> list[Step]:
 
 
 _RULES: Mapping[str, Rule] = (
-    {"linear": _linear, "mm": _product, "matmul": _product, "bmm": _product, "embedding": _embedding}
+    {"linear": _linear, "einsum": _einsum, "mm": _product, "matmul": _product, "bmm": _product, "embedding": _embedding}
     | dict.fromkeys(("addmm", "baddbmm"), _added_product)
     | dict.fromkeys(("convolution", "_convolution", "conv1d", "conv2d", "conv3d"), _convolution)
     | dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _convolution)
@@ -220,6 +257,7 @@ _RULES: Mapping[str, Rule] = (
     | dict.fromkeys(("group_norm", "native_group_norm", "instance_norm"), _group_norm)
     | dict.fromkeys(("softmax", "_softmax", "_safe_softmax", "log_softmax", "_log_softmax"), _softmax)
     | dict.fromkeys(_ATTENTION, _attention)
+    | dict.fromkeys(_COMPOSITES, _composite)
     | dict.fromkeys(("index_select", "index", "gather", "embedding_bag", "masked_select"), _part)
     | dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
 )
@@ -238,6 +276,8 @@ _DTYPES = {
 }
 _OUT_OF_ORDER = frozenset(table("aten_strided_views"))
 _VIEWS = _OUT_OF_ORDER | frozenset(table("aten_views"))
+# The nodes of a call that have its weights.
+_PRODUCTS = ("bmm", "linear", "conv2d")
 _COPYING_VIEWS = ("reshape", "flatten", "_reshape_copy")
 _NAMES = by_name("aten")
 
@@ -271,7 +311,8 @@ def graph(name: str, records: Sequence[Record]) -> dict[str, Any]:
             walk.take(record)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"{record.name} ({record.target}): {error}") from error
-    return {"name": name[:200], "dtype": walk.dtype, "inputs": walk.inputs, "nodes": walk.nodes}
+    floats = (given["dtype"] for given in walk.inputs if given["dtype"] not in INDEX_BYTES)
+    return {"name": name[:200], "dtype": walk.dtype or next(floats, "fp32"), "inputs": walk.inputs, "nodes": walk.nodes}
 
 
 class _Walk:
@@ -334,12 +375,14 @@ class _Walk:
         if not self.dtype:
             self.dtype = next((dtype for _, dtype in call.outputs if dtype not in INDEX_BYTES), "")
         parts = steps(call) if call.op not in _COPYING_VIEWS else [Step("copy", call.out)]
-        places = [value if isinstance(value, Value) else None for value in call.args] if parts else []
+        places: Sequence[Value | None] = given  # tensors in a list, as of einsum
+        if parts and any(isinstance(value, Value) for value in call.args):
+            places = [value if isinstance(value, Value) else None for value in call.args]
         parts = parts or [Step(_NAMES.get(call.op, call.op), call.out, {}, range(len(given)))]
-        self._write(name, call, parts, places or given)
+        self._write(name, call, parts, places)
         refs = (f"{name}:{k}" if k else name for k in range(len(call.outputs)))
         self._values[name] = [Value(*output, ref) for output, ref in zip(call.outputs, refs, strict=False)]
-        weighty = next((node for node in self.nodes[-len(parts) :] if node["op"] in ("bmm", "linear")), self.nodes[-1])
+        weighty = next((node for node in self.nodes[-len(parts) :] if node["op"] in _PRODUCTS), self.nodes[-1])
         weighty["parameters"] = self._parameters(given)
 
     def _view(self, name: str, call: Call, given: Value) -> list[Value]:

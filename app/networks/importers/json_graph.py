@@ -175,7 +175,7 @@ class _Lowering:
     def _dtype_of(self, op: str, attributes: Form, tensors: Tensors) -> str:
         """Return the number format of a node: its attribute, else its first non-index tensor's."""
         dtype = attributes.get("dtype") if op in KNOWN else None
-        if dtype is None:
+        if dtype is None or (dtype == "tf32" and self._dtype != "fp32"):  # TF32 is what FP32 may be rounded to
             return next((tensor.dtype for tensor in tensors if tensor.dtype not in INDEX_BYTES), self._dtype)
         valid = OPS[OP_CODE[op]].dtypes
         if dtype not in valid:

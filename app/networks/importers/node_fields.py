@@ -323,7 +323,8 @@ def _all_keys(given: Fields) -> None:
 _OF_ROWS = {"b", "h"}
 _RULES: Mapping[str, Rule] = (
     {"linear": _linear, "bmm": _bmm, "conv2d": _conv2d, "max_pool2d": _pool, "avg_pool2d": _pool}
-    | {"softmax": _normed(0.0), "layer_norm": _normed(2.0), "rms_norm": _normed(1.0), "batch_norm": _batch_norm}
+    | {"softmax": _normed(0.0), "layer_norm": _normed(2.0), "rms_norm": _normed(1.0)}
+    | dict.fromkeys(("batch_norm", "batch_norm_training"), _batch_norm)
     | {"copy": _normed(0.0), "embedding": _embedding}
     | {"attention_prefill": _attention, "attention_decode": _attention}
 )

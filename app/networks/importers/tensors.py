@@ -134,11 +134,11 @@ def convolution(x: Shape, weight: Shape, out: Shape, window: Window, groups: int
     return [Step("conv2d", out, window_fields(x, out, window) | {"groups": groups, "out_channels": weight[0]})]
 
 
-def transposed_convolution(x: Shape, weight: Shape, out: Shape, groups: int) -> list[Step]:
-    """Return a matrix product and a col2im sum (cuDNN's data gradient fuses both)."""
-    m, n, k = x[0] * prod(x[2:]), prod(weight[1:]), x[1] // groups
-    product = Step("bmm", (groups, m, n), {"b": groups, "m": m, "n": n, "k": k})
-    return [product, Step("scatter", out, {}, (None,))]
+def transposed_convolution(x: Shape, weight: Shape, out: Shape, window: Window, groups: int) -> list[Step]:
+    """Return the nodes of a convolution's data gradient, which it is: as many products as of `out` to `x`."""
+    forward = convolution(out, weight, x, window, groups)
+    first, *others = forward if forward[0].op == "expand" else [Step("expand", out), *forward]
+    return [first, *(step._replace(inputs=(None,)) for step in others), Step("expand", out, {}, (None,))]
 
 
 def window_fields(x: Shape, out: Shape, window: Window) -> dict[str, Any]:
@@ -164,9 +164,16 @@ def pooling(op: str, x: Shape, out: Shape, window: Window) -> list[Step]:
 
 
 def product(a: Shape, b: Shape, out: Shape, *, weights: bool) -> list[Step]:
-    """Return the nodes of a product of `a` and `b` in the last two dimensions; with `weights`, `b` is a parameter."""
+    """Return the nodes of a product of `a` and `b` in the last two dimensions; with `weights`, `b` is a parameter.
+
+    One second matrix for all rows is a plain product, whose kernels may split the dimension that is summed over.
+    """
     k, n = a[-1], b[-1] if len(b) > 1 else 1
-    if weights and prod(b[:-2]) == 1:
-        return [Step("linear", out, {"m": max(prod(out) // n, 1), "n": n, "k": k})]
+    if prod(b[:-2]) == 1:
+        if weights:
+            return [Step("linear", out, {"m": max(prod(out) // n, 1), "n": n, "k": k})]
+        if n == 1:  # a matrix times a vector reads the matrix once, as one row times its transpose
+            return [Step("linear", out, {"m": 1, "n": prod(out), "k": k}, (1, 0))]
+        return [Step("linear", out, {"m": max(prod(out) // n, 1), "n": n, "k": k}, (0, 1))]
     m = a[-2] if len(a) > 1 else 1
     return [Step("bmm", out, {"b": max(prod(out) // (m * n), 1), "m": m, "n": n, "k": k}, (0, 1))]

@@ -93,6 +93,76 @@ def test_products(target: str, args: list[Any], weight: Shape, x: Shape, y: Shap
     assert workload.parameters.sum() > 0 and not workload.unknown
 
 
+@pytest.mark.parametrize(
+    ("equation", "a", "b", "out", "op", "expected"),
+    [
+        ("bijl,lk->bijk", [2, 3, 4, 5], [5, 7], [2, 3, 4, 7], "linear", 24 * 5 * 7),
+        ("bhqd,bhkd->bhqk", [2, 3, 4, 5], [2, 3, 6, 5], [2, 3, 4, 6], "bmm", 6 * 4 * 6 * 5),
+        ("ij,k->ijk", [2, 3], [4], [2, 3, 4], "linear", 24),
+        ("ij,jk->i", [2, 3], [3, 4], [2], "memory", 0),
+    ],
+)
+def test_einsum(equation: str, a: Shape, b: Shape, out: Shape, op: str, expected: float) -> None:
+    workload = lowered(
+        outside("a", a), outside("b", b), call("y", "einsum.default", [equation, [Ref("a"), Ref("b")]], out)
+    )
+    assert ops(workload) == [op]
+    assert macs(workload) == expected
+
+
+def test_a_matrix_times_a_vector_reads_the_matrix_as_weights() -> None:
+    workload = lowered(
+        outside("a", [64, 4096]), outside("x", [4096, 1]), call("y", "matmul.default", [Ref("a"), X], [64, 1])
+    )
+    (kind,) = kinds_of(workload.ops)
+    assert kind.op.name == "linear"
+    assert [kind.table.column(name).tolist() for name in "mnk"] == [[1], [64], [4096]]
+
+
+def test_convolutions_in_fp32_run_in_tf32_where_channels_are_aligned() -> None:
+    def format_of(channels: int, dtype: str = "fp32") -> str:
+        form = graph("net", [
+            outside("w", [8, channels, 3, 3], PARAMETER),
+            outside("x", [1, channels, 9, 9]),
+            call("y", "conv2d.default", [X, Ref("w")], [1, 8, 7, 7]),
+        ])  # fmt: skip
+        return DTYPES[lower(check_graph(form), Run(dtype=dtype)).ops.dtype[0]]
+
+    assert [format_of(8), format_of(3), format_of(8, "bf16")] == ["tf32", "fp32", "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "expected", "rows"),
+    [
+        ("batch_norm.default", [X, None, None, None, None, True], "batch_norm_training", [2 * 81, 4]),
+        ("batch_norm.default", [X, None, None, None, None, False], "batch_norm", [2 * 81, 4]),
+        ("instance_norm.default", [X, None, None, None, None, True], "batch_norm_training", [81, 8]),
+        ("group_norm.default", [X, 2], "batch_norm_training", [2 * 81, 4]),
+    ],
+)
+def test_norms_of_channels(target: str, args: list[Any], expected: str, rows: list[int]) -> None:
+    workload = lowered(outside("x", [2, 4, 9, 9]), call("y", target, args, [2, 4, 9, 9]))
+    (kind,) = kinds_of(workload.ops)
+    assert kind.op.name == expected
+    assert [kind.table.column(name)[0] for name in "bh"] == rows
+
+
+def test_composites_are_the_kernels_that_they_launch() -> None:
+    workload = lowered(
+        outside("x", [32, 100]),
+        outside("target", [32], dtype="int64"),
+        call("y", "cross_entropy_loss.default", [X, Ref("target")], []),
+    )
+    assert ops(workload) == ["softmax", "memory", "memory"]
+    assert not workload.unknown
+
+
+def test_a_graph_of_indices_has_the_format_of_its_inputs() -> None:
+    records = [outside("x", [8, 16]), Record("y", "aten.argmax.default", [X, 1], {}, [([8], "int64")])]
+    assert graph("net", records)["dtype"] == "fp32"
+    assert ops(lowered(*records)) == ["memory"]
+
+
 def test_attention_with_views_and_the_copy_of_a_transposed_reshape() -> None:
     shape = [2, 4, 9, 16]
     workload = lowered(

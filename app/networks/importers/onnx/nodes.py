@@ -64,7 +64,7 @@ def _conv(call: Call, shape: Shape) -> list[Step]:
 
 
 def _conv_transpose(call: Call, shape: Shape) -> list[Step]:
-    return transposed_convolution(call.shape(0), call.shape(1), shape, call.number("group", 1))
+    return transposed_convolution(call.shape(0), call.shape(1), shape, _window(call), call.number("group", 1))
 
 
 def _window(call: Call) -> Window:
@@ -91,9 +91,8 @@ def _matmul(call: Call, shape: Shape) -> list[Step]:
 def _gemm(call: Call, shape: Shape) -> list[Step]:
     a, second = call.shape(0), call.value(1)
     fields = {"m": shape[0], "n": shape[1], "k": a[0] if call.number("transA", 0) else a[1]}
-    if second is not None and second.constant:
-        return [Step("linear", shape, fields)]
-    return [Step("bmm", shape, {"b": 1} | fields, (0, 1))]
+    weights = second is not None and second.constant
+    return [Step("linear", shape, fields, (0,) if weights else (0, 1))]
 
 
 def _softmax(call: Call, shape: Shape) -> list[Step]:
