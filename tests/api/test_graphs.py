@@ -55,6 +55,24 @@ def test_figures_are_for_the_given_dims(client: TestClient) -> None:
     assert eight["flops"] == 8 * one["flops"] and eight["graph_id"] == one["graph_id"]
 
 
+def test_tf32_of_a_node_is_what_fp32_may_be_rounded_to(client: TestClient) -> None:
+    image = [8, 64, 56, 56]
+    convolution = {"name": "y", "op": "conv2d", "inputs": ["x"], "outputs": [{"shape": image}], "parameters": 36864}
+
+    def latency(run: str, gpu: str, **attributes: str) -> float:
+        window = {"kernel_size": 3, "stride": 1, "padding": 1} | attributes
+        graph = {"inputs": [{"name": "x", "shape": image}], "nodes": [convolution | {"attributes": window}]}
+        workload = {"kind": "graph", "graph": graph, "dtype": run, "software": "pytorch"}
+        answer = client.post("/predict", json={"gpu": gpu, "workload": workload})
+        assert answer.status_code == 200, answer.text
+        return float(answer.json()["predictions"][0]["latency_ms"])
+
+    rounded = {"dtype": "tf32"}
+    assert latency("fp32", "tesla-t4", **rounded) == latency("fp32", "tesla-t4")
+    assert latency("fp32", "h100-sxm5-80gb", **rounded) < latency("fp32", "h100-sxm5-80gb")
+    assert latency("fp16", "h100-sxm5-80gb", **rounded) == latency("fp16", "h100-sxm5-80gb")
+
+
 def test_pages(client: TestClient) -> None:
     ids = {posted(client, GRAPH_EXAMPLE | {"name": f"graph {k}"})["graph_id"] for k in range(5)}
     seen: list[str] = []

@@ -275,7 +275,9 @@ def _graph(workload: GraphWorkload, graphs: Graphs | None) -> tuple[Network, Run
     dims = {name: int(size) for name, size in workload.dims.items()}
     workload = _with_batch(workload, dims.pop("batch", None))
     run = _unsplit_run(workload, dtype=workload.dtype or source.dtype)
-    run = replace(run, sequence=int(workload.sequence or 1), release=run.release.without_attention())
+    # Nodes of a graph in FP32 may say TF32, which nobody asked for: a GPU without it does not round.
+    assumed, release = run.dtype == "fp32", run.release.without_attention()
+    run = replace(run, sequence=int(workload.sequence or 1), release=release, assumed=assumed)
     lower = lower_source if graphs is None else graphs.workload
     key = source.id.encode() or msgspec.json.encode(source.body)
     return Network(("graph", key, *sorted(dims.items())), partial(lower, source, dims), len(key)), run
