@@ -21,7 +21,7 @@ CHECKOUT = Path(__file__).parent.parent
 FLOOR = 0.97
 # Decorators of app.runtime.compiled.
 NAMES = ("compiled", "compiled_per_row")
-# Rows, trees and names by the thousand and the million, which compiled code reads in a second.
+# Rows, trees and names by the thousand and the million, which compiled code reads in a second, or in steps.
 SLOW = (
     "unit/engine/test_exact_hits.py::test_a_million_rows_use_little_memory_and_time",
     "unit/predictors/test_few_rows.py::test_rows_of_one_leaf_are_correlated",
@@ -35,6 +35,8 @@ SLOW = (
     "unit/wire/test_json_text.py::test_among_many_names_a_repeated_one_is_found",
     "unit/wire/test_json_text.py::test_names_made_to_collide_are_refused_before_each_is_compared_with_all_others",
     "unit/wire/test_json_text.py::test_the_number_of_lists_and_objects_is_bounded",
+    "unit/wire/test_long_requests.py::test_a_long_graph_in_a_request_leaves_other_threads_time",
+    "unit/wire/test_long_requests.py::test_a_long_graph_is_lowered_in_steps",
 )
 TESTS = (
     "conformance/test_ops.py",
