@@ -137,12 +137,12 @@ def _ml_energy(folder: Path, snapshot: Snapshot) -> Iterator[Powered]:
             devices = int(row["num_gpus"])
             spec = snapshot.engine.catalog.resolve(case.gpu)
             try:
-                asked = [(part.times, *_predicted(snapshot, case.gpu, part.workload)) for part in case.parts]
+                timed = [(part.times, *_predicted(snapshot, case.gpu, part.workload)) for part in case.parts]
             except GpucastError:
                 continue
-            if asked:
+            if timed:
                 kind = "tokens" if case.mode.endswith("token") else case.mode.rpartition(" ")[2]
-                parts, watts = [_part(spec, *part) for part in asked], float(row["avg_power_watts"]) / devices
+                parts, watts = [_part(spec, *part) for part in timed], float(row["avg_power_watts"]) / devices
                 yield Powered(f"ml_energy {kind}", spec, parts, watts, devices, case.measured)
 
 
@@ -163,13 +163,13 @@ def _inferencex(folder: Path, snapshot: Snapshot) -> Iterator[Powered]:
         spec = snapshot.engine.catalog.resolve(row["gpu"])
         often = (1.0, row["concurrency"] / answers)
         try:
-            asked = [
+            timed = [
                 (times, *_predicted(snapshot, spec.id, each))
                 for times, each in zip(often, (decode, prompt), strict=True)
             ]
         except GpucastError:
             continue
-        yield Powered("inferencex", spec, [_part(spec, *part) for part in asked], float(row["avg_power_w"]))
+        yield Powered("inferencex", spec, [_part(spec, *part) for part in timed], float(row["avg_power_w"]))
 
 
 def read_powered(folder: Path, snapshot: Snapshot, progress: Progress) -> list[Powered]:
@@ -196,8 +196,8 @@ def fitted(rows: Sequence[Powered]) -> Shares:
         return error + _PRIOR_WEIGHT * float(((logs - prior) ** 2).sum())
 
     prior = np.log(_PRIOR)
-    found = minimize(loss, prior, method="Nelder-Mead", options={"maxfev": 300, "xatol": 0.01, "fatol": 1e-5})
-    return Shares(*np.exp(found.x).round(3).tolist())
+    fit = minimize(loss, prior, method="Nelder-Mead", options={"maxfev": 300, "xatol": 0.01, "fatol": 1e-5})
+    return Shares(*np.exp(fit.x).round(3).tolist())
 
 
 def _result(row: Powered, shares: Shares) -> Result:

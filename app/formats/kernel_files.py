@@ -10,7 +10,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,13 +60,22 @@ def _complete(path: Path, described: Described, chosen: Chosen) -> Described:
     """Return the launch with defaults for what neither file nor user says. Raises BadInput without its size or work."""
     workload = {"kind": "kernel", **described.workload}
     known = workload | dict(chosen.fields)
-    if missing := [name for name in (*_LAUNCH, *_WORK) if name not in known]:
-        options = " ".join(f"--set {name}=N" for name in missing)
-        raise BadInput(f"{path.name} does not say {' and '.join(missing)} of the launch: add {options}")
+    _ask_for([name for name in (*_LAUNCH, *_WORK) if name not in known], path)
     defaults = {"working_set_bytes": known["bytes"], "access_pattern": "coalesced", "dtype": "fp32"}
     absent = [name for name in ("registers_per_thread", "shared_memory_per_block") if name not in known]
     notes = tuple(f"{name} is not in the file: taken as 0" for name in absent)
     return Described({**defaults, **dict.fromkeys(absent, 0), **workload}, (*described.notes, *notes))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _ask_for(missing: Sequence[str], path: Path) -> None:
+    """Raise BadInput that asks for what a file does not say of its launch, if that is anything."""
+    if missing:
+        options = " ".join(f"--set {name}=N" for name in missing)
+        raise BadInput(f"{path.name} does not say {' and '.join(missing)} of the launch: add {options}")
 
 
 def _ptx(path: Path, chosen: Chosen) -> Described:
@@ -93,12 +103,9 @@ def _of_ptx(text: str, path: Path, chosen: Chosen) -> Described:
     workload |= {"registers_per_thread": registers}
     if threads:
         workload["threads_per_block"] = threads
-    blocks = chosen.fields.get("blocks")
-    if not (isinstance(blocks, int | float) and isinstance(threads, int | float)):
-        missing = [name for name, value in zip(_LAUNCH, (blocks, threads), strict=True) if not value]
-        options = " ".join(f"--set {name}=N" for name in missing)
-        raise BadInput(f"{path.name} does not say {' and '.join(missing)} of the launch: add {options}")
-    lanes = float(blocks) * float(threads)
+    launch: dict[str, Any] = {"blocks": chosen.fields.get("blocks"), "threads_per_block": threads}
+    _ask_for([name for name, value in launch.items() if not _is_number(value)], path)
+    lanes = float(prod(launch.values()))
     workload["flops"] = sum(counts.flops.values()) * lanes
     workload["bytes"] = counts.bytes * lanes
     workload["lane_operations"] = counts.lane_operations * lanes
@@ -109,13 +116,13 @@ def _of_ptx(text: str, path: Path, chosen: Chosen) -> Described:
     return Described(workload, tuple(notes))
 
 
-def _pick(items: list[Any], name: Callable[[Any], str], file: str, wanted: str | None) -> Any:
-    """Return the item of the wanted name, or the only one. Raises BadInput where that is not one."""
-    found = [item for item in items if wanted is None or name(item) == wanted]
-    if len(found) == 1:
-        return found[0]
+def _pick(items: list[Any], name: Callable[[Any], str], file: str, named: str | None) -> Any:
+    """Return the item `named` so, or the only one. Raises BadInput where that is not one."""
+    matching = [item for item in items if named is None or name(item) == named]
+    if len(matching) == 1:
+        return matching[0]
     names = ", ".join(name(item) for item in items[:20])
-    problem = f"has no kernel {wanted!r}" if wanted and not found else f"has {len(items)} kernels"
+    problem = f"has no kernel {named!r}" if named and not matching else f"has {len(items)} kernels"
     raise BadInput(f"{file} {problem}: name one by --set launch.kernel=NAME, of {names}")
 
 
@@ -136,8 +143,8 @@ def _cuda(path: Path, chosen: Chosen) -> Described:
         except subprocess.TimeoutExpired:
             raise BadInput(f"{path.name}: {Path(compiler).name} took over {_COMPILE_S} s.") from None
         if done.returncode != 0 or not target.is_file():
-            said = (done.stderr or done.stdout).strip()[-500:]
-            raise BadInput(f"{path.name} does not compile with {Path(compiler).name}: {said}")
+            message = (done.stderr or done.stdout).strip()[-500:]
+            raise BadInput(f"{path.name} does not compile with {Path(compiler).name}: {message}")
         return _of_ptx(target.read_text("utf-8"), path, chosen)
 
 
@@ -184,14 +191,14 @@ def _profile(path: Path, chosen: Chosen) -> Described:
         raise BadInput(
             f"{path.name} is no export of Nsight Compute (`ncu --csv --page raw`) or of rocprof-compute (pmc_perf.csv)."
         )
-    wanted = [pair for pair in launches if chosen.kernel in (None, pair[0].kernel, short_name(pair[0].kernel))]
-    if not wanted:
+    launched = [pair for pair in launches if chosen.kernel in (None, pair[0].kernel, short_name(pair[0].kernel))]
+    if not launched:
         names = ", ".join(dict.fromkeys(short_name(launch.kernel) for launch, _ in launches))
         raise BadInput(f"{path.name} has no kernel {chosen.kernel!r}: it has {names[:1000]}")
-    launch, times = max(wanted, key=lambda pair: pair[1].total_s)
+    launch, times = max(launched, key=lambda pair: pair[1].total_s)
     notes = []
-    if len(wanted) > 1:
-        notes.append(f"{len(wanted)} launches differ: that of {short_name(launch.kernel)} that took longest is asked")
+    if len(launched) > 1:
+        notes.append(f"{len(launched)} launches differ: that of {short_name(launch.kernel)} that took longest is asked")
     workload = {"name": short_name(launch.kernel), **launch.fields, **times.counted}
     if launch.device and times.seconds:
         workload["measured"] = [{"gpu": launch.device, "latency_ms": 1e3 * sum(times.seconds) / len(times.seconds)}]
@@ -207,7 +214,7 @@ _MATRIX_OPERATIONS = 512  # that a count of matrix cores stands for
 def _rocprof(path: Path) -> list[tuple[KernelLaunch, LaunchTimes]]:
     """Return the launches of rocprof-compute's counters, by its own formulas for operations and traffic."""
     rows = find_table(path, lambda names: set(names) >= _ROCPROF)
-    found = []
+    launches = []
     for row in rows or ():
         threads, grid = to_si(row["Workgroup_Size"]), to_si(row["Grid_Size"])
         if not threads or not grid:
@@ -224,8 +231,8 @@ def _rocprof(path: Path) -> list[tuple[KernelLaunch, LaunchTimes]]:
         ends = [to_si(row.get(name, "")) for name in ("Start_Timestamp", "End_Timestamp")]
         if ends[0] is not None and ends[1] is not None:
             times.add((ends[1] - ends[0]) / _PER_S)
-        found.append((launch, times))
-    return found
+        launches.append((launch, times))
+    return launches
 
 
 def _counters(row: Cells) -> dict[str, Any]:

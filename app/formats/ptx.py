@@ -86,14 +86,14 @@ def read_entries(text: str, file: str) -> list[Entry]:
         raise BadInput(f"{file} has {len(text):,} characters; PTX is read up to {_MOST_BYTES:,}.")
     plain = _COMMENT.sub(" ", text)
     entries = []
-    for found in _ENTRY.finditer(plain):
-        body = _body(plain, found.end(), f"{file}: kernel {found[1]}")
-        sizes = {kind: prod(int(n) for n in given.split(",") if n.strip()) for kind, given in _BLOCK.findall(found[2])}
+    for header in _ENTRY.finditer(plain):
+        body = _body(plain, header.end(), f"{file}: kernel {header[1]}")
+        sizes = {kind: prod(int(n) for n in given.split(",") if n.strip()) for kind, given in _BLOCK.findall(header[2])}
         used = [each for each in _SHARED.finditer(plain) if each[3] in body]
         shared = sum(_bytes_of(each[2]) * _elements(each[4]) for each in used if not each[1])
         statements, labels = _statements(body)
         dynamic = any(each[1] for each in used)
-        name, threads, most = found[1], sizes.get("reqntid"), sizes.get("maxntid")
+        name, threads, most = header[1], sizes.get("reqntid"), sizes.get("maxntid")
         entries.append(Entry(name, threads, most, shared, dynamic, statements, labels))
     if not entries:
         raise BadInput(f"{file} is not PTX with a kernel: it has no .entry.")
@@ -120,19 +120,19 @@ def _statements(body: str) -> tuple[list[Statement], dict[str, int]]:
         while label := _LABEL.match(rest):
             labels[label[1]] = len(statements)
             rest = rest[label.end() :].strip()
-        if (found := _STATEMENT.match(rest)) is not None:
-            statements.append(Statement(found[1] or "", tuple(found[2].split(".")), found[3].strip()))
+        if (parts := _STATEMENT.match(rest)) is not None:
+            statements.append(Statement(parts[1] or "", tuple(parts[2].split(".")), parts[3].strip()))
     return statements, labels
 
 
 def loops_of(entry: Entry) -> list[Loop]:
     """Return the loops, one for each branch back, with the iterations of those that count to a constant."""
-    found = []
+    loops = []
     for last, (predicate, opcode, operands) in enumerate(entry.statements):
         first = entry.labels.get(operands.strip(), last + 1) if opcode[0] == "bra" else last + 1
         if first <= last:
-            found.append(Loop(first, last, _trips(entry.statements, first, last, predicate)))
-    return found
+            loops.append(Loop(first, last, _trips(entry.statements, first, last, predicate)))
+    return loops
 
 
 def _trips(statements: Sequence[Statement], first: int, last: int, predicate: str) -> int | None:
@@ -218,8 +218,8 @@ def _count_flops(counts: Counts, parts: Sequence[str], flops: float, of_operands
 
 
 def _bytes_of(kind: str) -> int:
-    found = _WIDTH.fullmatch(kind)
-    return 4 if found is None else int(found[1]) // 8 if found[1] else (2 if kind == "bf16" else 4)
+    width = _WIDTH.fullmatch(kind)
+    return 4 if width is None else int(width[1]) // 8 if width[1] else (2 if kind == "bf16" else 4)
 
 
 def _vector(parts: Sequence[str]) -> int:

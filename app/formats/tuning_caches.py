@@ -121,8 +121,10 @@ def _t4(results: Sequence[Any], path: Path) -> Timed:
 
 def _seconds(value: object, unit: str) -> float | None:
     """Return a measured time in seconds; None for an error in its place."""
+    if unit not in _MS:
+        raise BadInput(f"the unit of a time is {unit[:50]!r}: it must be one of {', '.join(_MS)}")
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < _MOST_TIME
-    return float(value) * _MS.get(unit, 1e-3) if number else None  # type: ignore[arg-type]
+    return float(value) * _MS[unit] if number else None  # type: ignore[arg-type]
 
 
 def _text(value: object) -> str | None:

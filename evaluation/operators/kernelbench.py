@@ -43,7 +43,7 @@ Key = tuple[str, str, str]
 
 def evaluate_kernelbench(data: Path, progress: Callable[[str], None]) -> Report:
     """Return errors of each level on each GPU, by the generation of the programs."""
-    ask, measured, found = ask_shipped(shipped_snapshot()), _measured(data / FOLDER), defaultdict(list)
+    ask, measured, ratios = ask_shipped(shipped_snapshot()), _measured(data / FOLDER), defaultdict(list)
     for (version, level, problem), form in _graphs():
         times = measured.get((version, level, problem), {})
         workload = {"kind": "graph", "graph": form, "dtype": "fp32", "software": "pytorch"}
@@ -56,8 +56,8 @@ def evaluate_kernelbench(data: Path, progress: Callable[[str], None]) -> Report:
             interval = row["interval_ms"]
             error, held = row["latency_ms"] / ms, interval["low"] <= ms <= interval["high"]
             for cell in ((version, level, row["gpu"]), (version, level, "all")):
-                found[cell].append((error, held))
-    rows = [_row(cell, np.array(errors).T) for cell, errors in sorted(found.items())]
+                ratios[cell].append((error, held))
+    rows = [_row(cell, np.array(errors).T) for cell, errors in sorted(ratios.items())]
     columns = {"programs": "", "level": "", "GPU": "", "rows": "d", "error": ".1f", "bias": "+.1f", "held": ".0f"}
     title = "Eager FP32 programs, median error and bias, and rows inside 80 %, all in percent"
     return Report(blocks=[Table(title, columns, rows)], body={"rows": rows})

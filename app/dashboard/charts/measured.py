@@ -41,10 +41,10 @@ def measured_steps(
     names     of the GPUs' lines, by id
     per_item  items (tokens, images) of a sample
     """
-    asked, points = structs.asdict(structs.replace(workload, batch=1)), []
+    settings, points = structs.asdict(structs.replace(workload, batch=1)), []
     for row in _rows(database, names, "model", workload.name):
         step = msgspec.convert(row.workload, MeasuredModel)
-        if structs.asdict(structs.replace(step, batch=1)) == asked:
+        if structs.asdict(structs.replace(step, batch=1)) == settings:
             batch, ms = float(step.batch), 1e3 * row.latency_s
             points.append(MeasuredPoint(names[row.gpu_id], batch, ms, batch * per_item / row.latency_s, row.source))
     return sorted(points)
@@ -55,20 +55,20 @@ def measured_loads(
 ) -> list[MeasuredPoint]:
     """Return measured loads of the served model, of the same lengths and split: tokens/s of a user, and of a GPU."""
     splits, points = {one.gpu: one for one in curves}, []
-    asked = resolve_deployment(workload)
+    planned = resolve_deployment(workload)
     for row in _rows(database, names, "serving", workload.name):
         with suppress(BadInput):
-            found = resolve_deployment(msgspec.convert(row.workload, ServingWorkload))
-            load, curve, phases = found.workload.load.concurrency, splits[row.gpu_id], row.phases_s or {}
+            measured = resolve_deployment(msgspec.convert(row.workload, ServingWorkload))
+            load, curve, phases = measured.workload.load.concurrency, splits[row.gpu_id], row.phases_s or {}
             same = [
                 (one.run.dtype, one.workload.input_tokens, one.workload.output_tokens, one.run.release.host)
-                for one in (found, asked)
+                for one in (measured, planned)
             ]
             split = curve.parallelism
-            same_split = (split.tensor, curve.devices) == (found.run.parallelism.tensor, found.devices)
+            same_split = (split.tensor, curve.devices) == (measured.run.parallelism.tensor, measured.devices)
             if load is None or same[0] != same[1] or not same_split or not phases.get("tpot"):
                 continue
-            rate = load * float(found.workload.output_tokens or 0) / row.latency_s / curve.devices
+            rate = load * float(measured.workload.output_tokens or 0) / row.latency_s / curve.devices
             points.append(MeasuredPoint(names[row.gpu_id], float(load), 1.0 / phases["tpot"], rate, row.source))
     return sorted(points)
 

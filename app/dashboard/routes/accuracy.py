@@ -27,8 +27,8 @@ _RECORD = CHECKOUT / "evaluation" / "records" / "scorecard.json"
 @cache
 def scorecard() -> Mapping[str, Any]:
     """Return the recorded cells, worst first, and the runs before; none where this installation has no record."""
-    found: dict[str, Any] = {"cells": [], "history": []}
-    return found | (json.loads(_RECORD.read_text("utf-8")) if _RECORD.is_file() else {})
+    empty: dict[str, Any] = {"cells": [], "history": []}
+    return empty | (json.loads(_RECORD.read_text("utf-8")) if _RECORD.is_file() else {})
 
 
 class Question(NamedTuple):
@@ -62,14 +62,14 @@ _OPERATORS = {
 
 def questions(card: VersionOut | None) -> list[Question]:
     """Return the accuracy by question; of operators by the card of a predictor, over all GPUs."""
-    found = [_question(name, [row for row in sources() if row["figure"] in who]) for name, who in QUESTIONS.items()]
+    answered = [_question(name, [row for row in sources() if row["figure"] in who]) for name, who in QUESTIONS.items()]
     validation = [] if card is None else [row for row in card.validation if row.get("gpu", EVERY) == EVERY]
     for name, splits in _OPERATORS.items():
         parts = [[row for row in validation if row["split"] == split and row.get("n")] for split in splits]
         if all(parts):
             sides = [_typical(part, "mape", "coverage_80", "n") for part in parts]
-            found.append(Question(name, sum(row["n"] for row in parts[0]), *sides[0], *sides[1]))
-    return found
+            answered.append(Question(name, sum(row["n"] for row in parts[0]), *sides[0], *sides[1]))
+    return answered
 
 
 def _question(name: str, rows: Sequence[Mapping[str, Any]]) -> Question:
@@ -143,7 +143,7 @@ def show_accuracy(
         contacts=sources(),
         whole=scorecard()["cells"],
         history=scorecard()["history"],
-        asked=any(name in request.query_params for name in ("predictor", "gpu", "split")),
+        picked=any(name in request.query_params for name in ("predictor", "gpu", "split")),
         shown_whole=SHOWN_WHOLE,
     )
 

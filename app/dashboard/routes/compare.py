@@ -86,7 +86,7 @@ def show(
         curves=batch_curves(
             holder.snapshot, database, compare_request, form, answer.ranking, max_rows=settings.max_batch_rows
         ),
-        asked=command(request, "/compare", body),
+        question=command(request, "/compare", body),
         **shown,
     )
 
@@ -161,7 +161,7 @@ def show_scaling(request: Request, address: AddressDep, holder: HolderDep, setti
         "scaling.html",
         points=points,
         left=len(gpus) - len(body["gpus"]),
-        asked=command(request, "/predict", body),
+        question=command(request, "/predict", body),
         **shown,
     )
 

@@ -111,7 +111,7 @@ def show(
     return page(
         request,
         "detail.html",
-        asked=command(request, "/predict", body),
+        question=command(request, "/predict", body),
         one=prediction,
         operators=slowest(prediction),
         most=MOST_OPERATORS,

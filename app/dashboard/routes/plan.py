@@ -117,6 +117,6 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response
         limits=limits,
         limited=[name for name in ("ttft_ms", "tpot_ms", "e2e_ms") if getattr(limits, name) is not None],
         limit_lines=limit_lines(limits)["speeds"],
-        asked=command(request, "/plan", body),
+        question=command(request, "/plan", body),
         **shown,
     )

@@ -241,7 +241,7 @@ def show(request: Request, holder: HolderDep, settings: SettingsDep, database: D
         limit_lines=limit_lines(limits),
         named=named,
         more_replicas=lambda row: with_replicas(row, body["workload"]["load"].get("rate_per_s")),
-        asked=command(request, "/plan" if searched else "/compare", body),
+        question=command(request, "/plan" if searched else "/compare", body),
         **shown,
     )
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from app.coefficients import Coefficients
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
 from app.formats.tuning_caches import TuningCache, launch_of
@@ -25,12 +26,12 @@ from app.tables.gpus import GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE
 from app.wire.prediction_form import Interval, PredictRequest, PredictResponse
 
-# Configurations that are asked: the quickest of the source, so many for each one that is to be run.
-_ASKED_EACH, _LEAST_ASKED = 20, 200
+# Candidates: the quickest configurations of the source, so many for each one that is to be run.
+_CANDIDATES_EACH, _LEAST_CANDIDATES = 20, 200
 # Rows measured on both GPUs that each request takes as evidence.
 _MOST_KNOWN = 16
 # Part of its peaks at which the source is taken to run the quickest configuration where the work is not given.
-_BUSY_SHARE = 0.5
+_TUNED_SHARE = Coefficients("launches").number("tuned_share")
 
 
 class PlannedConfiguration(Struct, frozen=True):
@@ -107,22 +108,24 @@ def tune_plan(
     task, ran = _Task(cache, source, target, problem, work), _times(known)
     order = np.argsort(cache.seconds, kind="stable").tolist()
     both = [k for k in order if _key(cache.configurations[k]) in ran]
-    asked = [k for k in order if _key(cache.configurations[k]) not in ran][: max(_ASKED_EACH * top, _LEAST_ASKED)]
+    candidates = [k for k in order if _key(cache.configurations[k]) not in ran][
+        : max(_CANDIDATES_EACH * top, _LEAST_CANDIDATES)
+    ]
     evidence = [row for k in _spread(both) for row in task.both(k, ran[_key(cache.configurations[k])])]
-    answers = predict_kernels(snapshot, [task.request(k, evidence) for k in asked])
-    pairs = zip(asked, answers, strict=True)
-    found = [(k, answer.predictions[0]) for k, answer in pairs if isinstance(answer, PredictResponse)]
-    if not found:
+    answers = predict_kernels(snapshot, [task.request(k, evidence) for k in candidates])
+    pairs = zip(candidates, answers, strict=True)
+    predicted = [(k, answer.predictions[0]) for k, answer in pairs if isinstance(answer, PredictResponse)]
+    if not predicted:
         refused = next((answer for answer in answers if isinstance(answer, GpucastError)), None)
         raise refused or BadInput("Every configuration of the cache ran on the GPU already.")
-    if len(found) < len(asked):
-        notes.append(f"{len(asked) - len(found)} configurations cannot run on {target.id}: they are left out")
-    measured_ms = np.array([task.source_ms(k) for k, _ in found])
-    predicted_ms = np.array([row.latency_ms for _, row in found])
+    if len(predicted) < len(candidates):
+        notes.append(f"{len(candidates) - len(predicted)} configurations cannot run on {target.id}: they are left out")
+    measured_ms = np.array([task.source_ms(k) for k, _ in predicted])
+    predicted_ms = np.array([row.latency_ms for _, row in predicted])
     ranked = first_ones(measured_ms, predicted_ms, keeps_order=source.vendor == target.vendor)
     rows = [
         PlannedConfiguration(rank, dict(cache.configurations[k]), row.latency_ms, row.interval_ms, task.source_ms(k))
-        for rank, (k, row) in enumerate((found[place] for place in ranked[:top].tolist()), 1)
+        for rank, (k, row) in enumerate((predicted[place] for place in ranked[:top].tolist()), 1)
     ]
     return TunePlan(str(work["name"]), target.id, source.id, rows, notes)
 
@@ -152,8 +155,8 @@ def _work(cache: TuningCache, source: GpuSpec, fields: Mapping[str, Any]) -> tup
     if "flops" not in work and "bytes" not in work:
         quickest = float(cache.seconds.min())
         peak = float(np.nan_to_num(peaks(GpuTable.from_specs([source]))[DTYPE_CODE[work["dtype"]], 0]))
-        work["flops"] = round(_BUSY_SHARE * peak * quickest) + 1
-        work["bytes"] = round(_BUSY_SHARE * source.memory_bandwidth_bytes_per_s * quickest) + 1
+        work["flops"] = round(_TUNED_SHARE * peak * quickest) + 1
+        work["bytes"] = round(_TUNED_SHARE * source.memory_bandwidth_bytes_per_s * quickest) + 1
         notes.append(
             f"flops and bytes are not given: taken as half of what {source.id} can do in its quickest time; "
             "--set flops=N --set bytes=N"

@@ -52,12 +52,14 @@ def as_pdf(saved: Saved, derived: Derived, link: str = "") -> bytes:
 def _question(kind: str, request: Row) -> str:
     workload = request["workload"]
     what = workload.get("name") or ("a pasted model" if workload.get("config") else f"{workload['kind']} workload")
-    asked = {"predict": "Prediction for", "compare": "GPUs compared for", "plan": "Plan for"}[kind]
+    heading = {"predict": "Prediction for", "compare": "GPUs compared for", "plan": "Plan for"}[kind]
     load = workload.get("load") or {}
     rate = [f"{load[name]:g} {unit}" for name, unit in _LOADS.items() if load.get(name)]
     tokens = [f"{workload[name]:g} tokens {way}" for name, way in _TOKENS.items() if workload.get(name) is not None]
     step = [f"{workload[name]:g} {unit}" for name, unit in _STEP.items() if workload.get(name)]
-    return ", ".join([f"{asked} {what}", *([workload["mode"]] if workload.get("mode") else []), *step, *tokens, *rate])
+    return ", ".join(
+        [f"{heading} {what}", *([workload["mode"]] if workload.get("mode") else []), *step, *tokens, *rate]
+    )
 
 
 _LOADS = {"rate_per_s": "requests per second", "concurrency": "requests in flight", "burst": "requests at once"}
@@ -189,8 +191,8 @@ def _picture(page: Any, title: str, bars: Sequence[tuple[str, Any, Any]]) -> Non
 
 def _assumptions(request: Row) -> list[str]:
     """Return what the request sets, each as its name and value."""
-    found = [f"{name.replace('_', ' ')} {value}" for name, value in _leaves(request, "") if name != "save"]
-    return found[:MOST_ASSUMED]
+    lines = [f"{name.replace('_', ' ')} {value}" for name, value in _leaves(request, "") if name != "save"]
+    return lines[:MOST_ASSUMED]
 
 
 def _leaves(value: Row, before: str) -> Iterator[tuple[str, str]]:

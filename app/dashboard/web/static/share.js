@@ -5,8 +5,8 @@ export function share(button) {
   button.addEventListener("click", async () => {
     said.textContent = "Saving…";
     try {
-      const { id } = await asked(button.dataset.share, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...JSON.parse(button.dataset.body), save: true }) });
-      const { link = `/predictions/${id}` } = await asked(`/predictions/${id}`);  // with a token where keys are required
+      const { id } = await answerOf(button.dataset.share, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...JSON.parse(button.dataset.body), save: true }) });
+      const { link = `/predictions/${id}` } = await answerOf(`/predictions/${id}`);  // with a token where keys are required
       const report = linked("Report", link.replace(/^[^?]+/, "$&.pdf"));
       said.replaceChildren("Saved: ", report, " and ", linked("its figures", link), ". Both links answer the same later.");
       const file = report.cloneNode();
@@ -18,7 +18,7 @@ export function share(button) {
   });
 }
 
-async function asked(path, request) {
+async function answerOf(path, request) {
   const answer = await fetch(path, request), found = await answer.json();
   if (!answer.ok) throw new Error(found.detail);
   return found;
