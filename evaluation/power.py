@@ -39,8 +39,8 @@ from evaluation.sources import STUDIES
 from evaluation.study import PREDICTOR, Progress, Result, Row, compared, grouped, shipped_snapshot
 
 _OWN = ("*-device", "*-operators", "*-serving-rows", "*-kernels", "host-bound/h200-models", "another-host/h200-models")
-# Shares before the data, by hand, and what a squared log distance from them costs: an idle H200 draws 118 of 700 W, its
-# memory a quarter to a third of the board, and of tensor units, which draw all of it in any case, rows say little.
+# Shares before the data, by hand, and what a squared log distance from them costs: two GPUs with one kind of memory
+# leave shares open, most of all that of tensor units, which draw the whole board power in any case.
 _PRIOR, _PRIOR_WEIGHT = Shares(idle=0.17, running=0.4, tensor=1.3, lanes=0.4, memory=0.3, slower=1.3), 0.1
 _MOST_ROWS, _COVERAGE = 1_000_000, 0.8
 # Rows of a source and GPU that count in full: so many of them show what more would.

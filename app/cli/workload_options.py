@@ -194,7 +194,7 @@ def _of_file(file: Path | None, run: Fields, fields: list[str], measured: list[s
 # Fields of a Hugging Face config.json, one of which every such file has.
 _OF_CONFIG = ("model_type", "architectures", "hidden_size", "num_hidden_layers", "text_config")
 _MEDIA = "application/octet-stream"
-_KERNEL_FILES, _MOST_TRIPS = (".ptx", ".cubin", ".cu", ".csv"), 1_000_000_000
+_MOST_TRIPS = 1_000_000_000
 
 
 def model_workload(model: str, options: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
@@ -214,9 +214,10 @@ def request_of_file(file: Path, fields: Fields, launch: Fields) -> dict[str, Any
     which is stored, as by POST /graphs; `dims` of the fields are the sizes of its dimensions. `launch`: the `kernel` of
     several in a file, and `trips`, iterations of its loops.
     """
+    from app.formats.kernel_files import READERS
     from app.wire.decoding import decode_plain
 
-    if file.suffix.lower() in _KERNEL_FILES:
+    if file.suffix.lower() in READERS:
         return _kernel(file, fields, launch)
     body = read_file(file)
     if body[:64].lstrip()[:1] not in {b"{", b"["} and file.suffix != ".json":
@@ -232,9 +233,12 @@ def request_of_file(file: Path, fields: Fields, launch: Fields) -> dict[str, Any
 
 def _of_object(file: Path, given: dict[str, Any], fields: Fields, launch: Fields) -> dict[str, Any]:
     """Return the request about an object that is no request."""
-    if {"num_warps", "target"} <= set(given):
+    from app.formats.kernel_files import is_triton
+    from app.formats.tuning_caches import is_cache
+
+    if is_triton(given):
         return _kernel(file, fields, launch, given)
-    if "cache" in given or {"results", "schema_version"} <= set(given):
+    if is_cache(given):
         raise BadInput(f"{file} has many configurations: gpucast tune-plan {file} --gpu NAME chooses of them.")
     if "kind" not in given and "nodes" in given:
         return {"workload": {"kind": "graph", "graph": given}}
@@ -245,19 +249,14 @@ def _of_object(file: Path, given: dict[str, Any], fields: Fields, launch: Fields
 
 def _kernel(file: Path, fields: Fields, launch: Fields, metadata: Fields | None = None) -> dict[str, Any]:
     """Return the request about the kernel of a file; what was assumed goes to standard error."""
-    from app.formats.kernel_files import Chosen, describe, describe_triton, is_triton
+    from app.formats.kernel_files import Chosen, describe, describe_triton
 
     trips, kernel = launch.get("trips"), launch.get("kernel")
     if trips is not None and not (isinstance(trips, int) and 1 <= trips <= _MOST_TRIPS):
         raise BadInput(f"--set launch.trips={trips}: send a whole number from 1 to {_MOST_TRIPS:,}.")
     read_file(file)  # reports what cannot be read
     chosen = Chosen(None if kernel is None else str(kernel), trips, fields)
-    if metadata is None:
-        described = describe(file, chosen)
-    elif is_triton(metadata):
-        described = describe_triton(file, metadata, chosen)
-    else:
-        raise BadInput(f"{file} is no metadata of Triton: it lacks num_warps, shared or target.")
+    described = describe(file, chosen) if metadata is None else describe_triton(file, metadata, chosen)
     for note in described.notes:
         print(f"gpucast: {file.name}: {note}", file=sys.stderr)
     return {"workload": described.workload}

@@ -53,7 +53,7 @@ def is_triton(content: object) -> bool:
 
 def describe(path: Path, chosen: Chosen) -> Described:
     """Return the launch that a file describes. Raises BadInput or Malformed for one that describes none."""
-    return _complete(path, _READERS[path.suffix.lower()](path, chosen), chosen)
+    return _complete(path, READERS[path.suffix.lower()](path, chosen), chosen)
 
 
 def _complete(path: Path, described: Described, chosen: Chosen) -> Described:
@@ -274,13 +274,13 @@ def describe_triton(path: Path, content: Mapping[str, Any], chosen: Chosen) -> D
         described = Described({"name": short_name(name)}, ("no .ptx or .cubin lies beside it: its work is --set's",))
     else:
         inner = chosen._replace(kernel=chosen.kernel or name, fields=fields)
-        described = _READERS[beside.suffix](beside, inner)
+        described = READERS[beside.suffix](beside, inner)
     workload = {"kind": "kernel", **described.workload, **own}
     notes = tuple(note for note in described.notes if "shared memory of a size" not in note)
     return _complete(path, Described(workload, notes), chosen)
 
 
-_READERS: dict[str, Callable[[Path, Chosen], Described]] = {
+READERS: dict[str, Callable[[Path, Chosen], Described]] = {
     ".ptx": _ptx,
     ".cubin": _cubin,
     ".cu": _cuda,

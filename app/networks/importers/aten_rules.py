@@ -147,7 +147,9 @@ def _adaptive_pool(call: Call) -> list[Step]:
 
 
 def _batch_norm(call: Call) -> list[Step]:
-    return [Step("batch_norm_training" if call.argument(5, "training", False) else "batch_norm", call.out)]
+    """Return a batch norm; forms without a flag have a number, such as the momentum, where others have it."""
+    trains = any(value is True for value in (*call.args[3:6], call.kwargs.get("training")))
+    return [Step("batch_norm_training" if trains else "batch_norm", call.out)]
 
 
 def _layer_norm(call: Call) -> list[Step]:

@@ -136,6 +136,8 @@ def test_convolutions_in_fp32_run_in_tf32_where_channels_are_aligned() -> None:
     [
         ("batch_norm.default", [X, None, None, None, None, True], "batch_norm_training", [2 * 81, 4]),
         ("batch_norm.default", [X, None, None, None, None, False], "batch_norm", [2 * 81, 4]),
+        ("_native_batch_norm_legit_no_training.default", [X, None, None, None, None, 0.1], "batch_norm", [2 * 81, 4]),
+        ("_native_batch_norm_legit.no_stats", [X, None, None, True, 0.1, 1e-5], "batch_norm_training", [2 * 81, 4]),
         ("instance_norm.default", [X, None, None, None, None, True], "batch_norm_training", [81, 8]),
         ("group_norm.default", [X, 2], "batch_norm_training", [2 * 81, 4]),
     ],
