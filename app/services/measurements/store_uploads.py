@@ -191,11 +191,10 @@ Announce = Callable[[Added], None]
 def store_upload(database: Database, upload: ToStore, announce: Announce) -> Stored:
     """Store an upload, together with others that wait meanwhile. Raises Conflict, Unavailable or StorageFull."""
     if len(upload.checked) <= MOST_ROWS_TOGETHER:
-        for _ in range(2):  # the first may have waited for the disk
-            with suppress(_InTheWay):
-                return database.write_together(
-                    upload, lambda waiting: shared(lambda: [*_stored(database, waiting, announce)])
-                )
+        with suppress(_InTheWay):
+            return database.write_together(
+                upload, lambda waiting: shared(lambda: [*_stored(database, waiting, announce)])
+            )
     return _store_many(database, upload)
 
 
