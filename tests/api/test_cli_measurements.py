@@ -68,7 +68,7 @@ def test_doubtful_rows_are_confirmed(settings: Settings, database: Database) -> 
         about = {"kind": "operator", "gpu_id": "titan-v", "name": "linear", "software": "c", "source": "odd"}
         row = DoubtfulRow(**about, id="0" * 32, body=body, expected_s=1e-5, upload_id=upload_id)
         doubtful.insert(connection, [row])
-        uploads.record(connection, [(upload_id, None, 1)])
+        uploads.record(connection, [(upload_id, None, 1, None)])
     assert "1 measurements would be confirmed" in _run(settings, "confirm", "--source", "odd", "--dry-run").stdout
     assert "1 measurements confirmed" in _run(settings, "confirm", "--upload", str(upload_id)).stdout
     with database.begin() as connection:

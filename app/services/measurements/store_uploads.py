@@ -256,7 +256,8 @@ def _store(connection: Connection, group: Sequence[ToStore]) -> tuple[Sequence[S
         inserted, added = save_together(connection, sound, gone)
     except LockNotAvailable as error:
         raise _InTheWay from error
-    now = None if added is None else added.revision
+    # The rows of a group that has others too are read with them.
+    now = None if added is None or any(upload.checked.rows for upload in group) else added.revision
     results: list[Stored | Exception] = []
     for upload, mask, upload_id, (_, doubts, notes), rows in zip(group, new, ids, aside, inserted, strict=True):
         if isinstance(rows, Conflict):
@@ -335,7 +336,8 @@ def ingest(
     caller's key. `announce` is called with new operators once they are committed, those of other uploads included.
     """
     checked = _checked(engine.catalog, upload)
-    if checked.breaches and not dry_run and correct_limits(database, checked.breaches, key_id):
+    is_corrected = bool(checked.breaches) and not dry_run and correct_limits(database, checked.breaches, key_id)
+    if is_corrected:
         with database.begin() as connection:
             catalog = load_catalog(connection)
         checked = _checked(catalog, upload)
@@ -358,7 +360,7 @@ def ingest(
         drift=stored.drift,
         dry_run=dry_run,
     )
-    return report, stored.revision
+    return report, None if is_corrected else stored.revision
 
 
 def _checked(catalog: Catalog, upload: Upload) -> Checked:
