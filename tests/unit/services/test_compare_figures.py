@@ -10,6 +10,7 @@ from msgspec import structs
 from app.engine.catalogue import load_seed_specs
 from app.engine.power import board_power
 from app.engine.prices import PriceBook
+from app.predictors.physics.power_model import SHARES
 from app.services.compare.request import Rate, pareto, to_compared
 from app.store.gpus import Price
 from app.wire.prediction_form import AnsweredBy, Interval, MemoryUse, Prediction
@@ -37,11 +38,11 @@ def test_a_step_costs_time_times_devices_times_price() -> None:
 
 
 def test_energy_is_power_times_time() -> None:
-    # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws, a fifth.
+    # Equation 3 of PM2Lat: 2 s x 72 W; the interval goes down to what an idle card draws.
     figures = to_compared(prediction(2000.0, 1000.0, 4000.0), None, None, board_power(L4))
     assert figures.energy_j == pytest.approx(144.0) and figures.power_w == 72.0
     assert figures.energy_interval_j is not None
-    assert figures.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(5) ** 2)))
+    assert figures.energy_interval_j.low == pytest.approx(144.0 * exp(-sqrt(log(2) ** 2 + log(SHARES.idle) ** 2)))
     assert figures.energy_interval_j.high == pytest.approx(288.0)
     assert figures.throughput_per_joule == pytest.approx(0.5 / 72.0)
     assert figures.cost_usd is None and figures.price_source is None
