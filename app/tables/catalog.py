@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from app.errors import FieldError, NotFound
 from app.tables.gpus import GpuSpec
@@ -89,7 +90,7 @@ class Catalog:
             return slices_of(spec.id)
         query = normalise(name)
         members = [owner.id for key, owner in self._owners.items() if len(query) >= _FAMILY and query in key]
-        known = NameIndex(label for label, _ in _by_rank(self.specs)).near(name, 4 * _NEAR)
+        known = self._index.near(name, 4 * _NEAR)
         ids = ((score, self._owners[normalise(label)].id) for score, label in known)
         best = dict.fromkeys(members, 1.0)
         for score, label in (*ids, *self._tail_names().near(name, _NEAR)):
@@ -99,6 +100,10 @@ class Catalog:
         if not best:  # a name too short for its parts to be compared
             best = {self._owners[key].id: 0.5 for key in difflib.get_close_matches(query, self._owners, _NEAR, 0.5)}
         return sorted(best, key=lambda label: -best[label])[:_NEAR]
+
+    @cached_property
+    def _index(self) -> NameIndex:
+        return NameIndex(label for label, _ in _by_rank(self.specs))
 
     def _shown(self, label: str, shown: dict[str, float]) -> bool:
         """Return True if a tail name belongs to a catalogue GPU that is already listed."""

@@ -12,6 +12,7 @@ from app.errors import NotFound
 from app.tables.catalog import Catalog
 from app.tables.complete import spec_to_dict
 from app.tables.gpus import MOST_IN_A_MACHINE, PIPES, SPEC_COLUMNS, GpuSpec, GpuTable
+from tests.busy_machine import cpu_s
 
 SPECS = load_seed_specs()
 CATALOG = Catalog(SPECS)
@@ -179,6 +180,17 @@ def test_an_unknown_name_is_rejected_with_close_ones(name: str) -> None:
     assert len(caught.value.near) <= 5
     if name == "rtx 4071":
         assert caught.value.near[0] == "rtx-4070"
+
+
+def test_a_thousand_unknown_names_are_answered_within_a_second_or_two() -> None:
+    """As many as an upload's errors list."""
+
+    def refuse() -> None:
+        for number in range(1000):
+            with pytest.raises(NotFound):
+                CATALOG.resolve(f"unknown GPU {number}")
+
+    assert cpu_s(refuse) < 2.0
 
 
 @pytest.mark.parametrize("family", ["V100", "A100", "nvidia h100", "rtx 6000"])
