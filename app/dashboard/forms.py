@@ -137,7 +137,7 @@ _MODES = {
 }
 _CONFIG, _MODE = {"label": "or its config.json"}, {"labels": _MODES, "help": ""}
 _RUNNING = (
-    "+optimizer +software +fused +memory_format +recompute +gradient_accumulation +dataset_size +parallelism.data"
+    "+optimizer +software +host +fused +memory_format +recompute +gradient_accumulation +dataset_size +parallelism.data"
     " +parallelism.tensor +parallelism.pipeline +parallelism.virtual_pipeline +parallelism.context +parallelism.expert"
     " +parallelism.microbatches +parallelism.nodes +parallelism.zero"
 )

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from math import nan
 from typing import Any, Literal, NamedTuple
 
+from app.coefficients import Coefficients
 from app.stacks import registry
 from app.stacks.facts import (
     HOST_FACTS,
@@ -19,6 +20,7 @@ from app.stacks.facts import (
     RELEASE_FACTS,
     RULE_FACTS,
     SCHEDULER_FACTS,
+    Host,
     HostTimes,
     HostWait,
     LayerRules,
@@ -31,6 +33,8 @@ from app.warning_codes import CodedWarning, warning
 EAGER_DTYPES = ("fp64", "fp32", "tf32")
 _OWN_VERSION = re.compile(r"[-_ ]v?\d")
 _NAMES_CACHED = 4096
+# A host's time for a launch over the usual host's.
+_HOST_SHARES = Coefficients("physics").by_name("host_launch_share")
 # Modes in which a stack lowers layers by its own rules.
 _RULED_MODES = {"serving": ("prefill", "decode"), "training": ("training",)}
 
@@ -130,6 +134,10 @@ class Release:
     def column(self) -> float:
         """The column `stack` of its operators: the code of its kernels, NaN for none."""
         return nan if self.code is None else float(self.code)
+
+    def on_host(self, host: Host | None) -> Release:
+        """Return the release as this host launches its operators; None: the usual host."""
+        return self if host is None else replace(self, eager_host_s=_HOST_SHARES[host] * self.eager_host_s)
 
     def without_attention(self) -> Release:
         """Return the release as of a network without attention, which is the same whatever its kernels are."""

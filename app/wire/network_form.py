@@ -18,6 +18,7 @@ from app.networks.run import (
     PipelineSchedule,
     Recompute,
 )
+from app.stacks.facts import Host
 from app.wire.examples import EXAMPLES
 from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import DeviceLink, GpuRef, Name, NetworkRate
@@ -126,6 +127,10 @@ class RunOptions(Struct, kw_only=True, frozen=True):
         bool, about("Element-wise operators run with those that feed them", title="Element-wise operators are fused")
     ] = False
     compiled: Annotated[bool, about("Whether a graph compiler runs (torch.compile), like `fused`")] = False
+    host: Annotated[
+        Host | None,
+        about("Host that launches the operators of eager software, by how quick it is; absent: any", title="Host"),
+    ] = None
     memory_format: Annotated[
         MemoryFormat,
         about(

@@ -160,7 +160,8 @@ def _tgi(rows: Sequence[Row]) -> Iterator[Load]:
             continue
         split, load = ServingParallelism(tensor=row["devices"]), ServingLoad(concurrency=row["users"])
         lengths = _lengths(row["mean_input_tokens"], row["mean_output_tokens"])
-        workload = _workload(row["model"], dtype="fp16", parallelism=split, load=load, **lengths)
+        fields = {"dtype": "fp16", "software": "tgi-1.0", "parallelism": split, "load": load}
+        workload = _workload(row["model"], **fields, **lengths)
         measured = Means(row["ttft_ms_p50"], row["itl_ms_mean"], row["latency_ms_mean"])
         deployment = f"{row['model']}|{row['gpu']}|{row['devices']}"
         yield Load(TGI, row["model"], facts["gpus"][row["gpu"]], "fp16", "tgi", deployment, workload, measured)

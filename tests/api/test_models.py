@@ -533,6 +533,18 @@ def test_channels_last_need_no_conversion_on_hopper(client: TestClient, workload
     assert last["memory"] == first["memory"]
 
 
+def test_the_host_of_eager_software_says_how_long_launches_take(client: TestClient) -> None:
+    small = CONVNET | {"batch": 1}
+    answers = {host: ask(client, small | {"host": host}) for host in ("desktop", "datacenter", "old")} | {
+        None: ask(client, small)
+    }
+    times = [answers[host]["latency_ms"] for host in ("desktop", None, "datacenter", "old")]
+    assert times == sorted(times) and times[-1] > 2 * times[0]
+    assert answers["datacenter"]["interval_ms"]["high"] < answers[None]["interval_ms"]["high"]
+    graphs = ask(client, small | {"host": "old", "software": "vllm-0.24", "dtype": "fp16"})
+    assert any("host is ignored" in each for each in graphs["warnings"])
+
+
 @pytest.mark.parametrize("predictor", ["auto", "convmeter"])
 def test_a_step_waits_for_the_copy_of_its_images(client: TestClient, predictor: str) -> None:
     sources = ("none", "pageable", "pinned")

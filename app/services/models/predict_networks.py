@@ -198,9 +198,11 @@ def context_notes(config: Mapping[str, Any], context: int) -> list[CodedWarning]
     return [warning("context_too_long", text)] if 0 < longest < context else []
 
 
-def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list[CodedWarning]:
+def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
     """Return which fields of a request change nothing."""
     texts = []
+    if workload.host is not None and not launched:
+        texts.append(f"host is ignored: {run.release.software} replays graphs, which its host does not hold up")
     if run.mode != "training" and workload.optimizer not in ("adam", "none"):
         texts.append(f"optimizer is ignored in mode {run.mode}: it is of training steps")
     if run.recompute_scores and not of_scores(ready.workload).any():
@@ -250,7 +252,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
     notes += _training_notes(workload, run)
-    notes += _ignored_notes(workload, ready, run)
+    notes += _ignored_notes(workload, ready, run, launched=launched)
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(warning("software_assumed", f"no software is given: {stack} is assumed"))

@@ -310,7 +310,7 @@ SERVING_MODES = ("prefill", "decode")
 def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
     software = default_software(workload.mode, dtype) if workload.software is None else workload.software
-    release = release_of(software, workload.mode)
+    release = release_of(software, workload.mode).on_host(workload.host)
     split, recompute = to_parallelism(workload.parallelism, release), recomputation(workload.recompute, release)
     run = Run(
         mode=workload.mode,

@@ -64,6 +64,12 @@ def test_a_stack_has_a_name_without_its_version() -> None:
     assert {software: release_of(software).name for software in named} == named
 
 
+def test_tgi_waited_for_its_host_before_it_replayed_graphs() -> None:
+    before, since = release_of("tgi-1.0", "decode"), release_of("text-generation-inference-3.2", "decode")
+    assert before.host_wait.sequence_s > 0.0 and since.host_wait == NO_WAIT
+    assert before.scheduler is not None and not before.scheduler.mixes
+
+
 def test_a_stack_whose_host_launches_each_operator_runs_no_kernels_of_its_own() -> None:
     eager, graphs = release_of("vllm-eager-0.5", "decode"), release_of("vllm-0.5", "decode")
     assert (eager.eager, eager.kernels, eager.code) == (True, None, None)
