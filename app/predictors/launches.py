@@ -14,7 +14,7 @@ import numpy as np
 
 from app.bands.groups import EXACT, NO_EVIDENCE, OTHER_GPU, OTHER_GPU_AND_SIZE, RELATED, SAME_GPU, SUPPORT_OF_GROUP
 from app.ops.kernel import FIELD_INDEX, IDENTITY_FIELDS
-from app.predictors.roofline import GpuArrays, gpu_arrays, memory_limit_s
+from app.predictors.roofline import GpuArrays, boosted_arrays, gpu_arrays, memory_limit_s
 from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable
@@ -234,7 +234,7 @@ def all_runnable(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> bool:
 def none_below_limit(kernels: Measurements, gpus: GpuTable, tolerance: float) -> bool:
     """Return True if no kernel was measured at less than (1 - `tolerance`) times its hardware limit."""
     measured = _Measured(kernels.ops.dims, kernels.ops.dtype, kernels.latency_s, kernels.gpu)
-    return bool(_none_below_limit(measured, gpu_arrays(gpus), 1.0 - tolerance))
+    return bool(_none_below_limit(measured, boosted_arrays(gpus), 1.0 - tolerance))
 
 
 @compiled

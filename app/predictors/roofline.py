@@ -114,6 +114,12 @@ def gpu_arrays(gpus: GpuTable) -> GpuArrays:
     return GpuArrays(peaks(gpus), gpus.values)
 
 
+@once_per_table
+def boosted_arrays(gpus: GpuTable) -> GpuArrays:
+    """Return the arrays of a table whose GPUs run at their highest clocks, not at those of their data sheets."""
+    return GpuArrays(peaks(gpus) * gpus.column("boost_share"), gpus.values)
+
+
 class _Queries(NamedTuple):
     """n queries: dtype codes of all operator rows, and operator row `i[q]` and GPU row `j[q]` of each query."""
 
@@ -153,11 +159,15 @@ def _fill(work: Work, queries: _Queries, gpus: GpuArrays, latency_s: Floats, bou
 
 
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
-    """Return the limit of operator row `i[q]` on GPU row `j[q]`."""
+    """Return the limit of operator row `i[q]` on GPU row `j[q]`, at the highest clock of the GPU."""
+    return _limit(ops, gpus, i, j, boosted_arrays(gpus))
+
+
+def _limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, arrays: GpuArrays) -> Limit:
     demands = demands_of(ops, kinds_of(ops))
     work = demands.work._replace(flops=demands.least_flops)
     limit = Limit(np.empty(len(i)), np.empty(len(i), dtype=np.intp))
-    _fill(work, _Queries(ops.dtype, i, j), gpu_arrays(gpus), limit.latency_s, limit.bound)
+    _fill(work, _Queries(ops.dtype, i, j), arrays, limit.latency_s, limit.bound)
     if demands.sent is not None:
         link_s = np.nan_to_num(demands.sent[i] / gpus.values[_LINK, j])  # an unknown link has no limit
         limit.bound[link_s > limit.latency_s] = COMMUNICATION
@@ -188,7 +198,7 @@ def _pipe(ops: OpTable, gpus: GpuTable, row: int, gpu: int) -> str:
 
 
 class Roofline:
-    """The hardware limit as a predictor: optimistic, needs no measurements."""
+    """The hardware limit at the clock of the data sheet as a predictor: optimistic, needs no measurements."""
 
     name: ClassVar[str] = "roofline"
     can: ClassVar[Capabilities] = Capabilities(("launches", "operators"))
@@ -196,6 +206,6 @@ class Roofline:
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Return the limit of every query; evidence is not used."""
         gpus, j = by_link(ops, gpus, i, j)
-        limit = hardware_limit(ops, gpus, i, j)
+        limit = _limit(ops, gpus, i, j, gpu_arrays(gpus))
         n = len(i)
         return Estimate(limit.latency_s, limit.bound, np.full(n, EXTRAPOLATED), np.full(n, NO_EVIDENCE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -79,10 +80,13 @@ TENSOR_PIPES = tuple(pipe for pipe in PIPES if pipe.endswith("_tensor"))
 # 0.92), GDDR6X on the RTX 4090, GDDR7 on the RTX PRO 6000, GDDR6 on T4 to L40S, whose error correction takes its part,
 # and on the Arc Pro B60, which has none; older memories on the P4.
 _STREAMED_SHARES = _FITTED.by_name("streamed_shares")
+# Highest clocks by architecture, Hz, and the names of cards that reach them: server cards keep to their boost clocks.
+_HIGHEST_CLOCKS = _FITTED.by_name("highest_clock_hz")
+_BOOSTING = re.compile(r"\b(GeForce|TITAN|Quadro|RTX)\b(?!.*\bServer\b)")
 _NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = _FITTED.each("no_error_correction_share", "other_memory_share")
 # Derived columns: the fraction above, the factor by which a product's tensor units are slower than its chip's
 # (GeForce, H20; 1 for most), 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0, and
-# the position in GENERATIONS, 0 of other GPUs.
+# the position in GENERATIONS, 0 of other GPUs, and the highest clock over the boost clock, which peaks are at.
 COLUMNS = (
     *SPEC_COLUMNS,
     *(f"peak_{pipe}_flops" for pipe in PIPES),
@@ -90,6 +94,7 @@ COLUMNS = (
     *(f"cut_{pipe}" for pipe in TENSOR_PIPES),
     "host_launched",
     "generation",
+    "boost_share",
 )
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
@@ -169,6 +174,12 @@ def _streamed_share(spec: GpuSpec) -> float:
     return _STREAMED_SHARES.get("HBM" if memory.startswith("HBM") else memory, _OTHER_SHARE)
 
 
+def _boost_share(spec: GpuSpec) -> float:
+    """Return the highest clock that a card reaches over the boost clock of its data sheet."""
+    highest_hz = _HIGHEST_CLOCKS.get(spec.architecture.lower(), 0.0) if _BOOSTING.search(spec.name) else 0.0
+    return max(1.0, highest_hz / spec.boost_clock_hz)
+
+
 def _row(spec: GpuSpec) -> list[float]:
     values: list[Any] = [getattr(spec, name) for name in SPEC_COLUMNS]
     values += [spec.peak_flops.get(pipe) for pipe in PIPES]
@@ -176,6 +187,7 @@ def _row(spec: GpuSpec) -> list[float]:
     values += [_cut(spec, pipe) for pipe in TENSOR_PIPES]
     values.append(float(spec.vendor == "Intel" and spec.kind == "gpu"))
     values.append(float(GENERATIONS.index(GENERATION_OF.get(spec.architecture_key, ""))))
+    values.append(_boost_share(spec))
     return [np.nan if value is None else float(value) for value in values]
 
 
