@@ -23,7 +23,7 @@ from app.predictors import BY_NAME, capabilities
 from app.predictors.base import Predictor
 from app.predictors.links import by_link, gpu_id_of
 from app.predictors.physics.conditions import under_cap
-from app.predictors.roofline import Limit, hardware_limit
+from app.predictors.roofline import Limit, hardware_limit, roofline
 from app.runtime.compiled import compiled
 from app.stacks.release import ServingHosts
 from app.tables.arrays import Floats, Ints
@@ -268,6 +268,8 @@ def _finish(
     if estimate.limit_s is None:
         gpus, j = by_link(ops, gpus, i, j)
         limit = hardware_limit(ops, gpus, i, j)
+        if np.isnan(estimate.latency_s).any():
+            limit = replace(limit, roof_s=roofline(ops, gpus, i, j).latency_s)
     else:
         limit = Limit(estimate.limit_s, estimate.bound)
     return finished(estimate, limit, served.log_offsets(coverage), coverage)
@@ -283,10 +285,11 @@ class _Estimates(NamedTuple):
     stretch: Floats
     limit_s: Floats
     limit_bound: Ints
+    roof_s: Floats
 
 
 def finished(estimate: Estimate, limit: Limit, log_offsets: Floats, coverage: float) -> Predictions:
-    """Return the predictions; rows without an estimate get the hardware limit.
+    """Return the predictions; rows without an estimate get the roofline.
 
     log_offsets  float64 [2, groups], lower and upper end of each group's interval relative to the time, in log space
     coverage     at which they are, and those of rows that have a half-width of their own
@@ -295,7 +298,8 @@ def finished(estimate: Estimate, limit: Limit, log_offsets: Floats, coverage: fl
     stretch = np.ones(n) if estimate.stretch is None else estimate.stretch
     times, codes, answered = np.empty((4, n)), np.empty((3, n), dtype=np.intp), np.empty(n, dtype=np.bool_)
     answer = (estimate.latency_s, estimate.bound, estimate.support, estimate.group)
-    estimates = _Estimates(*answer, stretch, limit.latency_s, limit.bound)
+    roof_s = limit.latency_s if limit.roof_s is None else limit.roof_s
+    estimates = _Estimates(*answer, stretch, limit.latency_s, limit.bound, roof_s)
     _fill(estimates, log_offsets, times, codes, answered)
     latency, low, high, limit_s = times
     if estimate.half_width is not None:
@@ -315,7 +319,7 @@ def _fill(estimates: _Estimates, log_offsets: Floats, times: Floats, codes: Ints
         estimate, limit, stretch = estimates.latency_s[q], estimates.limit_s[q], estimates.stretch[q]
         answered[q] = np.isfinite(estimate)
         over = answered[q] and estimate >= limit
-        latency = estimate if over else limit
+        latency = estimate if over else limit if answered[q] else estimates.roof_s[q]
         codes[0, q] = estimates.bound[q] if over else estimates.limit_bound[q]
         codes[1, q] = estimates.support[q] if answered[q] else EXTRAPOLATED
         codes[2, q] = estimates.group[q] if answered[q] else NO_EVIDENCE

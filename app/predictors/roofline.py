@@ -134,10 +134,12 @@ class Limit:
 
     latency_s  float64 [n], seconds; an unsupported dtype has no compute limit
     bound      int [n], code into BOUNDS of the roof that sets the limit
+    roof_s     float64 [n], the same at the clock of the data sheet, which answers where no predictor does; None: alike
     """
 
     latency_s: Floats
     bound: Ints
+    roof_s: Floats | None = None
 
 
 @compiled_per_row
@@ -161,6 +163,11 @@ def _fill(work: Work, queries: _Queries, gpus: GpuArrays, latency_s: Floats, bou
 def hardware_limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
     """Return the limit of operator row `i[q]` on GPU row `j[q]`, at the highest clock of the GPU."""
     return _limit(ops, gpus, i, j, boosted_arrays(gpus))
+
+
+def roofline(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints) -> Limit:
+    """Return the limit of operator row `i[q]` on GPU row `j[q]`, at the clock of the data sheet."""
+    return _limit(ops, gpus, i, j, gpu_arrays(gpus))
 
 
 def _limit(ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, arrays: GpuArrays) -> Limit:
@@ -206,6 +213,6 @@ class Roofline:
     def predict(self, ops: OpTable, gpus: GpuTable, i: Ints, j: Ints, *, evidence: Evidence) -> Estimate:
         """Return the limit of every query; evidence is not used."""
         gpus, j = by_link(ops, gpus, i, j)
-        limit = _limit(ops, gpus, i, j, gpu_arrays(gpus))
+        limit = roofline(ops, gpus, i, j)
         n = len(i)
         return Estimate(limit.latency_s, limit.bound, np.full(n, EXTRAPOLATED), np.full(n, NO_EVIDENCE))
