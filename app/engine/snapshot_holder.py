@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -155,7 +155,7 @@ class SnapshotHolder:
             own = {item.gpu_id for block, _ in added.parts for item in block.contexts}
             if added.revision > self.engine.revision and own.issubset(self.engine.gpus.ids):
                 self._added.append(added)
-                self._snapshot = Snapshot(_with(self.engine, added), self._snapshot.row_of)
+                self._snapshot = Snapshot(_with(self.engine, [added]), self._snapshot.row_of)
                 self._moved.set()
 
     def _poll(self) -> None:
@@ -180,11 +180,8 @@ class SnapshotHolder:
 
     def _with_rest(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot that was read with the rows that were added after its revision."""
-        engine = snapshot.engine
-        self._added = [each for each in self._added if each.revision > engine.revision]
-        for each in self._added:
-            engine = _with(engine, each)
-        return snapshot if engine is snapshot.engine else Snapshot(engine, snapshot.row_of)
+        self._added = [each for each in self._added if each.revision > snapshot.engine.revision]
+        return Snapshot(_with(snapshot.engine, self._added), snapshot.row_of) if self._added else snapshot
 
     def _absent_is_due(self) -> bool:
         absent = any(one.absent for one in self.engine.refused)
@@ -304,10 +301,16 @@ class SnapshotHolder:
         return corrections
 
 
-def _with(engine: Engine, added: Added) -> Engine:
-    """Return an engine with added rows; it is of their revision if it lacks nothing before that."""
-    now = added.revision if engine.revision == added.revision - 1 else engine.revision
-    return replace(with_added(engine, added), revision=now)
+def _with(engine: Engine, added: Sequence[Added]) -> Engine:
+    """Return an engine with added rows; it is of the revision of the last ones before which it lacks nothing.
+
+    All are put on at once: each time copies the index, which takes 70 ms with a million rows, and uploads wait for it.
+    """
+    now = engine.revision
+    for each in added:
+        now = each.revision if each.revision == now + 1 else now
+    parts = tuple(part for each in added for part in each.parts)
+    return with_added(engine, Added(now, parts))
 
 
 def _predictors(engine: Engine) -> dict[tuple[str, str], int]:

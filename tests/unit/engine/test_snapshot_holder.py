@@ -11,6 +11,7 @@ from app.bootstrap.assemble import assemble
 from app.config import Settings
 from app.engine.corrections import Corrected
 from app.engine.engine import Engine
+from app.engine.measured_operators import with_added
 from app.engine.power import PowerModel
 from app.engine.snapshot_holder import SnapshotHolder
 from app.engine.versions import Stores
@@ -187,6 +188,29 @@ def test_rows_that_follow_an_unread_change_are_read_once_with_it(
     assert holder.refresh()
     assert holder.engine.revision == added.revision
     assert holder.engine.operators.counts[SPEC.id] == before + 4
+
+
+def test_rows_that_came_while_a_poll_read_are_put_on_at_once(
+    database: Database, holder: SnapshotHolder, assembling: Assembling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time copies the index; other uploads waited seconds for fifty times after a million rows."""
+    change(database)
+    with ThreadPoolExecutor(1) as pool:
+        polling = pool.submit(holder.refresh)
+        assert assembling.begun.wait(LONG_S)
+        added = [stored(database, 1, f"{k} of several") for k in range(5)]
+        for each in added:
+            holder.add(each)
+        revisions = list[int]()
+
+        def recorded(engine: Engine, more: Added) -> Engine:
+            revisions.append(more.revision)
+            return with_added(engine, more)
+
+        monkeypatch.setattr("app.engine.snapshot_holder.with_added", recorded)
+        assembling.go.set()
+        polling.result()
+    assert revisions == [added[-1].revision] == [holder.engine.revision]
 
 
 def stored(database: Database, rows: int, source: str) -> Added:
