@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, Malformed, NotFound, TooLarge, UnsupportedMedia
+from app.errors import BadInput, FieldError, Malformed, NotFound, UnsupportedMedia
 from app.formats import DEVICE
 from app.formats.base import Part, PartsImporter
 from app.ops.base import Dim
@@ -37,6 +37,7 @@ from app.wire.measurement_rows import (
     MAX_REPORTED,
     cell_errors,
     check_lines,
+    check_objects,
     read_csv,
     read_parquet_table,
     read_text_table,
@@ -268,7 +269,7 @@ def _by_kind(table: pa.Table, position: Ints, cells: CellReaders, most: int) -> 
         cells.operators(rows.table.slice(0, 0), position[:0])
         yield rows
     if not operator.all():
-        check_rows(int(np.sum(~operator)), "file besides operators", most)
+        check_objects(int(np.sum(~operator)), most)
         yield cells.objects(*_select_kind(table, position, ~operator, COLUMNS))
 
 
@@ -329,8 +330,7 @@ def _most_objects(max_rows: int) -> int:
 
 def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
     """Read a list of objects that are already in the API's form."""
-    if (count := list_length(body)) > (most := _most_objects(max_rows)):
-        raise TooLarge(f"At most {most:,} rows are accepted at once in JSON; this list has {count:,}. Send Parquet.")
+    check_objects(list_length(body), _most_objects(max_rows))
     rows = decode_plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")

@@ -202,6 +202,16 @@ def _long_line(text: bytes, most: int) -> int:
     return line if k - first > most else 0
 
 
+def check_objects(rows: int, most: int) -> None:
+    """Raise TooLarge if there are more rows than may become objects."""
+    if rows > most:
+        raise TooLarge(
+            f"At most {most:,} rows are accepted at once in JSON, and of kernels, models and served loads in any format;"
+            f" this has {rows:,}. Send operators as Parquet, and others in several requests: a row that is sent again"
+            " changes nothing. On the service's machine, `gpucast import measurements FILE` takes any number."
+        )
+
+
 def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
     """Return the measurements of a CSV body."""
     return [default_kind(row) for row in read_columns(body, COLUMNS, max_rows=max_rows)]
@@ -234,7 +244,7 @@ def _csv_rows(reader: Any, names: Sequence[str], columns: Sequence[Column], max_
             continue
         number += 1
         if number >= max_rows:
-            raise TooLarge(f"At most {max_rows} rows are taken at once; send the rest in another request.")
+            raise TooLarge(f"At most {max_rows:,} rows are taken at once; send the rest in another request.")
         if len(cells) != len(names):
             column = names[len(cells)] if len(cells) < len(names) else names[-1]
             msg = f"{len(cells)} cells where the header names {len(names)} columns (line {reader.line_num})"
