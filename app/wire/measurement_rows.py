@@ -206,7 +206,7 @@ def check_objects(rows: int, most: int) -> None:
     """Raise TooLarge if there are more rows than may become objects."""
     if rows > most:
         raise TooLarge(
-            f"At most {most:,} rows are accepted at once in JSON, and of kernels, models and served loads in any format;"
+            f"At most {most:,} rows are accepted at once in JSON, of kernels, models and served loads in any format;"
             f" this has {rows:,}. Send operators as Parquet, and others in several requests: a row that is sent again"
             " changes nothing. On the service's machine, `gpucast import measurements FILE` takes any number."
         )
