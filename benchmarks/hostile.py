@@ -175,11 +175,11 @@ def served_compare(**load: Any) -> bytes:
     return json.dumps({"workload": served(**load), "search_parallelism": True, "max_devices": 64}).encode()
 
 
-def served_plan() -> bytes:
+def served_plan(**more: Any) -> bytes:
     """Every split of a served model in every format on every GPU, with limits that each engine comes close to."""
     formats = {"dtypes": ["fp8", "bf16", "fp16", "int8"], "kv_dtypes": ["fp8", "bf16", "fp16"]}
     goals = {"tpot_ms": 50.0, "ttft_ms": 5000.0, "e2e_ms": 60_000.0}
-    return json.dumps({"workload": served(rate_per_s=100.0), **formats, **goals, "max_devices": 64}).encode()
+    return json.dumps({"workload": served(rate_per_s=100.0), **formats, **goals, "max_devices": 64, **more}).encode()
 
 
 def trained_plan() -> bytes:
@@ -247,6 +247,7 @@ ATTACKS = (
         "every split of a served model, 65,536 in flight", "/compare", JSON, lambda: served_compare(concurrency=65536)
     ),
     Hostile("every split and format of a served model", "/plan", JSON, served_plan),
+    Hostile("every split and format, power capped", "/plan", JSON, lambda: served_plan(power_cap_w=400.0)),
     Hostile("every split of a trained model", "/plan", JSON, trained_plan),
     Hostile("every split of 2,000 nodes", "/compare", JSON, lambda: split_graph(2_000)),
     Hostile("every split of 12,000 nodes", "/compare", JSON, lambda: split_graph(12_000)),
