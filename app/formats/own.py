@@ -37,7 +37,6 @@ from app.wire.measurement_rows import (
     MAX_REPORTED,
     cell_errors,
     check_lines,
-    check_objects,
     read_csv,
     read_parquet_table,
     read_text_table,
@@ -269,7 +268,7 @@ def _by_kind(table: pa.Table, position: Ints, cells: CellReaders, most: int) -> 
         cells.operators(rows.table.slice(0, 0), position[:0])
         yield rows
     if not operator.all():
-        check_objects(int(np.sum(~operator)), most)
+        check_rows(int(np.sum(~operator)), "file besides operators", most)
         yield cells.objects(*_select_kind(table, position, ~operator, COLUMNS))
 
 
@@ -330,7 +329,7 @@ def _most_objects(max_rows: int) -> int:
 
 def _json(body: bytes, max_rows: int, _: TableReader) -> Upload:
     """Read a list of objects that are already in the API's form."""
-    check_objects(list_length(body), _most_objects(max_rows))
+    check_rows(list_length(body), "list, not operators in Parquet,", _most_objects(max_rows))
     rows = decode_plain(body)
     if not isinstance(rows, list):
         raise BadInput("Send a JSON list of measurements, also for a single one.")

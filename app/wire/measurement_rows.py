@@ -202,16 +202,6 @@ def _long_line(text: bytes, most: int) -> int:
     return line if k - first > most else 0
 
 
-def check_objects(rows: int, most: int) -> None:
-    """Raise TooLarge if there are more rows than may become objects."""
-    if rows > most:
-        raise TooLarge(
-            f"At most {most:,} rows are accepted at once in JSON, of kernels, models and served loads in any format;"
-            f" this has {rows:,}. Send operators as Parquet, and others in several requests: a row that is sent again"
-            " changes nothing. On the service's machine, `gpucast import measurements FILE` takes any number."
-        )
-
-
 def read_csv(body: bytes, *, max_rows: int) -> list[Row]:
     """Return the measurements of a CSV body."""
     return [default_kind(row) for row in read_columns(body, COLUMNS, max_rows=max_rows)]

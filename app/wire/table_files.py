@@ -123,7 +123,8 @@ def _decoded_bytes(column: pa.Array) -> int:
 def check_rows(rows: int, form: str, max_rows: int) -> None:
     """Raise TooLarge if a file has more rows than it may."""
     if rows > max_rows:
-        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this {form} has {rows:,}.")
+        several = "send them in several requests"
+        raise TooLarge(f"At most {max_rows:,} rows are accepted at once; this {form} has {rows:,}: {several}.")
 
 
 def _check_bytes(size: int, form: str) -> None:
