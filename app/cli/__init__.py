@@ -31,6 +31,7 @@ COMMANDS = (
     ("partition", "app.cli.devices:partition", "Split a network into stages over unequal GPUs."),
     ("sweep", "app.cli.predict:sweep", "Predict tables of millions of rows, to Parquet files."),
     ("scale", "app.cli.devices:scale", "Predict how throughput grows with devices and batch."),
+    ("watch", "app.cli.watch:watch", "Compare a running vLLM with its prediction, by Prometheus."),
     ("tune-plan", "app.cli.tune_plan:tune_plan", "Choose what an auto-tuner runs first on a GPU."),
     ("prices", "app.cli.gpus:prices", "Import, list and delete GPU prices."),
     ("gpus", "app.cli.gpus:gpus", "List, show and add GPUs."),

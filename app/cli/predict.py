@@ -175,7 +175,7 @@ def predict(
         request.pop("gpu", None)
         request["gpus"] = workload.gpus
     body, settings = msgspec.json.encode(request), Settings.from_env()
-    answer = answer_of_service(settings, "/predict", body) or _computed(settings, body)
+    answer = predict_body(settings, body)
     kind = request["workload"].get("kind")
     if kind == "operator_table":
         print(answer.decode())
@@ -194,6 +194,11 @@ def predict(
     else:
         predicted = msgspec.json.decode(answer, type=PredictResponse)
         workload.show(predicted, predicted.predictions, lambda: _show(predicted), lambda: drawn(predicted))
+
+
+def predict_body(settings: Settings, body: bytes) -> bytes:
+    """Return the answer of POST /predict: of the running service of this installation, else computed here."""
+    return answer_of_service(settings, "/predict", body) or _computed(settings, body)
 
 
 def _computed(settings: Settings, body: bytes) -> bytes:

@@ -50,6 +50,7 @@ NOT_RUN = {
     "gpucast retrain serving-hosts": "needs five deployments; tests/api/test_serving_hosts.py has them",
     ".venv/bin/gpucast measure --minutes 10": "takes ten minutes; the tutorial's shorter one runs",
     "gpucast measure --serving": "needs a served model; tests/api/test_measure_serving.py has an endpoint",
+    "gpucast watch": "needs a served model; tests/api/test_cli_watch.py has Prometheus's answers",
     # run elsewhere
     "import sky": "tests/api/test_skypilot.py runs it with the real SkyPilot",
     '{"mcpServers"': "tests/api/test_mcp.py starts the same server",
