@@ -45,6 +45,7 @@ LARGE_BYTES, LONG_BYTES = 2**19, 2**13
 _FILES = (b"parquet", b"arrow")
 _PREDICTIONS = frozenset(("/", "/compare", "/detail", "/partition", "/plan", "/predict/batch", "/scaling", "/serving"))
 _SEARCHES = frozenset(("/", "/compare", "/partition", "/plan", "/scaling", "/serving"))
+_SAVED = "/predictions/"  # each reader of a saved answer has it computed anew: of a plan, for seconds
 _LISTINGS = ("/gpus", "/graphs", "/measurements", "/openapi.json", "/predictions", "/predictors", "/prices", "/uploads")
 _PREDICTING_ENDS = ("/plan", "/bulk", "/bulk/strict")  # of llm-d, a thousand predictions
 _PROBES = frozenset(("/healthz", "/livez", "/metrics", "/readyz"))
@@ -238,7 +239,7 @@ class WorkQueues:
 
     def _narrow(self, scope: Scope, path: str, size: int, *, predicts: bool) -> WorkQueue | None:
         """Return the queue that a request passes before that of all; None of short ones."""
-        if path in _SEARCHES:
+        if path in _SEARCHES or (scope["method"] == "GET" and path.startswith(_SAVED)):
             return self._searches
         media = next((value for name, value in scope["headers"] if name == b"content-type"), b"").lower()
         is_file = any(name in media for name in _FILES)

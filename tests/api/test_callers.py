@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 import pytest
 
 from app.wire.serving_form import SERVING_EXAMPLE
-from benchmarks.hostile import PARQUET
+from benchmarks.hostile import PARQUET, trained_plan
 from benchmarks.hostile_rows import numbered, table
 from tests.busy_machine import least
 from tests.service import Service
@@ -83,6 +83,24 @@ def test_a_caller_with_many_requests_delays_itself_alone(service: Service) -> No
 
         assert least(lambda: max(wait_s() for _ in range(8)), WAIT_S) < WAIT_S
     assert set(found) == {200, 429}
+
+
+def test_readers_of_a_saved_plan_take_turns_with_searches(service: Service) -> None:
+    """They had two threads of one caller, beside which another's small request waited 143 ms."""
+    saved = service.client.post("/plan", json=json.loads(trained_plan()) | {"save": True}).json()["id"]
+
+    def read(_: int) -> str:
+        with suppress(httpx.ReadTimeout):  # its caller leaves
+            answer = one.get(f"/predictions/{saved}", timeout=10)
+            return str(answer.json()["detail"]) if answer.status_code == 429 else ""
+        return ""
+
+    with caller(service, 1) as other, caller(service, 2) as one, ThreadPoolExecutor(SENT) as threads:
+        refused = threads.map(read, range(SENT))
+        time.sleep(0.3)
+        other.post("/predict", json=model(100), timeout=WAIT_S).raise_for_status()
+        told = set(filter(None, refused))
+    assert len(told) == 1 and "of your searches wait already" in told.pop()
 
 
 def test_a_load_that_is_known_to_be_too_much_is_refused_before_it_is_simulated(service: Service) -> None:
