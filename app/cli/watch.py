@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,7 +110,14 @@ def watch(
     with httpx.Client(base_url=options.prometheus.rstrip("/"), timeout=settings.request_timeout_s) as client:
         while True:
             engines = _Engines(client, options.match, options.window)
-            period = _period(engines, request, options.least_requests)
+            try:
+                period = _period(engines, request, options.least_requests)
+            except Unavailable as error:
+                if options.once:
+                    raise
+                print(f"gpucast: {error.detail}", file=sys.stderr)  # a Prometheus that restarts ends no watch
+                time.sleep(options.every)
+                continue
             print(msgspec.json.encode(period).decode() if as_json else _line(period), flush=True)
             if options.textfile is not None:
                 from app.store.files import write_whole

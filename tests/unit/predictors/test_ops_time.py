@@ -14,7 +14,7 @@ from app.predictors.auto.operators.model import Learned
 from app.predictors.physics.clock_model import LANES_CAP, bandwidths, compute_rates
 from app.predictors.physics.operator_features import OperatorFeatures, operator_features, products_of
 from app.predictors.priors import HOP_S, IN_TURN_SHARE
-from app.predictors.roofline import hardware_limit
+from app.predictors.roofline import hardware_limit, roofline
 from app.stacks.registry import code_of
 from app.tables.catalog import Catalog
 from app.tables.gpus import GpuTable
@@ -91,7 +91,7 @@ def test_cut_tensor_units_reach_a_higher_share_of_peak() -> None:
     for op, dims, uncut, cut in (("linear", BIG, 0.85, 0.8), ("attention_prefill", attention, 0.5, 0.6)):
         row = operators(op, dims, dtype="bf16")
         answer = Learned().estimate(row, gpus, np.zeros(6, int), np.arange(6)).latency_s
-        used = hardware_limit(row, gpus, np.zeros(6, int), np.arange(6)).latency_s / answer
+        used = roofline(row, gpus, np.zeros(6, int), np.arange(6)).latency_s / answer
         assert (used[[0, 2, 4]] < uncut).all(), (op, used)
         assert (used[[1, 3, 5]] > cut).all(), (op, used)
         assert (answer[[1, 5]] > answer[[0, 4]]).all()
