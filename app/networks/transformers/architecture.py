@@ -165,6 +165,7 @@ class FeedForward:
     gated       a third linear layer's output multiplies the activation
     one_linear  gate and up projection are one linear layer
     drops       training applies dropout inside (T5)
+    clamped     the gate and what it multiplies are clamped first (GPT-OSS)
     """
 
     inner: int
@@ -173,6 +174,7 @@ class FeedForward:
     bias: bool = False
     one_linear: bool = False
     drops: bool = False
+    clamped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ SERVED_LOAD = _FITTED.number("served_load_exponent")
 _DISPATCHED = dict.fromkeys(("fp8", "fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8"), "fp8")
 # Bytes per element by which the bias of experts' outputs is weighed and added in FP32, in a pass.
 _BIAS_BYTES = _FITTED.number("expert_bias_bytes")
+# Bytes per inner feature by which the operands of a gate are clamped, in a pass.
+_CLAMP_BYTES = _FITTED.number("expert_clamp_bytes")
 _GATE_OF = {"silu": SILU, "swish": SILU} | {name: GELU for name in ACTIVATIONS if name.startswith("gelu")}
 
 
@@ -239,8 +241,9 @@ def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     """Add the routed experts of training as products of each, on equally many tokens, and return the output rows.
 
     Tokens are permuted into the order of their experts before, and summed with their weights after (Megatron-LM;
-    TransformerEngine's GroupedLinear runs a product per expert). The bias of the outputs is weighed before it is added,
-    by kernels of its own (Megatron-LM, TEGroupedMLP._apply_bias).
+    TransformerEngine's GroupedLinear runs a product per expert). Clamps of a gate's operands, and the bias of the
+    outputs, which is weighed before it is added, are kernels of their own (Megatron-LM, weighted_bias_quick_geglu_impl
+    and TEGroupedMLP._apply_bias).
     """
     deal, each = _dealt(rows, spec, tokens), spec.each
     experts, inner = deal.experts, each.inner / deal.shards
@@ -253,6 +256,11 @@ def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
     parts: Flow = ()
     for _ in range(ups):
         parts += rows.linear(sent, taken, wide, width, f"{EXPERTS}.up", bias=each.bias, dtype=dtype, count=experts)
+    if each.clamped:
+        held = experts * taken * inner
+        moved = held * _CLAMP_BYTES
+        # Saves nothing here: recipes recompute the activation where memory is short (recompute_modules: moe_act).
+        parts = rows.add("memory", parts, outputs=2.0 * held, saved=0.0, name=f"{EXPERTS}.clamp", bytes=moved)
     if each.gated:
         y = rows.each("gated_activation", parts, experts * taken, inner, f"{EXPERTS}.activation")
     else:

@@ -155,6 +155,16 @@ def test_the_bias_of_experts_is_weighed_and_added_in_fp32() -> None:
     assert not any(name == f"{EXPERTS}.bias" for name in lower(MIXTURE, run).names)
 
 
+def test_the_clamps_of_a_gate_are_kernels_of_their_own() -> None:
+    """Four experts of each of 4,096 tokens: 16 bytes a feature forward and 30 backward."""
+    run = replace(RUN, release=MEGATRON)
+    w = training(lower(config("gpt-oss-120b"), run), run)
+    clamps = np.array([name == f"{EXPERTS}.clamp" for name in w.names])
+    moved = (w.ops.column("bytes") * w.runs)[clamps].sum()
+    assert moved == pytest.approx(36 * 4 * 4096 * 2880 * (16 + 30))
+    assert not any(name == f"{EXPERTS}.clamp" for name in lower(MIXTURE, run).names)
+
+
 def test_the_loss_reads_and_writes_the_logits_in_fp32() -> None:
     plain, with_loss = lower(LLAMA, RUN), lower(LLAMA, replace(RUN, loss=True))
     assert [*plain.names, "loss.copy", "loss.softmax"] == [*with_loss.names]

@@ -63,6 +63,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     shared       field with the number of experts that process every token, `most_shared` at most; with
                  `shared_is_size` with their features
     router_bias  the router has a bias per expert
+    clamped      experts clamp their gate and what it multiplies
     groups       the router chooses groups first where this field, or its default, exceeds 1
     latent       field with the features that tokens are projected to before the experts
     optional     a configuration without a number of experts has none
@@ -82,6 +83,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     shared_is_size: bool = False
     shared_gate: bool = False
     router_bias: Trait = False
+    clamped: bool = False
     groups: tuple[str, int] | None = None
     latent: str = ""
     jitter: bool = False
@@ -312,7 +314,7 @@ def experts_of(fields: Fields, traits: Traits) -> Experts:
     mixture = traits.experts
     assert mixture is not None
     count = fields.size(*mixture.count, default=mixture.usual_count or None, most=MOST_EXPERTS)
-    each = inner_of(fields, traits, mixture.each, mixture.bias)
+    each = replace(inner_of(fields, traits, mixture.each, mixture.bias), clamped=mixture.clamped)
     return Experts(
         count,
         fields.size(*mixture.per_token, default=min(mixture.top_k, count), most=count),
