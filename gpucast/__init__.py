@@ -1,5 +1,7 @@
 """Predictions in this process: the JSON of POST /predict, /compare and /plan as dictionaries, without a service.
 
+Notebooks show them as tables with a picture; `to_pandas()` returns their rows as a DataFrame.
+
 Nothing is started or stored: answers are those of a fresh installation before its database brings measurements.
 """
 
@@ -12,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from app.errors import BadInput, GpucastError, NotFound
+from gpucast.answers import Answer
 
 if TYPE_CHECKING:  # imported at use: it takes a second
     from app.engine.snapshot import Snapshot
 
-__all__ = ["BadInput", "GpucastError", "NotFound", "compare", "plan", "predict"]
+__all__ = ["Answer", "BadInput", "GpucastError", "NotFound", "compare", "plan", "predict"]
 
 
-def predict(request: Mapping[str, Any]) -> dict[str, Any]:
+def predict(request: Mapping[str, Any]) -> Answer:
     """Return the answer of POST /predict.
 
     Raises GpucastError: BadInput for wrong fields, which `errors` lists, and NotFound for an unknown GPU.
@@ -30,7 +33,7 @@ def predict(request: Mapping[str, Any]) -> dict[str, Any]:
     return _answer(request, read_request, predict_workload)
 
 
-def compare(request: Mapping[str, Any]) -> dict[str, Any]:
+def compare(request: Mapping[str, Any]) -> Answer:
     """Return the answer of POST /compare. Raises as `predict`."""
     from app.services.compare.request import read_compare  # noqa: PLC0415
     from app.services.compare.served_compare import answer_compare  # noqa: PLC0415
@@ -38,7 +41,7 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     return _answer(request, read_compare, answer_compare)
 
 
-def plan(request: Mapping[str, Any]) -> dict[str, Any]:
+def plan(request: Mapping[str, Any]) -> Answer:
     """Return the answer of POST /plan. Raises as `predict`."""
     from app.services.compare.job_plan import answer_plan  # noqa: PLC0415
     from app.services.compare.request import read_plan  # noqa: PLC0415
@@ -46,7 +49,7 @@ def plan(request: Mapping[str, Any]) -> dict[str, Any]:
     return _answer(request, read_plan, answer_plan)
 
 
-def _answer(request: Mapping[str, Any], read: Callable[[bytes], Any], answer: Callable[..., object]) -> dict[str, Any]:
+def _answer(request: Mapping[str, Any], read: Callable[[bytes], Any], answer: Callable[..., msgspec.Struct]) -> Answer:
     from app.config import Settings  # noqa: PLC0415
     from app.predictors.auto.predictor import Auto  # noqa: PLC0415
 
@@ -58,8 +61,7 @@ def _answer(request: Mapping[str, Any], read: Callable[[bytes], Any], answer: Ca
         raise BadInput.at(("save",), "a running service keeps answers: send the request to it", end=".")
     snapshot = _snapshot(frozenset({parsed.predictor, Auto.name}))
     answered = answer(snapshot, parsed, max_rows=Settings.from_env().max_batch_rows)
-    response: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(answered))
-    return response
+    return Answer(answered, request["workload"])
 
 
 @cache

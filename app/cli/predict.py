@@ -71,33 +71,33 @@ OPTIONS_OF_FIELDS["deadline_s"] = "--deadline SECONDS, --budget USD or --through
 @with_options
 def compare(ranking: Ranking, workload: WorkloadOptions) -> None:
     """Rank GPUs (default: all) by the time, throughput, cost or energy of a workload."""
-    from app.dashboard.charts.answers import ranking_chart, served_ranking_chart
+    from app.dashboard.charts.answers import chart_of
     from app.services.compare.request import read_compare
     from app.services.compare.served_compare import answer_compare
     from app.wire.compare_form import ServingCompareResponse
 
     answer, title = _answered(workload, ranking, read_compare, answer_compare)
     if isinstance(answer, ServingCompareResponse):
-        table, chart = partial(show_served_ranking, answer), partial(served_ranking_chart, answer, title)
+        table = partial(show_served_ranking, answer)
     else:
-        table, chart = partial(_show_ranking, answer), partial(ranking_chart, answer, title)
-    workload.show(answer, answer.ranking, table, chart)
+        table = partial(_show_ranking, answer)
+    workload.show(answer, answer.ranking, table, partial(chart_of, answer, title))
 
 
 @with_options
 def plan(goals: Goals, workload: WorkloadOptions) -> None:
     """Find the cheapest GPUs (default: of all) that meet a deadline, a budget, a throughput, or limits of serving."""
-    from app.dashboard.charts.answers import plan_chart, served_plan_chart
+    from app.dashboard.charts.answers import chart_of
     from app.services.compare.job_plan import answer_plan
     from app.services.compare.request import read_plan
     from app.wire.job_plan_form import ServingPlanResponse
 
     answer, title = _answered(workload, goals, read_plan, answer_plan)
     if isinstance(answer, ServingPlanResponse):
-        table, chart = partial(show_served_plan, answer), partial(served_plan_chart, answer, title)
+        table = partial(show_served_plan, answer)
     else:
-        table, chart = partial(_show_plan, answer), partial(plan_chart, answer, title)
-    workload.show(answer, answer.choices, table, chart)
+        table = partial(_show_plan, answer)
+    workload.show(answer, answer.choices, table, partial(chart_of, answer, title))
 
 
 def _answered(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import gpucast
+from app.config import CHECKOUT
 from app.wire.compare_form import COMPARE_EXAMPLE
 from app.wire.graph_form import GRAPH_REQUEST_EXAMPLE
 from app.wire.job_plan_form import PLAN_EXAMPLE
@@ -68,3 +72,34 @@ def test_errors_name_the_field(kind: type[gpucast.GpucastError], changes: dict[s
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(gpucast.BadInput, match="cannot be written as JSON"):
         gpucast.plan({"workload": object()})
+
+
+def test_the_notebook_of_the_docs_runs_and_shows_tables_and_pictures() -> None:
+    notebook = json.loads((CHECKOUT / "docs/how-to/answers-in-a-notebook.ipynb").read_text("utf-8"))
+    known: dict[str, Any] = {}
+    shown = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            *lines, last = ast.parse("".join(cell["source"])).body
+            assert isinstance(last, ast.Expr)
+            exec(compile(ast.Module(lines, []), "cell", "exec"), known)
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), known))
+    ranking, served, times = shown
+    for answer, head in ((ranking, "<th>GPU</th>"), (served, "<th>TTFT, ms</th>")):
+        html = answer._repr_html_()
+        assert head in html and "<svg" in html and html.count("<tr>") == 1 + len(answer.rows)
+    assert [ms for ms, _ in times] == sorted(ms for ms, _ in times)
+
+
+def test_rows_that_nothing_draws_are_shown_as_a_table() -> None:
+    html = gpucast.predict(OPERATOR_TABLE_EXAMPLE)._repr_html_()
+    assert "<table>" in html and "<svg" not in html
+
+
+def test_to_pandas_says_what_it_needs() -> None:
+    answer = gpucast.predict(PREDICT_EXAMPLE)
+    if find_spec("pandas") is None:
+        with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+            answer.to_pandas()
+    else:
+        assert list(answer.to_pandas()["latency_ms"]) == [row["latency_ms"] for row in answer.rows]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.dashboard.charts.drawing import Bar, Drawing, interval_chart, line_chart
+from app.errors import BadInput
 from app.services.compare.compare import figure_of
 from app.services.compare.served_compare import Curves
 from app.services.models.scaling import Point
@@ -62,6 +63,24 @@ def served_plan_chart(answer: ServingPlanResponse, workload: str) -> Drawing:
     costs = [(row, row.cost.usd_per_hour) for row in answer.choices]
     bars = [_bar(_named(row), cost, None, marked=row.meets) for row, cost in costs if cost]
     return interval_chart(bars, title=workload, note="Cost (orange: keeps the limits)", x_label="US dollars per hour")
+
+
+_OF_ANSWER: Mapping[type, Callable[[Any, str], Drawing]] = {
+    PredictResponse: prediction_chart,
+    ServingResponse: prediction_chart,
+    CompareResponse: ranking_chart,
+    PlanResponse: plan_chart,
+    ServingCompareResponse: served_ranking_chart,
+    ServingPlanResponse: served_plan_chart,
+}
+
+
+def chart_of(answer: object, workload: str) -> Drawing:
+    """Return the chart of an answer to /predict, /compare or /plan. Raises BadInput where nothing can be drawn."""
+    chart = _OF_ANSWER.get(type(answer))
+    if chart is None:
+        raise BadInput("There is no chart of rows of a table.")
+    return chart(answer, workload)
 
 
 def served_curves_chart(curves: Sequence[Curves], workload: str) -> Drawing:
