@@ -118,9 +118,8 @@ def page(request: Request, template: str, *, status: int = 200, **shown: Any) ->
 
     With `later`, a function that the template calls behind the mark, what is above it is sent before.
     """
-    shown = {"path": request.url.path, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
-    pairs = shown["pairs"]  # what the page answers, which may be less than what was typed
-    shown.setdefault("address", str(request.url.replace(query=urlencode(pairs)) if pairs else request.url))
+    here = {"path": request.url.path, "address": str(request.url)}
+    shown = {**here, "pairs": [], "error": None, "complaints": {}, "mends": []} | shown
     parts = _parts(_ENVIRONMENT.get_template(template).generate(shown))
     first = next(parts)  # what is wrong with the request shows here
     headers = {**HEADERS, "Vary": "Accept-Encoding"}
