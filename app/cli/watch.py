@@ -240,9 +240,9 @@ def _line(period: Period) -> str:
     lengths = f"{figure(period.input_tokens)}+{figure(period.output_tokens)} tokens"
     load = f"{figure(period.rate_per_s)} requests/s of {lengths}, {figure(period.in_flight)} in flight"
     figures = (f"{name} {_shown(one)}" for name, one in (("TTFT", period.ttft), ("TPOT", period.tpot)))
-    said = ("OUTSIDE" if period.outside else "inside") if period.judged else f"not judged: {period.requests} requests"
+    side = ("OUTSIDE" if period.outside else "inside") if period.judged else f"not judged: {period.requests} requests"
     saturated = "  predicted to saturate" if period.saturated else ""
-    return f"{period.at}  {load}  {'  '.join(figures)}{saturated}  {said}"
+    return f"{period.at}  {load}  {'  '.join(figures)}{saturated}  {side}"
 
 
 def _shown(one: Watched) -> str:

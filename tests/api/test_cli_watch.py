@@ -60,12 +60,12 @@ def _evaluated(query: str, rates: dict[str, float]) -> float | None:
 
 
 @contextmanager
-def prometheus(rates: dict[str, float], asked: list[str] | None = None) -> Iterator[str]:
+def prometheus(rates: dict[str, float], queries: list[str] | None = None) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             (query,) = parse_qs(urlsplit(self.path).query)["query"]
-            if asked is not None:
-                asked.append(query)
+            if queries is not None:
+                queries.append(query)
             value = _evaluated(query, rates)
             result = [] if value is None else [{"metric": {}, "value": [1.0, str(value)]}]
             body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
@@ -110,9 +110,9 @@ def predicted(settings: Settings) -> dict[str, Any]:
 
 
 def test_figures_inside_their_intervals(settings: Settings, predicted: dict[str, Any], tmp_path: Path) -> None:
-    ttft, tpot, asked = predicted["ttft_ms"], predicted["tpot_ms"], list[str]()
+    ttft, tpot, queries = predicted["ttft_ms"], predicted["tpot_ms"], list[str]()
     file = tmp_path / "gpucast.prom"
-    with prometheus(times(ttft["mean"], tpot["mean"]), asked) as url:
+    with prometheus(times(ttft["mean"], tpot["mean"]), queries) as url:
         words = ("--json", "--textfile", str(file), "--match", 'model_name="llama"', "--window", "120")
         done = watch(settings, url, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,7 +123,7 @@ def test_figures_inside_their_intervals(settings: Settings, predicted: dict[str,
         assert period[name]["predicted_ms"] == pytest.approx(served["mean"])
         assert period[name]["measured_ms"] == pytest.approx(served["mean"])
         assert period[name]["low_ms"] == pytest.approx(served["interval"]["low"])
-    assert all(match[2:] == ('model_name="llama"', "120") for query in asked for match in QUERY.findall(query))
+    assert all(match[2:] == ('model_name="llama"', "120") for query in queries for match in QUERY.findall(query))
     samples = {
         (one.name, one.labels.get("figure"), one.labels.get("value")): one.value
         for family in text_string_to_metric_families(file.read_text())
@@ -188,5 +188,5 @@ def test_the_board_and_the_alerts_name_what_watch_writes() -> None:
     page = (CHECKOUT / "docs" / "how-to" / "watch-serving.md").read_text("utf-8")
     assert all(f"| `{rule['alert']}` |" in page for rule in group["rules"])
     sources = yaml.safe_load((DEPLOY / "grafana" / "datasources.yml").read_text("utf-8"))["datasources"]
-    asked = {one["query"] for one in BOARD["templating"]["list"] if one["type"] == "datasource"}
-    assert {source["type"] for source in sources} == asked
+    expected = {one["query"] for one in BOARD["templating"]["list"] if one["type"] == "datasource"}
+    assert {source["type"] for source in sources} == expected
