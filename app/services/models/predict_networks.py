@@ -111,7 +111,9 @@ def predict_network(
         timed,
         request,
         MemoryFit(workload, run, ready, find),
-        [NOTE] if whole else notes_of(workload, ready, run, launched=launched),
+        [NOTE, *_unused_host(workload, "ConvMeter knows no hosts")]
+        if whole
+        else notes_of(workload, ready, run, launched=launched),
         serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
         advise,
     )
@@ -198,11 +200,13 @@ def context_notes(config: Mapping[str, Any], context: int) -> list[CodedWarning]
     return [warning("context_too_long", text)] if 0 < longest < context else []
 
 
-def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: bool) -> list[CodedWarning]:
+def _unused_host(workload: NetworkWorkload, reason: str) -> list[CodedWarning]:
+    return [] if workload.host is None else [warning("field_ignored", f"host is ignored: {reason}")]
+
+
+def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list[CodedWarning]:
     """Return which fields of a request change nothing."""
     texts = []
-    if workload.host is not None and not launched:
-        texts.append(f"host is ignored: {run.release.software} replays graphs, which its host does not hold up")
     if run.mode != "training" and workload.optimizer not in ("adam", "none"):
         texts.append(f"optimizer is ignored in mode {run.mode}: it is of training steps")
     if run.recompute_scores and not of_scores(ready.workload).any():
@@ -252,7 +256,9 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
     notes += _training_notes(workload, run)
-    notes += _ignored_notes(workload, ready, run, launched=launched)
+    notes += _ignored_notes(workload, ready, run)
+    if not launched:
+        notes += _unused_host(workload, f"{run.release.software} replays graphs, which its host does not hold up")
     if workload.software is None:
         stack = "PyTorch, eager: the host launches each operator" if launched else "a serving stack with CUDA graphs"
         notes.append(warning("software_assumed", f"no software is given: {stack} is assumed"))
