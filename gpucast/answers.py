@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from app.cli.show import flat
 from app.errors import BadInput
 
 _ROWS = ("predictions", "ranking", "choices")
@@ -49,10 +50,10 @@ class Answer(dict[str, Any]):
             pandas = import_module("pandas")
         except ModuleNotFoundError:
             raise ModuleNotFoundError("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame([_flat(row) for row in self.rows])
+        return pandas.DataFrame([dict(flat(row)) for row in self.rows])
 
     def _repr_html_(self) -> str:
-        rows = [_flat(row) for row in self.rows]
+        rows = [dict(flat(row)) for row in self.rows]
         shown = [name for name in _SHOWN if any(row.get(name) is not None for row in rows)]
         head = "".join(f"<th>{_SHOWN[name]}</th>" for name in shown)
         body = "".join(f"<tr>{''.join(f'<td>{_text(row.get(name))}</td>' for name in shown)}</tr>" for row in rows)
@@ -69,14 +70,6 @@ class Answer(dict[str, Any]):
             return drawing.as_svg(answers.chart_of(self._response, answers.workload_title(self._workload))).decode()
         except BadInput:
             return ""
-
-
-def _flat(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return the figures of a row and of the objects in it, by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        flat |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return flat
 
 
 def _text(value: object) -> str:

@@ -54,7 +54,7 @@ def print_notes(
 
 def as_csv(items: Iterable[msgspec.Struct]) -> str:
     """Return a header of all fields of any item, and a line per item; absent and unknown figures are empty."""
-    rows = [dict(_flat(msgspec.to_builtins(item))) for item in items]
+    rows = [dict(flat(msgspec.to_builtins(item))) for item in items]
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(rows), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -69,10 +69,11 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(column for name in names for column in inner[name] or [name]))
 
 
-def _flat(item: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flat(item: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of an answer's row by dotted names; lists are text."""
     for name, value in item.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from flat(value, f"{before}{name}.")
         elif isinstance(value, list) and not all(isinstance(item, str) for item in value):
             yield f"{before}{name}", msgspec.json.encode(value).decode()
         else:

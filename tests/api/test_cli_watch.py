@@ -6,10 +6,9 @@ import json
 import os
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.config import CHECKOUT, Settings
 from tests.forked import run_command
+from tests.http_server import serving
 
 pytestmark = pytest.mark.slow
 
@@ -76,15 +76,8 @@ def prometheus(rates: dict[str, float], queries: list[str] | None = None) -> Ite
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as url:
+        yield url
 
 
 def times(ttft_ms: float, tpot_ms: float) -> dict[str, float]:

@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.http_server import serving
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
 # Words of this engine's tokenizer are of so many tokens.
@@ -121,13 +123,5 @@ class _Handler(BaseHTTPRequestHandler):
 def running(behaviour: Behaviour) -> Iterator[str]:
     """Yield the address of an engine that behaves so."""
     handler = type("Handler", (_Handler,), {"behaviour": behaviour})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(handler) as url:
+        yield url
