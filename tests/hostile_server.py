@@ -33,6 +33,11 @@ def _answer(connection: socket.socket, script: Script) -> None:
         while b"\r\n\r\n" not in received and (part := connection.recv(2**16)):
             received += part
         script(connection)
+        # Closed with a body unread, the connection would be reset, perhaps before the client has read the answer.
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(1.0)
+        while connection.recv(2**16):
+            pass
 
 
 def head(status: str = "200 OK", media: str = JSON, **headers: object) -> bytes:
