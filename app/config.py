@@ -195,6 +195,11 @@ class Settings:
         """The artefact store of this installation; SHIPPED_MODELS has those of the repository."""
         return self.data_dir / "models_store"
 
+    @property
+    def scorecard_file(self) -> Path:
+        """The runs of the scorecard that this installation keeps (`gpucast evaluate scorecard --keep`)."""
+        return self.data_dir / "scorecard.json"
+
 
 # Least values other than 0.
 _LEAST = {"retrain_threads": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -189,18 +190,36 @@ def scorecard(
     source: Annotated[list[str] | None, _names("Only this source")] = None,
     rows: Annotated[int, _most("Ask at most this many cases of a source, evenly spaced.")] = 2000,
     docs: Annotated[bool, typer.Option("--docs", help="Write the tables of docs/reference/scorecard.md.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Ask what answers here, of the sources whose files are there, and keep the run for /accuracy to draw.",
+        ),
+    ] = False,
 ) -> None:
     """Predict whole workloads that others measured, as POST /predict does, and print the worst cells first."""
-    from evaluation.scorecard import evaluate, report
+    from app.cli.workload_options import snapshot_of
+    from app.config import Settings
+    from evaluation import scorecard as card
     from evaluation.sources import STUDIES
-    from evaluation.study import chosen, shipped_snapshot
+    from evaluation.study import PREDICTOR, chosen, shipped_snapshot
 
     selected = list(chosen("source", {study.name: study for study in STUDIES}, source or ()).values())
-    if docs and source:
-        raise BadInput("--docs records every source: omit --source.")
-    snapshot = shipped_snapshot()
-    results = [result for study in selected for result in evaluate(data, study, snapshot, rows, _print_progress)]
-    _finish(report(results, selected), json_file, docs)
+    if (docs or keep) and source:
+        raise BadInput("--docs and --keep record every source: omit --source.")
+    settings = Settings.from_env()
+    if keep:
+        selected = [study for study in selected if card.file_of(data, study).is_file()] or selected  # which says so
+    answers = snapshot_of(settings, PREDICTOR, stored_graphs=False) if keep else nullcontext((shipped_snapshot(), None))
+    with answers as (snapshot, _):
+        results = [
+            result for study in selected for result in card.evaluate(data, study, snapshot, rows, _print_progress)
+        ]
+    done = card.report(results, selected, settings.scorecard_file if keep else None)
+    _finish(done, json_file, docs)
+    if keep and done.record is not None:
+        card.keep(done.record, settings.scorecard_file)
 
 
 @command.command("first-contact")

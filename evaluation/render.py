@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,7 +144,9 @@ def dumped(body: Mapping[str, Any]) -> str:
 
 
 def commit() -> str | None:
-    """Return the current commit, with `-dirty` if files differ from it; None outside a checkout."""
+    """Return the current commit, with `-dirty` if files differ from it; None outside a checkout or without git."""
+    if shutil.which("git") is None:
+        return None
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

@@ -18,7 +18,7 @@ from app.config import CHECKOUT
 from app.engine.snapshot import Snapshot
 from app.errors import NotFound
 from app.stacks.registry import facts_set_on
-from evaluation.render import NOTHING, Report, Table, bold, commit, markdown, record_of
+from evaluation.render import NOTHING, Report, Table, bold, commit, dumped, markdown, record_of
 from evaluation.study import Answers, Case, Errors, Progress, Result, Row, Study, grouped
 
 FOLDER = "whole_models"
@@ -28,13 +28,20 @@ MARKER = "scorecard: scorecard --docs"
 COVERED = (70.0, 90.0)
 FACTOR, LEAST_ROWS = 2.0, 10
 _WORST = 40
+# Runs that an installation keeps: those of a year of nights.
+_MOST_RUNS = 366
 _CELL = ("source", "gpu", "model", "mode")
 _COLUMNS = {"cases": "d", "asked": "d", "median": ".1f", "bias": "+.1f", "held": ".0f", "factor": ".2f"}
 
 
+def file_of(folder: Path, study: Study) -> Path:
+    """Return the file of a study's rows."""
+    return folder / FOLDER / f"{study.name}.parquet"
+
+
 def read_rows(folder: Path, study: Study) -> list[Row]:
     """Return the rows of a study's file. Raises NotFound without the file."""
-    path = folder / FOLDER / f"{study.name}.parquet"
+    path = file_of(folder, study)
     if not path.is_file():
         raise NotFound(f"No {FOLDER}/{study.name}.parquet in {folder}.")
     rows: list[Row] = pq.read_table(path).to_pylist()
@@ -60,8 +67,11 @@ def evaluate(folder: Path, study: Study, snapshot: Snapshot, most: int, progress
     return [{"source": study.name, **answers.result(case)} for case in cases]
 
 
-def report(results: Sequence[Result], studies: Sequence[Study]) -> Report:
-    """Return the tables, worst cells first; --docs records the errors of cells, not the times that others measured."""
+def report(results: Sequence[Result], studies: Sequence[Study], kept: Path | None = None) -> Report:
+    """Return the tables, worst cells first; the record has the errors of cells, not the times that others measured.
+
+    kept  file of the runs before this one; None: those of the repository
+    """
     head = {"study": "scorecard", "version": __version__, "commit": commit()}
     cells = [
         dict(zip(_CELL, cell, strict=True))
@@ -73,7 +83,7 @@ def report(results: Sequence[Result], studies: Sequence[Study]) -> Report:
     return Report(
         blocks=list(_blocks(results, studies)),
         body=head | {"cases": [_rounded(result) for result in results]},
-        record=head | {"cells": cells, "history": [*history(), run]},
+        record=head | {"cells": cells, "history": [*history(kept or record_of("scorecard")), run]},
         pages={MARKER: table(results, studies)},
         page=PAGE,
     )
@@ -88,9 +98,17 @@ def typical(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {"asked": int(counts.sum()), "median": middle["median"], "held": round(held, 1)}
 
 
-def history() -> list[dict[str, Any]]:
+def keep(record: Mapping[str, Any], file: Path) -> None:
+    """Write an installation's runs, of a day the last, for pages that may read them meanwhile."""
+    of_days = {run["date"]: run for run in record["history"]}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_suffix(".new")
+    written.write_text(dumped({**record, "history": [*of_days.values()][-_MOST_RUNS:]}), "utf-8")
+    written.replace(file)
+
+
+def history(record: Path) -> list[dict[str, Any]]:
     """Return the runs that are recorded, the latest last."""
-    record = record_of("scorecard")
     runs: list[dict[str, Any]] = json.loads(record.read_text("utf-8")).get("history", []) if record.is_file() else []
     return runs
 

@@ -61,12 +61,12 @@ class PlanRequest(ManyGpusRequest, forbid_unknown_fields=True, kw_only=True, fro
     else, over all copies. All goals must hold together with `probability`. The time limit holds with
     `limit_probability`. The other fields are those of POST /compare.
 
-    A served model (kind serving, with a load `rate_per_s`) has limits on times of its requests instead: `ttft_ms`,
-    `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of one engine; there are
-    as many engines as the rate needs, and their token budget and most sequences are chosen where the workload leaves
-    them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to choose among, in
-    place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused (413): send fewer
-    gpus, dtypes or kv_dtypes, or less max_devices.
+    A served model (kind serving, with a load `rate_per_s` or a `trace`) has limits on times of its requests instead:
+    `ttft_ms`, `tpot_ms` and `e2e_ms`, which `percentile` of the requests must keep. `max_devices` then is of one
+    engine; there are as many engines as the rate needs, and their token budget and most sequences are chosen where the
+    workload leaves them out. `dtypes` and `kv_dtypes` are number formats of the weights and of keys and values to
+    choose among, in place of the workload's. Splits of the model x pairs of formats x GPUs over 20,000 are refused
+    (413): send fewer gpus, dtypes or kv_dtypes, or less max_devices.
     """
 
     steps: Annotated[

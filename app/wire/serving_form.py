@@ -30,9 +30,9 @@ from app.wire.prediction_form import (
 
 # The serving stack of requests that name none.
 DEFAULT_SOFTWARE = default_stack("serving").name
-MOST_IN_FLIGHT, MOST_TRACED = 2**16, 20_000
+MOST_IN_FLIGHT, MOST_TRACED, MOST_RATE = 2**16, 20_000, 10**6
 InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **WHOLE)]
-Rate: TypeAlias = Annotated[float, about("Requests per second, open arrivals", ge=1e-6, le=1e6)]
+Rate: TypeAlias = Annotated[float, about("Requests per second, open arrivals", ge=1e-6, le=MOST_RATE)]
 # Longer requests take longer than a simulation may.
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **WHOLE)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]

@@ -25,6 +25,15 @@ GPUS = ["h100-sxm5-80gb", "h200-sxm-141gb", "l40s"]
 PRICES = {"h100-sxm5-80gb": 3.0, "h200-sxm-141gb": 3.8, "l40s": 1.2}
 
 
+def recorded(closer: float = 1.0) -> Body:
+    """The requests of 60 s at 6 a second, even and of one length, `closer` times as close to one another."""
+    count = 360
+    arrival_s = [k / 6 / closer for k in range(count)]
+    lengths = {"input_tokens": [1024] * count, "output_tokens": [256] * count}
+    trace = {"arrival_s": arrival_s} | lengths
+    return {name: value for name, value in SERVED.items() if name not in lengths} | {"load": {"trace": trace}}
+
+
 def ask(client: TestClient, route: str, **body: Any) -> Body:
     answer = client.post(route, json={"gpus": GPUS, "prices": PRICES, **body})
     assert answer.status_code == 200, answer.text
@@ -233,6 +242,8 @@ def test_without_limits_the_rate_is_the_goal(client: TestClient) -> None:
     ("body", "field"),
     [
         ({"workload": LOOP, "tpot_ms": 40}, ["workload", "load", "rate_per_s"]),
+        ({"workload": recorded(closer=1e300)}, ["workload", "load", "trace", "arrival_s"]),
+        ({"workload": recorded() | {"method": "closed_form"}}, ["workload", "method"]),
         ({"workload": RATE, "deadline_s": 40}, ["deadline_s"]),
         ({"workload": RATE, "tpot_ms": 0}, ["tpot_ms"]),
         ({"workload": RATE, "percentile": 100}, ["percentile"]),
@@ -253,6 +264,24 @@ def test_without_limits_the_rate_is_the_goal(client: TestClient) -> None:
 )
 def test_bad_input_names_its_field(client: TestClient, body: Body, field: list[str]) -> None:
     assert refusal(client, "/plan", **body) == field
+
+
+def test_recorded_requests_are_planned_for(client: TestClient) -> None:
+    limits = {"ttft_ms": 1500, "tpot_ms": 40}
+    plan = ask(client, "/plan", workload=recorded(), **limits)
+    assert plan["best"] and plan["rate_per_s"] == pytest.approx(6)
+    first = plan["choices"][0]
+    workload = recorded() | {"parallelism": first["parallelism"]}
+    workload |= {name: value for name, value in first["settings"].items() if name.startswith("max_")}
+    alone = client.post("/predict", json={"gpu": first["gpu"], "workload": workload}).json()["predictions"][0]
+    assert alone["serving"]["ttft_ms"] == first["serving"]["ttft_ms"]  # the recorded requests themselves
+    at_rate = ask(client, "/plan", workload=SERVED | {"load": {"rate_per_s": 6}}, **limits)
+    bursts = recorded()
+    bursts["load"]["trace"]["arrival_s"] = [10 * (k // 60) for k in range(360)]  # 60 at once, six times
+    for harder in (recorded(closer=4), bursts):
+        other = ask(client, "/plan", workload=harder, **limits)
+        assert other["choices"][0]["cost"]["usd_per_hour"] > first["cost"]["usd_per_hour"]
+    assert first["cost"]["usd_per_hour"] <= at_rate["choices"][0]["cost"]["usd_per_hour"]
 
 
 def test_a_plan_over_all_gpus_is_quick(client: TestClient) -> None:

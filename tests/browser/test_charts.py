@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.test_dashboard import behind, column
+from tests.service import Service
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
@@ -85,6 +87,24 @@ def test_measured_points_stand_on_the_predicted_curve(page: Page, server: httpx.
     assert column(page, "batches-measured", "Tokens/s") == pytest.approx([2 * 256 / 3.5e-3, 8 * 256 / 13e-3])
     (points,) = (one for one in drawn(page, "batches") if one["label"].endswith("measured"))
     assert points["series"] == "NVIDIA L4" and points["points"] == 2
+
+
+def test_nightly_runs_of_the_scorecard_are_drawn(page: Page, service: Service) -> None:
+    runs = [
+        {"date": f"2026-11-0{k}", "version": "1", "commit": None, "asked": 9, "median": 10.0 + k, "held": 80}
+        for k in range(1, 4)
+    ]
+    cell = {"source": "a", "gpu": "nvidia-l4", "model": "gpt2", "mode": "step", "asked": 9}
+    cell |= {"median": 10.0, "bias": 1.0, "held": 80.0, "factor": 1.1}
+    kept = service.settings.scorecard_file
+    kept.write_text(json.dumps({"cells": [cell], "history": runs}), "utf-8")
+    try:
+        page.goto("/accuracy")
+        (line,) = (one for one in drawn(page, "history") if one["points"] == 3 and not one["band"])
+        assert line["series"] == "Whole workloads"
+        assert column(page, "history", "Median error, %") == [11.0, 12.0, 13.0]
+    finally:
+        kept.unlink()
 
 
 def test_measured_loads_stand_on_the_curve_of_a_served_model(page: Page, server: httpx.Client) -> None:

@@ -21,11 +21,18 @@ PAGES = {
     "all": "/?gpu=all",
     "split": "/?kind=model&name=llama-3.1-70b&mode=decode&batch=8&sequence=4096&dtype=bf16&prices=h100-sxm5-80gb+2.5",
     "error": "/?gpu=rtx-4071",
+    "operator": "/?kind=operators",
+    "kernel": "/?kind=kernel",
+    "graph": "/?kind=graph",
     "detail": "/detail",
     "scaling": "/scaling",
     "serving": "/serving",
     "accuracy": "/accuracy",
+    "measured": "/measured",
     "catalogue": "/catalogue?q=gtx+970",
+    "gpu": "/catalogue/nvidia-l4",
+    "interface": "/docs",
+    "sign-in": "/sign-in",
     "missing": "/nowhere",
 }
 WIDTHS = (390, 768, 1440)

@@ -44,13 +44,16 @@ def test_one_click_gives_a_report_and_links(page: Page, server: httpx.Client, tm
     answer = saved["answer"]
     assert saved["unchanged"] is True and f"/predictions/{saved['id']}.pdf" in words
     assert answer == behind(page, server)
+    rows = answer.get("choices") or answer.get("ranking") or answer["predictions"]
+    whole = {word for row in rows for word in (row["gpu"], f"{row.get('devices', 1)}")}
+    assert whole | {"GPUs" if len(rows) > 1 else "Assumptions"} <= set(words.split())  # no word is cut
     if path == PLAN:
         first = answer["choices"][0]
         assert f"{first['devices']} x {first['gpu']} for {first['cost']['usd_per_hour']:,.2f} USD an hour" in words
         assert {"ttft_ms", "tpot_ms", "highest_rate_per_s"} <= first["serving"].keys() and first["parallelism"]
 
 
-@pytest.mark.parametrize("path", [PLAN, "/serving", "/", "/detail"])
+@pytest.mark.parametrize("path", [PLAN, f"{PLAN}&gpu=all", "/serving", "/", "/detail"])
 def test_a_printed_page_is_one_or_two_of_a4(page: Page, screenshots: Path, path: str) -> None:
     page.goto(path)
     file = screenshots / f"print-{path.strip('/').partition('?')[0] or 'compare'}.pdf"

@@ -131,9 +131,10 @@ def test_recorded_requests_take_the_place_of_the_load(page: Page, server: httpx.
         "load": {"trace": columns},
     }  # fmt: skip
     answer = server.post("/predict", json={"gpus": ["a100-sxm4-80gb", "nvidia-l4"], "workload": workload}).json()
-    means = {one["gpu"]: one["serving"]["ttft_ms"]["mean"] for one in answer["predictions"]}
+    names = {gpu: server.get(f"/gpus/{gpu}").json()["name"] for gpu in ("a100-sxm4-80gb", "nvidia-l4")}
+    means = {names[one["gpu"]]: one["serving"]["ttft_ms"]["mean"] for one in answer["predictions"]}
     for row in page.locator("#recorded tbody tr").all():
-        shown, gpu = row.locator("td").first.inner_text(), row.locator("th").inner_text().split()[0]
+        shown, gpu = row.locator("td").first.inner_text(), row.locator("th").inner_text().partition(" \u00d7")[0]
         assert float(shown.replace(",", "")) == pytest.approx(means[gpu], rel=1e-3)
     expect(page.locator("#recorded tbody tr")).to_have_count(2)
 

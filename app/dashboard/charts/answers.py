@@ -152,7 +152,12 @@ _FIGURES = (
     ("frames", "{:,} frames"),
     ("dtype", "{}"),
 )
-_LOADS = (("concurrency", "{:,} in flight"), ("rate_per_s", "{:g} requests/s"), ("burst", "{:,} at once"))
+_LOADS = (
+    ("concurrency", "{:,} in flight"),
+    ("rate_per_s", "{:g} requests/s"),
+    ("burst", "{:,} at once"),
+    ("trace", "recorded requests"),
+)
 
 
 def workload_title(workload: Mapping[str, Any]) -> str:

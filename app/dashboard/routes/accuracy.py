@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request
@@ -24,11 +24,12 @@ router = APIRouter(include_in_schema=False)
 _RECORD = CHECKOUT / "evaluation" / "records" / "scorecard.json"
 
 
-@cache
-def scorecard() -> Mapping[str, Any]:
-    """Return the recorded cells, worst first, and the runs before; none where this installation has no record."""
-    empty: dict[str, Any] = {"cells": [], "history": []}
-    return empty | (json.loads(_RECORD.read_text("utf-8")) if _RECORD.is_file() else {})
+def scorecard(kept: Path) -> Mapping[str, Any]:
+    """Return the recorded cells, worst first, and all runs: those that this installation keeps, else as shipped."""
+    own = kept.is_file()
+    record = kept if own else _RECORD
+    empty: dict[str, Any] = {"cells": [], "history": [], "own": own}
+    return empty | (json.loads(record.read_text("utf-8")) if record.is_file() else {})
 
 
 class Question(NamedTuple):
@@ -118,6 +119,7 @@ def show_accuracy(
     if wants_svg(request):
         where = "all GPUs" if gpu == EVERY else gpu
         return as_picture(accuracy_chart(shown, predictor, f"{where}, {SPLITS.get(split, split)}"))
+    whole = scorecard(settings.scorecard_file)
     return page(
         request,
         "accuracy.html",
@@ -141,8 +143,9 @@ def show_accuracy(
             for row, inside in ((row, row[k]) for row in reliability())
         ],
         contacts=sources(),
-        whole=scorecard()["cells"],
-        history=scorecard()["history"],
+        whole=whole["cells"],
+        history=whole["history"],
+        own_runs=whole["own"],
         picked=any(name in request.query_params for name in ("predictor", "gpu", "split")),
         shown_whole=SHOWN_WHOLE,
     )

@@ -210,7 +210,7 @@ class Option(NamedTuple):
     @property
     def token_s(self) -> float:
         """Mean seconds per output token at the rate, by the closed form."""
-        rate = (self.deployment.workload.load.rate_per_s or 0.0) / self.engines
+        rate = self.deployment.rate_per_s / self.engines
         return open_load(self.engine.times, self.engine.limits, shape_of(self.deployment), rate).tpot_s
 
 
@@ -221,7 +221,7 @@ def option_of(deployment: Deployment, engine: Engine, candidate: Candidate, limi
 
 def _engines_needed(deployment: Deployment, engine: Engine, limits: Limits) -> tuple[int, bool]:
     """Return how many engines keep the limits in their means at the rate; or, with False, how many bear the rate."""
-    shape, rate = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0
+    shape, rate = shape_of(deployment), deployment.rate_per_s
     allowed = limits.of_means()
 
     def keeps(each: float) -> bool:
@@ -271,7 +271,7 @@ def with_capped_batch(option: Option, limits: Limits) -> Option | None:
         return None
     engine, shape = option.engine, shape_of(option.deployment)
     replicas = option.deployment.attention_replicas
-    steady = open_load(engine.times, engine.limits, shape, (workload.load.rate_per_s or 0.0) / option.engines)
+    steady = open_load(engine.times, engine.limits, shape, option.deployment.rate_per_s / option.engines)
     if not np.isfinite(steady.tpot_s):
         return None
     low, high = ceil(_SPARE * steady.running / replicas), engine.settings.sequences

@@ -42,10 +42,11 @@ from app.serving.steady_state import closed_loop
 from app.steps.timing import StepQuery
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import ChosenSettings, ParetoPoint, PlanRequest, ServedChoice, ServingPlanResponse
-from app.wire.serving_form import ServedFigures, ServedTime, ServingRequest
+from app.wire.serving_form import MOST_RATE, ServedFigures, ServedTime, ServingRequest, ServingWorkload
 
 SERVED_GOALS = ("ttft_ms", "tpot_ms", "e2e_ms")
 _JOB_GOALS = ("steps", "deadline_s", "budget_usd", "throughput_per_s")
+_LOAD = ("workload", "load")
 _DEVICES = 4096
 # Splits of a GPU type that are simulated, and how often each with more engines.
 _FINALISTS, _TRIES, _MORE = 2, 6, 1.25
@@ -57,16 +58,13 @@ def plan_served(
     snapshot: Snapshot, request: PlanRequest, compare: CompareRequest, predict_request: ServingRequest, *, today: date
 ) -> ServingPlanResponse:
     """Return the ranked choices, one per GPU type, and the Pareto set over all splits."""
-    rate = predict_request.workload.load.rate_per_s
-    if rate is None:
-        loc = ("workload", "load", "rate_per_s")
-        raise BadInput.at(loc, "required field is missing: a served model is planned for a rate of requests")
-    if predict_request.workload.load.max_concurrency is not None:
-        loc = ("workload", "load", "max_concurrency")
-        raise BadInput.at(loc, "a plan is for engines that bear the whole rate: leave it out")
+    _check_load(predict_request.workload)
     refuse_given(request, _JOB_GOALS, "is a goal of jobs: a served model has ttft_ms, tpot_ms and e2e_ms")
     limits = _limits(request)
-    resolve_deployment(predict_request.workload)  # other splits are tried in place of one that must be possible too
+    given = resolve_deployment(predict_request.workload)  # other splits are tried, and it must be possible too
+    if given.rate_per_s > MOST_RATE:
+        message = f"the requests arrive at once: a plan takes at most {MOST_RATE:,} a second, on average"
+        raise BadInput.at((*_LOAD, "trace", "arrival_s"), message)
     candidates, named = resolve_candidates(snapshot, compare, predict_request, today), GpuRows(snapshot)
     one, every = Parallelism(link=predict_request.workload.parallelism.link), predict_request.gpus == "all"
     linked = {named.id(row) for row in joined_by(named, named.targets(predict_request), one, every=every)}
@@ -77,7 +75,7 @@ def plan_served(
     choices = [_choice(plan, splits, gpu, options) for gpu, options in splits.by_gpu().items()]
     choices = [structs.replace(choice, rank=k + 1) for k, choice in enumerate(sorted(choices, key=_order))]
     return ServingPlanResponse(
-        rate_per_s=rate,
+        rate_per_s=given.rate_per_s,
         percentile=request.percentile,
         best=choices[0].gpu if choices and choices[0].meets else None,
         choices=choices,
@@ -85,6 +83,19 @@ def plan_served(
         skipped=[*named.skipped, *splits.skipped],
         notes=power_notes(choice.cost.power_source for choice in choices),
     )
+
+
+def _check_load(workload: ServingWorkload) -> None:
+    """Raise BadInput unless requests arrive at a rate, or as recorded."""
+    load = workload.load
+    if load.rate_per_s is None and load.trace is None:
+        message = "required field is missing: a served model is planned for a rate of requests, or a trace of them"
+        raise BadInput.at((*_LOAD, "rate_per_s"), message)
+    if load.max_concurrency is not None:
+        message = "a plan is for engines that bear the whole rate: leave it out"
+        raise BadInput.at((*_LOAD, "max_concurrency"), message)
+    if load.trace is not None and workload.method == "closed_form":
+        raise BadInput.at(("workload", "method"), "a plan simulates recorded requests: leave it out")
 
 
 def _limits(request: PlanRequest) -> Limits:
@@ -105,17 +116,15 @@ def highest_rate_within(
     """
     plan, rows = _Plan(snapshot, request, predict_request, _limits(request)), GpuRows(snapshot)
     query = StepQuery(snapshot.engine, rows.table(), [rows.row(candidate.ref, ("gpus",))], predict_request.predictor)
-    workload, steps = predict_request.workload, Steps()
-    deployment = resolve_deployment(workload)
+    steps, deployment = Steps(), resolve_deployment(predict_request.workload)
     (engine,) = engines_on(query, deployment, [candidate.spec])
 
     def keeps(rate: float) -> bool:
-        loaded = structs.replace(workload, load=structs.replace(workload.load, rate_per_s=rate))
-        option = Option(deployment._replace(workload=loaded), engine, candidate, deployment.engines, able=True)
+        option = Option(deployment.at_rate(rate), engine, candidate, deployment.engines, able=True)
         figures = load_figures(option.deployment, engine, plan.limits.percentile)
         return _rendered(plan, option, figures, steps).meets
 
-    low, high = workload.load.rate_per_s or 0.0, choice.serving.highest_rate_per_s
+    low, high = deployment.rate_per_s, choice.serving.highest_rate_per_s
     for _ in range(_RATE_BISECTIONS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if keeps(middle) else (low, middle)

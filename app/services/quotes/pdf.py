@@ -55,6 +55,8 @@ def _question(kind: str, request: Row) -> str:
     heading = {"predict": "Prediction for", "compare": "GPUs compared for", "plan": "Plan for"}[kind]
     load = workload.get("load") or {}
     rate = [f"{load[name]:g} {unit}" for name, unit in _LOADS.items() if load.get(name)]
+    if trace := load.get("trace"):
+        rate.append(f"{len(trace['arrival_s']):,} recorded requests")
     tokens = [f"{workload[name]:g} tokens {way}" for name, way in _TOKENS.items() if workload.get(name) is not None]
     step = [f"{workload[name]:g} {unit}" for name, unit in _STEP.items() if workload.get(name)]
     return ", ".join(

@@ -82,6 +82,28 @@ class Deployment(NamedTuple):
         return 1.0 + (1.0 / (self.workload.load.burstiness or 1.0) - 1.0) / self.engines
 
     @property
+    def rate_per_s(self) -> float:
+        """Requests per second that arrive at all engines, of a trace their mean; infinite for requests all at once."""
+        load = self.workload.load
+        if load.trace is None:
+            return load.rate_per_s or np.inf
+        times = load.trace.arrival_s
+        span = max(times) - min(times)
+        return (len(times) - 1) / span if span else np.inf
+
+    def at_rate(self, rate_per_s: float) -> Deployment:
+        """Return it with arrivals at another rate; recorded requests come that much closer to one another."""
+        load, trace = self.workload.load, self.workload.load.trace
+        if trace is None:
+            load = structs.replace(load, rate_per_s=rate_per_s)
+        else:
+            closer = self.rate_per_s / rate_per_s
+            load = structs.replace(
+                load, trace=structs.replace(trace, arrival_s=[closer * one for one in trace.arrival_s])
+            )
+        return self._replace(workload=structs.replace(self.workload, load=load))
+
+    @property
     def most_in_flight(self) -> int:
         """Most requests that clients have in flight at an engine; 0: any number."""
         return ceil((self.workload.load.max_concurrency or 0) / self.engines)

@@ -74,14 +74,16 @@ def test_an_installation_that_fails_says_what_to_set(tmp_path: Path) -> None:
 def test_compose_migrates_once_and_keeps_its_data() -> None:
     compose: dict[str, Any] = yaml.safe_load((CHECKOUT / "docker-compose.yml").read_text())
     services = compose["services"]
-    assert set(services) == {"postgres", "migrate", "api", "worker"}
+    assert set(services) == {"postgres", "migrate", "api", "worker", "scorecard"}
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
-    for name in ("api", "worker"):
+    for name in ("api", "worker", "scorecard"):
         assert services[name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
         assert services[name]["environment"]["DATABASE_URL"].startswith("postgresql://")
     for service in services.values():
         for volume in service["volumes"]:
-            assert volume.split(":")[0] in compose["volumes"]
+            assert volume.split(":")[0] in compose["volumes"] or volume.endswith(":/measured:ro")
+    nightly = services["scorecard"]
+    assert nightly["profiles"] == ["scorecard"] and "gpucast evaluate scorecard --keep" in nightly["command"][-1]
     asked = [services[name]["command"][1] for name in ("migrate", "worker")]
     assert set(asked) <= {name for name, _, _ in COMMANDS}
 
@@ -105,7 +107,7 @@ def test_compose_limits_every_container_and_takes_its_rights() -> None:
     for name, service in services.items():
         limits = service["deploy"]["resources"]["limits"]
         assert float(limits["cpus"]) > 0 and re.fullmatch(r"\d+g", limits["memory"]), name
-    for name in ("migrate", "api", "worker"):
+    for name in ("migrate", "api", "worker", "scorecard"):
         assert services[name]["read_only"] is True and services[name]["cap_drop"] == ["ALL"]
         assert services[name]["security_opt"] == ["no-new-privileges:true"]
     assert services["postgres"]["healthcheck"]["test"][0] == "CMD-SHELL"

@@ -1,4 +1,4 @@
-// Recorded requests: a file of arrivals and tokens, sent to POST /compare in place of the load of the page.
+// Recorded requests: a file of arrivals and tokens, sent to the POST request of the page in place of its load.
 
 const MOST = 20000;  // rows of a trace in the API
 // Names of columns: those of the API, of Azure's traces and of Mooncake's.
@@ -7,7 +7,14 @@ const NAMES = {
   input_tokens: ["input_tokens", "contexttokens", "input_length", "prompt_tokens"],
   output_tokens: ["output_tokens", "generatedtokens", "output_length", "completion_tokens"],
 };
-const HEADS = ["GPUs", "TTFT mean, ms", "TTFT p90, ms", "TTFT p99, ms", "TPOT mean, ms", "TPOT p90, ms", "Tokens/s per GPU", "USD per 1M tokens", "Joules per token"];
+// Heads of the columns and what they show of a choice of POST /plan, and of a row of either answer.
+const PLANNED = { "Limits": row => row.meets ? "met" : "missed", "Sure": row => `${Math.round(100 * row.probability)}\u00a0%`, "USD/h": row => figure(row.cost.usd_per_hour) };
+const FIGURES = {
+  "TTFT mean, ms": row => figure(row.serving.ttft_ms?.mean), "TTFT p90, ms": row => figure(row.serving.ttft_ms?.p90), "TTFT p99, ms": row => figure(row.serving.ttft_ms?.p99),
+  "TPOT mean, ms": row => figure(row.serving.tpot_ms?.mean), "TPOT p90, ms": row => figure(row.serving.tpot_ms?.p90),
+  "Tokens/s per GPU": row => figure(row.serving.output_tokens_per_s_per_gpu), "USD per 1M tokens": row => figure(row.cost.cost_per_million_tokens), "Joules per token": row => figure(row.cost.energy_per_token_j),
+};
+const figure = value => value == null ? "-" : Number(value.toPrecision(4)).toLocaleString("en");
 
 export function trace(field) {
   const file = field.querySelector("input"), help = field.querySelector(".help"), place = field.querySelector(".answer");
@@ -23,10 +30,11 @@ export function trace(field) {
       body.workload.load = { trace: columns };
       delete body.workload.input_tokens;
       delete body.workload.output_tokens;
-      const answer = await fetch("/compare", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+      const answer = await fetch(field.dataset.path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       const found = await answer.json();
       if (!answer.ok) throw new Error(found.detail);
-      place.replaceChildren(tableOf(found.ranking));
+      const names = JSON.parse(field.dataset.names), name = row => names[row.gpu] ?? row.gpu;
+      place.replaceChildren(...(found.choices ? [sentence(found, name)] : []), tableOf(found.choices ?? found.ranking, name, found.choices ? { ...PLANNED, ...FIGURES } : FIGURES));
       help.textContent = `${chosen.name}: ${columns.arrival_s.length.toLocaleString("en")} requests${left ? `; ${left.toLocaleString("en")} more are left out` : ""}.`;
       field.classList.remove("wrong");
     } catch (error) {
@@ -74,7 +82,17 @@ function secondsOf(value, milliseconds) {
   return Number(value) / (milliseconds ? 1e3 : 1);
 }
 
-function tableOf(ranking) {
+// What to rent, as the page says of its own load.
+function sentence({ best, rate_per_s, choices: [first] }, name) {
+  const line = document.createElement("p"), cost = first.cost.usd_per_hour, rented = `${first.devices}\u00a0${name(first)}`;
+  line.className = "lead";
+  line.textContent = best
+    ? `Rent ${rented}${cost == null ? "" : `: ${cost.toFixed(2)} USD an hour`}; bears the recorded ${figure(rate_per_s)} requests per second within the limits with ${Math.round(100 * first.probability)}\u00a0%`
+    : `None of these keeps the limits; ${rented} comes closest: ${first.missing.join("; ")}`;
+  return line;
+}
+
+function tableOf(rows, name, figures) {
   const scroll = document.createElement("div"), table = document.createElement("table");
   scroll.className = "scroll";
   scroll.tabIndex = 0;
@@ -91,18 +109,15 @@ function tableOf(ranking) {
       row.append(cell);
     });
   };
-  line(table.createTHead(), "th", HEADS);
+  table.createCaption().textContent = "Each GPU type under the recorded requests";
+  line(table.createTHead(), "th", ["GPUs", ...Object.keys(figures)]);
   const body = table.createTBody();
-  for (const row of ranking) {
-    const { ttft_ms: ttft, tpot_ms: tpot } = row.serving, cost = row.cost;
-    const figures = [ttft?.mean, ttft?.p90, ttft?.p99, tpot?.mean, tpot?.p90, row.tokens_per_s_per_gpu, cost.cost_per_million_tokens, cost.energy_per_token_j];
-    line(body, "td", [`${row.gpu} × ${row.devices}`, ...figures.map(one => one == null ? "-" : Number(one.toPrecision(4)).toLocaleString("en"))]);
-  }
+  for (const row of rows) line(body, "td", [`${name(row)} × ${row.devices}`, ...Object.values(figures).map(shown => shown(row))]);
   scroll.append(table);
-  for (const row of ranking.filter(row => row.warnings.length)) {
+  for (const row of rows.filter(row => row.warnings.length)) {
     const note = scroll.appendChild(document.createElement("p"));
     note.className = "notes";
-    note.textContent = `${row.gpu}: ${row.warnings.join("; ")}`;
+    note.textContent = `${name(row)}: ${row.warnings.join("; ")}`;
   }
   return scroll;
 }
