@@ -98,14 +98,20 @@ class PowerModel:
     revision: int | None = None
     cap_w: float | None = None
 
-    def power(self, spec: GpuSpec, load: Load, seconds: float, coverage: float) -> Power | None:
-        """Return the power of a device that takes `seconds` for `load`; None if the board power is unknown."""
+    def power(
+        self, spec: GpuSpec, load: Load, seconds: float, coverage: float, at: tuple[GpuTable, int] | None = None
+    ) -> Power | None:
+        """Return the power of a device that takes `seconds` for `load`; None if the board power is unknown.
+
+        at  a table with the GPU, and its row; None: one of its own, whose rates take tens of milliseconds
+        """
         board = self.board(spec)
         if board is None or seconds <= 0:
             return board
-        gpus, rows = GpuTable.from_specs([spec]), np.arange(len(load.ops))
+        gpus, row = at or (GpuTable.from_specs([spec]), 0)
         limit = board.middle / (spec.board_power_w or board.middle)
-        done = activity(load.ops, gpus, rows, np.zeros_like(rows))
+        rows = np.arange(len(load.ops))
+        done = activity(load.ops, gpus, rows, np.full_like(rows, row))
         share = step_share(done, load.runs, seconds, load.eager, limit)
         if np.isnan(share):
             return board

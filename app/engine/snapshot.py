@@ -41,6 +41,13 @@ class Snapshot:
         """Return a snapshot of an engine, with all ids known."""
         return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
 
+    def table_of(self, spec: GpuSpec) -> tuple[GpuTable, int]:
+        """Return a table with the GPU, and its row: the catalogue's, whose derived rates are known, or one of its own."""
+        row = self.row_of.get(spec.id)
+        if row is not None and self.engine.catalog.specs[row] is spec:
+            return self.engine.gpus, row
+        return GpuTable.from_specs([spec]), 0
+
     def under(self, power_cap_w: float | None) -> Snapshot:
         """Return the snapshot with boards capped at this power, itself for None; the same one for the same power."""
         if power_cap_w in (None, self.engine.power_cap_w):

@@ -140,7 +140,8 @@ class Comparison:
         if candidate.watts is not None:
             return stated_power(candidate.watts)
         load = device_load(workload, self.graphs)
-        return model.power(candidate.spec, load, prediction.latency_ms / 1e3, self.request.coverage)
+        at = self.snapshot.table_of(candidate.spec)
+        return model.power(candidate.spec, load, prediction.latency_ms / 1e3, self.request.coverage, at)
 
     def search_splits(self, rows: Mapping[str, Compared]) -> Iterator[Compared]:
         """Yield all other splits of a network on the GPUs where they fit: GPUs that need a split, or all on request."""

@@ -159,7 +159,8 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
     replicas, shape = deployment.attention_replicas, shape_of(deployment)
     batch = replicas * max(round(served.sequences.mean / deployment.engines / replicas), 1)
     step = model_workload(deployment.workload, "decode", batch, max(round(shape.context), 1))
-    return model.power(candidate.spec, device_load(step, None), step_ms / 1e3, COVERAGE)
+    load, at = device_load(step, None), snapshot.table_of(candidate.spec)
+    return model.power(candidate.spec, load, step_ms / 1e3, COVERAGE, at)
 
 
 # Token budgets that are tried, as shares of the stack's own.
