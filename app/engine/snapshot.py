@@ -42,7 +42,7 @@ class Snapshot:
         return cls(engine, {spec.id: row for row, spec in enumerate(engine.catalog.specs)})
 
     def table_of(self, spec: GpuSpec) -> tuple[GpuTable, int]:
-        """Return a table with the GPU, and its row: the catalogue's, whose derived rates are known, or one of its own."""
+        """Return a table with the GPU, and its row: the catalogue's, whose rates are known, or one of its own."""
         row = self.row_of.get(spec.id)
         if row is not None and self.engine.catalog.specs[row] is spec:
             return self.engine.gpus, row
