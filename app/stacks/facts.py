@@ -121,6 +121,8 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "waits_in_sums": bool,
     "early_launch": bool,
     "untuned_products": tuple[tuple[float, float], ...],
+    "reads_by_head": bool,
+    "product_tile": tuple[float, float],
     "first_flash": bool,
     "cudnn_attention": bool,
     "fuses_attention": bool,

@@ -71,6 +71,8 @@ class Release:
     waits_in_sums   the host waits for each collective of Intel's GPUs
     early_launch    a kernel is set up while the one before it ends (programmatic dependent launch)
     untuned_products  columns and depth of products in FP8 by blocks that AITER has no settings of for CDNA 3
+    reads_by_head   on ROCm, attention that decodes reads keys and values for each query head
+    product_tile    on CDNA 3, rows of a product in 16 bits after which it reads the weights again, and most such rows
     first_flash     fused attention is FlashAttention 1
     cudnn_attention  fused attention on Hopper is cuDNN's
     fuses_attention  training in 16 bits and fewer runs fused attention
@@ -107,6 +109,8 @@ class Release:
     waits_in_sums: bool = False
     early_launch: bool = False
     untuned_products: tuple[tuple[float, float], ...] = ()
+    reads_by_head: bool = False
+    product_tile: tuple[float, float] | None = None
     first_flash: bool = False
     cudnn_attention: bool = False
     fuses_attention: bool = field(default=True, compare=False)

@@ -7,24 +7,24 @@ applies, for all that is timed: steps of predictions and of sweeps, and the tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import NormalDist
-from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from app.bands.band import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY, Band
+from app.bands.band import HOST_COLLECTIVE, HOST_WAIT, INPUT_COPY
 from app.coefficients import Coefficients
-from app.networks.run import InputCopy, Run
+from app.networks.run import InputCopy
 from app.ops import OP_CODE, OPS
 from app.ops.gemm import ACCESSES_PER_CLOCK
 from app.ops.network import NETWORK
 from app.predictors.priors import IS_COLLECTIVE, SENDS
 from app.predictors.roofline import PIPES_OF_DTYPE, formats_run
 from app.stacks.facts import NO_WAIT
+from app.steps.correction import NOWHERE, Correction, Subject, answer_s, of_architectures
+from app.steps.rocm import ROCM
 from app.steps.schedule import by_row
 from app.steps.stages import memory
-from app.tables.arrays import Bools, Floats, Ints
+from app.tables.arrays import Bools, Floats
 from app.tables.complete import PCIE_3_BYTES_PER_S, PCIE_4_BYTES_PER_S, PCIE_4_NODE_NM
 from app.tables.gpus import GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OUTPUT_BYTES, OpTable
@@ -32,55 +32,6 @@ from app.tables.predictions import COMPUTE
 from app.tables.workload import FORWARD, Workload
 
 _FITTED = Coefficients("steps")
-
-Stage: TypeAlias = Literal["row", "launch", "host", "step"]
-
-
-class Subject(NamedTuple):
-    """What a correction is computed of, for g GPUs, or with c configurations of a step for g c GPUs, repeated.
-
-    run       batch, sequence and image size are numbers, or one per configuration
-    gpus      g rows
-    ops       u distinct rows; of a launch and of a step the n rows of the workload
-    answer_s  float64 [g, u], predicted seconds of distinct rows, and `bound` int [g, u] what they are bound by
-    workload  of a launch and of a step
-    """
-
-    run: Run
-    gpus: GpuTable
-    ops: OpTable
-    answer_s: Floats | None = None
-    bound: Ints | None = None
-    workload: Workload | None = None
-
-
-Where: TypeAlias = Callable[[Subject], Bools]
-Figure: TypeAlias = Callable[[Subject], Floats]
-
-
-class Correction(NamedTuple):
-    """One effect: `factor` on times, or seconds `added_s` to them.
-
-    Shapes broadcast to [g, u] of rows, [n, g] of launches and the host, and [g] of a step.
-
-    where  bool, where it applies
-    band   of the added seconds
-    """
-
-    name: str
-    stage: Stage
-    where: Where
-    factor: Figure | None = None
-    added_s: Figure | None = None
-    band: Band[float] = Band(0.0, 0.0)
-
-    def figure(self, subject: Subject) -> Floats | None:
-        """Return the factors, or the seconds that are added; None where it applies nowhere."""
-        on, change = self.where(subject), self.factor or self.added_s
-        if change is None or not on.any():
-            return None
-        return np.where(on, change(subject), 0.0 if self.factor is None else 1.0)
-
 
 # FlashAttention 2 on Hopper, as in PyTorch before 2.11. Attention on Hopper is learned of serving stacks, which run
 # FlashAttention 3, and backward is timed at the rate of forward. TFLOP/s of both in FP16 without a causal mask on an
@@ -102,9 +53,9 @@ def _runs_second_flash(subject: Subject) -> Bools:
     first = run.release.first_flash and run.mode == "inference"
     others = run.attention == "eager" or first or run.release.cudnn_attention
     if run.mode not in ("inference", "training") or run.release.kernels is not None or others:
-        return _NOWHERE
+        return NOWHERE
     rows = (ops.kind == _ATTENTION) & np.isin(ops.dtype, _SIXTEEN_BITS)
-    on: Bools = _of_architectures(subject.gpus, ("hopper",))[:, None] & rows
+    on: Bools = of_architectures(subject.gpus, ("hopper",))[:, None] & rows
     return on
 
 
@@ -132,7 +83,7 @@ _CAST, _CAST_BYTES = OP_CODE["memory"], 6.0
 
 def _loads_singly(subject: Subject) -> Bools:
     if subject.run.part is None or subject.run.release.kernels is not None:
-        return _NOWHERE
+        return NOWHERE
     on: Bools = (_accesses(subject.ops) > 0.0)[None]
     return on
 
@@ -146,11 +97,10 @@ def _accesses(ops: OpTable) -> Floats:
     return accesses
 
 
-def _single_loads(subject: Subject) -> Floats:
+def _single_loads_s(subject: Subject) -> Floats:
     gpus = subject.gpus
     per_s = ACCESSES_PER_CLOCK * gpus.column("sm_count") * gpus.column("boost_clock_hz")
-    least = np.nan_to_num(_accesses(subject.ops) / per_s[:, None])
-    return np.maximum(least / np.maximum(_answer_s(subject), np.finfo(np.float64).tiny), 1.0)
+    return _accesses(subject.ops) / per_s[:, None]
 
 
 # Products of tensor units in a network minute after minute, on a hot card at its board power: they were measured alone,
@@ -170,7 +120,7 @@ _CONV2D, _HBM, _SET_ON_NETWORKS = OP_CODE["conv2d"], "/hbm", ("pascal", "volta")
 
 def _is_busy_product(subject: Subject) -> Bools:
     if subject.run.mode not in ("training", "inference"):
-        return _NOWHERE
+        return NOWHERE
     ops, gpus = subject.ops, subject.gpus
     has_units = np.zeros((len(gpus), len(DTYPES)), dtype=np.bool_)
     for code, pipe in _TENSOR_PIPES:
@@ -191,7 +141,7 @@ _COLLECTIVE_S, _COLLECTIVE_DEVICE_S = _FITTED.each("host_collective_s", "host_co
 def _waits_for_collectives(subject: Subject) -> Bools:
     of_intel = np.array([name.startswith("intel-") for name in subject.gpus.ids])
     on: Bools = of_intel[:, None] & IS_COLLECTIVE[subject.ops.kind]
-    return on if subject.run.release.waits_in_sums else _NOWHERE
+    return on if subject.run.release.waits_in_sums else NOWHERE
 
 
 def _host_collective_s(subject: Subject) -> Floats:
@@ -206,48 +156,12 @@ _SAVED_S, _LEAST_LEFT = _FITTED.each("early_launch_saved_s", "early_launch_least
 
 def _launches_early(subject: Subject) -> Bools:
     if not subject.run.release.early_launch:
-        return _NOWHERE
-    return _of_architectures(subject.gpus, ("hopper", "blackwell"))[:, None]
+        return NOWHERE
+    return of_architectures(subject.gpus, ("hopper", "blackwell"))[:, None]
 
 
 def _early_launch(subject: Subject) -> Floats:
-    return np.maximum(1.0 - _SAVED_S / _answer_s(subject), _LEAST_LEFT)
-
-
-# AMD's graphs: the next kernel starts so many seconds after the one before it, by architecture. Operators are timed
-# alone, and by kernels of NVIDIA's, whose graphs leave no such gap.
-_GAPS = _FITTED.by_name("hip_graph_gap_s")
-
-
-def _waits_between_kernels(subject: Subject) -> Bools:
-    if subject.run.release.kernels is None or subject.run.mode not in ("prefill", "decode"):
-        return _NOWHERE
-    return _of_architectures(subject.gpus, tuple(_GAPS))[:, None]
-
-
-def _gap_s(subject: Subject) -> Floats:
-    gaps: Floats = np.sum([gap * _of_architectures(subject.gpus, (name,)) for name, gap in _GAPS.items()], axis=0)
-    return gaps[:, None]
-
-
-# Products in FP8 by blocks of which AITER's Triton kernel has no settings (Release.untuned_products): its default takes
-# the blocks of the depth one after another, on a few of CDNA 3's units.
-_UNTUNED_DEPTH_S = _FITTED.number("untuned_depth_s")
-
-
-def _is_untuned(subject: Subject) -> Bools:
-    ops, shapes = subject.ops, subject.run.release.untuned_products
-    products = (ops.kind == OP_CODE["linear"]) & (ops.dtype == DTYPE_CODE["fp8_block"])
-    if not shapes or not products.any():
-        return _NOWHERE
-    alike = [(ops.column("n") == n) & (ops.column("k") == k) for n, k in shapes]
-    on: Bools = _of_architectures(subject.gpus, ("cdna 3",))[:, None] & products & np.any(alike, axis=0)
-    return on
-
-
-def _untuned(subject: Subject) -> Floats:
-    least_s = np.nan_to_num(subject.ops.column("k")) * _UNTUNED_DEPTH_S
-    return np.maximum(least_s / _answer_s(subject), 1.0)
+    return np.maximum(1.0 - _SAVED_S / answer_s(subject), _LEAST_LEFT)
 
 
 # Standard deviation of the speed of equal GPUs, the slowest of which synchronous training waits for. Measured times of
@@ -263,7 +177,7 @@ def slowest_of(devices: int) -> float:
 
 def _has_stragglers(subject: Subject) -> Bools:
     if subject.run.mode != "training" or subject.run.parallelism.devices == 1:
-        return _NOWHERE
+        return NOWHERE
     on: Bools = ~_TOGETHER[subject.ops.kind][:, None]
     return on
 
@@ -281,7 +195,7 @@ FULL_FROM, FULL_S = _FITTED.each("memory_full_from", "freeing_s")
 
 def _allocates(subject: Subject) -> Bools:
     if not subject.run.emptied or subject.run.mode != "training":
-        return _NOWHERE
+        return NOWHERE
     on: Bools = (_workload(subject).phase == FORWARD)[:, None]
     return on
 
@@ -292,7 +206,7 @@ def _segment_s(subject: Subject) -> Floats:
     count = w.ops.column("count")
     written = np.minimum(w.saved_bytes, w.output_bytes)
     segments = _segments_of(written / count) + _segments_of((w.saved_bytes - written) / count)
-    of_hip = _of_architectures(subject.gpus, ("cdna",))
+    of_hip = of_architectures(subject.gpus, ("cdna",))
     seconds: Floats = by_row(segments) * np.where(of_hip, HIP_SEGMENT_S, SEGMENT_S)
     return seconds
 
@@ -331,7 +245,7 @@ _TOKEN_BYTES, _COLOURS = 8.0, 3.0
 
 def _copies_input(subject: Subject) -> Bools:
     of_device: Bools = subject.gpus.column("warp_size") != 1.0  # a CPU's memory is the host's
-    return of_device if subject.run.input_copy != "none" else _NOWHERE
+    return of_device if subject.run.input_copy != "none" else NOWHERE
 
 
 def _input_copy_s(subject: Subject) -> Floats:
@@ -354,16 +268,13 @@ def host_rate(gpus: GpuTable, memory: InputCopy) -> Floats:
     return rate
 
 
-_NOWHERE = np.zeros(1, dtype=np.bool_)
-
 CORRECTIONS = (
     Correction("second_flash", "row", _runs_second_flash, _second_flash),
-    Correction("single_loads", "row", _loads_singly, _single_loads),
+    Correction("single_loads", "row", _loads_singly, least_s=_single_loads_s),
     Correction("steady_products", "row", _is_busy_product, lambda _: np.array(STEADY)),
     Correction("host_collectives", "row", _waits_for_collectives, added_s=_host_collective_s, band=HOST_COLLECTIVE),
-    Correction("untuned_products", "row", _is_untuned, _untuned),
+    *ROCM,
     Correction("early_launch", "row", _launches_early, _early_launch),
-    Correction("hip_graph_gap", "row", _waits_between_kernels, added_s=_gap_s),
     Correction(
         "stragglers",
         "launch",
@@ -377,20 +288,10 @@ CORRECTIONS = (
 )
 
 
-def _of_architectures(gpus: GpuTable, prefixes: tuple[str, ...]) -> Bools:
-    """Return which GPUs' architectures begin so, bool [g]."""
-    return np.array([name.startswith(prefixes) for name in gpus.architectures or ("",) * len(gpus)])
-
-
 def _per_gpu(subject: Subject, figure: float | Floats) -> Floats:
     """Return a figure, one or per configuration, for every GPU, float64 [g]: configurations follow one another."""
     each = np.atleast_1d(np.asarray(figure, dtype=np.float64))
     return np.tile(each, len(subject.gpus) // len(each))
-
-
-def _answer_s(subject: Subject) -> Floats:
-    assert subject.answer_s is not None
-    return subject.answer_s
 
 
 def _workload(subject: Subject) -> Workload:

@@ -25,7 +25,8 @@ from app.networks.run import Run
 from app.predictors import capabilities
 from app.runtime.sized_cache import SizedCache
 from app.stacks.release import plain_release
-from app.steps.corrections import CORRECTIONS, Correction, Stage, Subject
+from app.steps.correction import Correction, Stage, Subject
+from app.steps.corrections import CORRECTIONS
 from app.steps.levels import figure_of_step, is_assumed, levels_of
 from app.steps.networks import StepRows, prepare
 from app.steps.predict_rows import OperatorQuery, predict_quickest, surroundings_of
@@ -144,7 +145,7 @@ def corrected_rows(
             continue
         each = np.broadcast_to(figure, shape).ravel()
         ends = answer.low_s, answer.latency_s, answer.high_s
-        if correction.factor is not None:
+        if correction.added_s is None:
             low, middle, high = (end * each for end in ends)
         else:
             least, most = correction.band.filled(each.shape).ends(each, coverage)

@@ -12,6 +12,7 @@ from app.networks.run import Run
 from app.ops.gemm import ACCESSES_PER_CLOCK
 from app.stacks.release import release_of
 from app.steps.corrections import CORRECTIONS, STEADY
+from app.steps.rocm import HEAD_READS, TILE_READS
 from app.steps.timing import corrected_rows
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
@@ -19,7 +20,9 @@ from app.tables.predictions import COMPUTE, MEMORY, Predictions
 from tests.unit.operators import mixed, operators
 
 KNOWN = (
+    "a100-sxm4-80gb",
     "a30",
+    "amd-instinct-mi250",
     "amd-instinct-mi300x",
     "amd-instinct-mi355x",
     "gtx-1080-ti",
@@ -79,6 +82,41 @@ def test_a_product_without_settings_takes_its_depth_block_after_block(gpu: str, 
     run = Run(mode="decode", release=release_of(software, "decode"))
     seconds = corrected("untuned_products", _answer(2), table, run, _gpu(gpu)).latency_s
     assert seconds == pytest.approx([56 * 2.3e-6 if slow else 1e-5, 1e-5])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "software", "times"),
+    [
+        ("amd-instinct-mi300x", "vllm-0.5", 8.0),
+        ("amd-instinct-mi300x", "vllm-0.6.1", 8.0),
+        ("amd-instinct-mi300x", "vllm-0.6.2", 0.0),
+        ("amd-instinct-mi300x", "vllm", 0.0),
+        ("amd-instinct-mi300x", "sglang", 0.0),
+        ("amd-instinct-mi250", "vllm-0.5", 0.0),
+        ("a100-sxm4-80gb", "vllm-0.5", 0.0),
+    ],
+)
+def test_attention_of_the_first_vllm_on_rocm_reads_keys_for_every_query_head(
+    gpu: str, software: str, times: float
+) -> None:
+    """Llama-2-70B: 64 query heads on 8 of keys and values, 32 sequences of 768 keys in 16 bits, a layer."""
+    sizes = {"batch": 32.0, "heads": 64.0, "kv_heads": 8.0, "head_dim": 128.0, "context_length": 768.0}
+    table = operators("attention_decode", sizes, dtype="fp16")
+    run = Run(mode="decode", release=release_of(software, "decode"))
+    seconds = corrected("reads_by_head", _answer(1), table, run, _gpu(gpu)).latency_s
+    once_s = 2.0 * 32.0 * 8.0 * 128.0 * 768.0 * 2.0 / (HEAD_READS * 5.3e12)
+    assert seconds == pytest.approx([max(times * once_s, 1e-5)], rel=0.01)
+
+
+@pytest.mark.parametrize(("rows", "passes"), [(1.0, 1), (16.0, 1), (17.0, 2), (64.0, 4), (256.0, 16), (8192.0, 16)])
+def test_few_rows_on_an_mi300x_that_nobody_tuned_read_the_weights_for_every_tile(rows: float, passes: int) -> None:
+    table = operators("linear", {"m": rows, "n": 22016.0, "k": 4096.0}, dtype="fp16")
+    first, tuned = (Run(mode="decode", release=release_of(name, "decode")) for name in ("vllm-0.5", "vllm-0.7"))
+    seconds = [
+        float(corrected("product_tiles", _answer(1), table, run, _gpu(gpu)).latency_s[0])
+        for run, gpu in ((first, "amd-instinct-mi300x"), (tuned, "amd-instinct-mi300x"), (first, "h100-sxm5-80gb"))
+    ]
+    assert seconds == pytest.approx([passes * 2.0 * 22016.0 * 4096.0 / (TILE_READS * 5.3e12), 1e-5, 1e-5], rel=0.01)
 
 
 def test_slow_memory_hides_how_elements_are_loaded() -> None:
