@@ -32,11 +32,12 @@ def is_saved(kind: Ints, block: Ints, edges: Ints, own: Bools) -> Bools:
     own          bool [n], rows that state their saved bytes themselves, to which the rules do not apply
 
     A block's last row is always saved: the next block's norm or product reads it.
+    The network's last one is too, unless it states its saved bytes itself.
     """
     needed = NEEDS_WRITTEN[kind] & ~own
     needed[edges[0, (NEEDS_READ[kind] & ~own)[edges[1]]]] = True
     needed[:-1] |= block[1:] != block[:-1]
-    needed[-1:] = True
+    needed[-1:] |= ~own[-1:]
     return needed
 
 
@@ -170,7 +171,8 @@ class Builder:
         repeats = array_of(self._repeats[: int(block.max(initial=-1)) + 1]).T
         own = ~np.isnan(np.atleast_2d(saved)[0])
         reads = self._reads_inputs(kind)[edges[1]]
-        saved = outputs * is_saved(kind, block, edges[:, reads], own) + np.where(own, saved, 0.0)
+        written = outputs * OUTPUT_BYTES[dtype]
+        stated = np.where(own, saved, 0.0) * DTYPE_BYTES[dtype]
         label = np.zeros(n, dtype=np.intp)
         if figures.ndim == 1:
             table = OpTable(kind, dtype, label, fields, figures[place])
@@ -187,8 +189,8 @@ class Builder:
             edges=edges,
             parameters=parameters,
             weight_bytes=parameters * WEIGHT_BYTES[dtype],
-            output_bytes=outputs * OUTPUT_BYTES[dtype],
-            saved_bytes=saved * DTYPE_BYTES[dtype],
+            output_bytes=written,
+            saved_bytes=written * is_saved(kind, block, edges[:, reads], own) + stated,
             kv_bytes=kv_bytes,
             overlapped=np.zeros(n, dtype=np.bool_),
             unknown=self._unknown,

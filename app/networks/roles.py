@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from app.networks.batched import same_in_all
 from app.networks.build import ADAPTER
-from app.networks.run import Run
+from app.networks.run import OFFLOAD, Run
 from app.ops import OP_CODE, OPS
 from app.tables.arrays import Bools, Ints
 from app.tables.workload import FORWARD, Workload
 
 # First word of the names of rows of routed experts.
 EXPERTS = "grouped_experts"
+# Last word of the names of rows that quantise a product's operands in training.
+QUANTISED = ".quantised"
 # Rows of eager attention between its two products (app.networks.transformers.attention).
 _SCORES = tuple(f"attention.{part}" for part in ("scores", "scale", "softcap", "bias", "mask", "floor", "softmax"))
+# Rows of the modules that Megatron-LM recomputes, by how their names begin.
+_MODULES = {
+    "layernorm": ("attention.norm", "mlp.norm"),
+    "moe_act": (f"{EXPERTS}.activation", f"{EXPERTS}.down.quantised"),
+    "mla_up_proj": tuple(f"attention.{part}" for part in ("query_norm", "query_up", "key_norm", "key_up", "rotary")),
+    "mlp": ("mlp.gate", "mlp.up", "mlp.product", "mlp.down"),
+    "moe": ("experts.", EXPERTS, "shared.", "all_to_all"),
+    "shared_experts": ("shared.",),
+}
 # Rows of the loss (app.networks.transformers.lowering).
 _LOSS = "loss."
 _WEIGHTED = [kind for kind, op in enumerate(OPS) if op.weights is not None]
@@ -32,6 +44,22 @@ def of_experts(w: Workload) -> Bools:
 def of_scores(w: Workload) -> Bools:
     """Return True for rows from attention's scores to its weights, bool [n]; fused attention keeps none of them."""
     return np.array([name.removeprefix("cross.").startswith(_SCORES) for name in w.names], dtype=np.bool_)
+
+
+def of_modules(w: Workload, modules: Collection[str]) -> Bools:
+    """Return True for the rows of modules by Megatron's names (`recompute_modules`), bool [n]; for OFFLOAD all.
+
+    What products read of a norm in few bits is the norm's, gathered or not.
+    """
+    if OFFLOAD in modules:
+        return ~of_loss(w)
+    begin = tuple(start for module in modules for start in _MODULES.get(module, ()))
+    rows = np.array([name.startswith(begin) for name in w.names], dtype=np.bool_)
+    if "layernorm" in modules:
+        norms = rows | (w.ops.kind == OP_CODE["all_gather"])
+        read = w.edges[1, norms[w.edges[0]]]
+        rows[[row for row in read.tolist() if w.names[row].endswith(QUANTISED)]] = True
+    return rows | of_scores(w) if "core_attn" in modules else rows
 
 
 def of_loss(w: Workload) -> Bools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
@@ -18,8 +18,12 @@ PipelineSchedule = Literal["gpipe", "1f1b"]
 InputCopy = Literal["none", "pageable", "pinned"]
 MemoryFormat = Literal["channels_first", "channels_last"]
 Recompute = Literal["none", "selective", "selective_op", "full"]
+RecomputedModule = Literal["core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"]
 AdaptedModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DiffusionPart = Literal["denoiser", "text_encoders", "autoencoder"]
+# What is recomputed where it is not modules: whole blocks, all operators but some, or nothing, as what they save waits
+# in host memory (Megatron-LM's cpu_offloading: without a pipeline, and where the host is near).
+FULL, OPERATORS, OFFLOAD = "full", "selective_op", "offload"
 # The field of a configuration of Diffusers that selects its importer.
 CLASS_NAME = "_class_name"
 
@@ -135,9 +139,10 @@ class Run:
     pooled        True if prompts are embedded or ranked, not answered: models that generate no tokens are served so
     microscaled   True if 8-bit formats have a scale per 32 elements (MXFP8) in place of one per tensor
     emptied       True if the step starts with an empty allocator cache, as the first one does (app.steps.corrections)
-    recompute     True if backward recomputes each block's activations instead of saving them
-    recompute_scores  True if it recomputes those between attention's two products only (Korthikanti et al. 2022)
-    recompute_operators  True if it recomputes those of all operators but attention and every second product
+    recompute     what backward recomputes instead of saving it: each block's activations ("full"), those of all
+                  operators but attention and every second product ("selective_op"), or modules by Megatron's names
+    recompute_layers  share of the layers of which it does
+    recompute_or  where nobody said what is recomputed, both of what else is, the least first, where memory is short
     """
 
     mode: Mode = "inference"
@@ -159,9 +164,9 @@ class Run:
     optimizer: Optimizer = "adam"
     accumulation: int = 1
     emptied: bool = False
-    recompute: bool = False
-    recompute_scores: bool = False
-    recompute_operators: bool = False
+    recompute: tuple[str, ...] = ()
+    recompute_layers: float = 1.0
+    recompute_or: tuple[tuple[tuple[str, ...], float], ...] = field(default=(), compare=False)
     release: Release = field(default_factory=plain_release)
     kv_dtype: str | None = None
     formats: Formats | None = None
@@ -176,6 +181,15 @@ class Run:
     def rules(self) -> LayerRules:
         """How the software lowers layers; as PyTorch where attention is eager."""
         return NO_RULES if self.attention == "eager" else self.release.rules
+
+    def recomputing(self, *, near_host: bool) -> Iterator[Run]:
+        """Yield the runs that recompute more than nobody said, the least first.
+
+        near_host  whether the host's memory is joined by a link as quick as the devices' (GpuSpec.near_host)
+        """
+        for what, layers in self.recompute_or:
+            if OFFLOAD not in what or (near_host and self.parallelism.pipeline == 1):
+                yield replace(self, recompute=what, recompute_layers=layers)
 
     def in_mode(self, mode: Mode) -> Run:
         """Return the run in another mode, with what its software does there."""

@@ -24,8 +24,8 @@ import numpy as np
 
 from app.networks.batched import as_batched, same_in_all
 from app.networks.build import DEFAULTS, InsertedRows, inserted, table_of, with_column
-from app.networks.roles import Operands, biased, learning, of_experts, of_scores, operands, unfused
-from app.networks.run import Run
+from app.networks.roles import Operands, biased, learning, of_experts, of_modules, operands, unfused
+from app.networks.run import FULL, OFFLOAD, OPERATORS, Run
 from app.ops import OP_CODE, OPS
 from app.ops.gradient import DERIVED
 from app.ops.grouped import is_depthwise
@@ -163,11 +163,13 @@ def training(w: Workload, run: Run) -> Workload:
     forward = np.arange(blocks)
     target = blocks + forward[::-1]  # of each forward block
     parts = [_backward(w, run, known, target), *_sums(w, known, target), *_accumulated(w, run, target)]
-    if run.recompute or run.recompute_scores or run.recompute_operators:
+    if run.recompute and OFFLOAD not in run.recompute:
         # Copies of these forward rows come before their block's backward.
         source = np.flatnonzero(same_in_all(runs_again(w, run)))
         order = source.astype(np.float64)
-        parts.append(InsertedRows(w.ops.take(source), source, target[w.block[source]], order, BACKWARD))
+        again = w.ops.take(source)
+        again = with_column(again, "count", run.recompute_layers * again.column("count"))
+        parts.append(InsertedRows(again, source, target[w.block[source]], order, BACKWARD))
     repeats, origin = [w.repeats, w.repeats[..., ::-1]], [forward, forward[::-1]]
     if run.optimizer != "none":
         parts.append(_update(w, run, 2 * blocks))
@@ -191,10 +193,10 @@ def runs_again(w: Workload, run: Run) -> Bools:
 
     Per operator every product of an odd number in its block, attention and what a group of devices summed are kept.
     """
-    if run.recompute_scores:
-        return of_scores(w)
+    if not {FULL, OPERATORS} & {*run.recompute}:
+        return of_modules(w, run.recompute)
     again: Bools = recomputed(w)[..., w.block]
-    return again & ~kept_of_operators(w) if run.recompute_operators else again
+    return again & ~kept_of_operators(w) if OPERATORS in run.recompute else again
 
 
 def kept_of_operators(w: Workload) -> Bools:

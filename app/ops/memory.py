@@ -26,13 +26,13 @@ FP32 a row too. vLLM: csrc/quantization/fp8/common.cu static_scaled_fp8_quant, d
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from app.ops.base import COMMON, MOST_BYTES, Dim, Op, choice, forward_only
 from app.ops.figures import Broken, Prior, Ratio, Work
-from app.ops.gradient import SAME
+from app.ops.gradient import SAME, Step, rowwise
 from app.ops.suite import PLAIN, ROWS, WIDTH, Log, Made, Maker, Row, Space
 from app.tables.arrays import Floats
 from app.tables.ops import DTYPE_BYTES, OpTable
@@ -154,12 +154,14 @@ def _check(table: OpTable) -> list[Broken]:
 
 
 class _Form(NamedTuple):
-    """An operator: its line of the breakdown, work and kernel."""
+    """An operator: its line of the breakdown, work and kernel, and what training saves of it and runs backward."""
 
     group: str
     operations: float
     passes: float
     elements: str
+    saves: tuple[Literal["input"], ...] = ()
+    backward: tuple[Step, ...] = ()
 
 
 def _op(name: str, form: _Form) -> Op:
@@ -174,14 +176,18 @@ def _op(name: str, form: _Form) -> Op:
         traffic="moves",
         ratios=(Ratio(("b",)), Ratio(("b", "h"))),
         interval_apart=True,  # a stack's kernels, of which its group has none
-        backward=(),
+        backward=form.backward,
+        saves=form.saves,
         example={"b": 64, "h": 8192},
     )
 
 
 _FORMS = {
     "add_norm": _Form("norm", 6.0, 4.0, "elements of a row"),
-    "gated_activation": _Form("elementwise", 5.0, 3.0, "elements of a row of the product"),
+    # Backward reads the gradient and both operands and writes those of both: five passes.
+    "gated_activation": _Form(
+        "elementwise", 5.0, 3.0, "elements of a row of the product", ("input",), (SAME, *rowwise("relu"))
+    ),
     "rotary_cache": _Form("memory", 3.0, 2.0, "elements of a token's queries, keys and values"),
     "sample": _Form("memory", 4.0, 4.0, "logits of a token (vocabulary)"),
 }

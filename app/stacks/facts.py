@@ -88,6 +88,7 @@ class LayerRules:
     norms_in_sum        the norm is computed with the all-reduce before it
     exchanges_by_expert  replicas of attention exchange tokens by expert (DeepEP)
     merges_shared       the shared expert runs as one of the routed ones
+    gathers_again       backward gathers a sequence that tensor parallelism splits again, of which a share was saved
     tells_hybrids       attention's kernels are chosen by the kind of a hybrid model
     samples             a token is sampled at the end
     products_of         the stack as whose products those in FP8 and NVFP4 are timed; None: its own
@@ -105,6 +106,7 @@ class LayerRules:
     norms_in_sum: bool = False
     exchanges_by_expert: bool = False
     merges_shared: bool = False
+    gathers_again: bool = False
     tells_hybrids: bool = False
     samples: bool = False
     products_of: str | None = None
@@ -132,12 +134,14 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "gradient_bucket": tuple[float, float],
     "gathers_beside_forward": bool,
     "recompute": Literal["none", "selective", "selective_op", "full"],
+    "recompute_or": tuple[tuple[tuple[str, ...], float], ...],
     "selects_operators": bool,
     "zero": Literal[0, 1, 2, 3],
     "splits_sequence": bool,
     "copies_units": bool,
     "reduces_in_fp32": bool,
     "complex_rotary": bool,
+    "fused_loss": bool,
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;

@@ -82,12 +82,14 @@ class Release:
     gradient_bucket  parameters of a bucket of gradients, at least and per data-parallel device; None: PyTorch's
     gathers_beside_forward  updated weights are gathered beside the next forward pass
     recompute       what backward recomputes where the request does not say
+    recompute_or    what more it recomputes where memory is short, and in which share of layers, the least first
     selects_operators  recomputation that is called selective is of operators, not of attention's scores
     zero            stage of ZeRO where the request does not say
     splits_sequence  tensor parallelism splits the layers between its products too
     copies_units    ZeRO 3 copies a unit's weights out of what was gathered, and its gradients into what is reduced
     reduces_in_fp32  gradients are reduced in FP32, whatever the format of the weights
     complex_rotary  rotary positions are a product of complex numbers in FP32, which no compiler fuses
+    fused_loss      one kernel reads logits and writes their gradients in the logits' format, not several in FP32
     scheduler       of serving stacks
     host            the name of its host's times among `host_times`, of serving stacks
     """
@@ -120,12 +122,14 @@ class Release:
     gradient_bucket: tuple[float, float] | None = None
     gathers_beside_forward: bool = False
     recompute: Literal["none", "selective", "selective_op", "full"] = field(default="none", compare=False)
+    recompute_or: tuple[tuple[tuple[str, ...], float], ...] = field(default=(), compare=False)
     selects_operators: bool = field(default=False, compare=False)
     zero: Literal[0, 1, 2, 3] = field(default=0, compare=False)
     splits_sequence: bool = field(default=False, compare=False)
     copies_units: bool = False
     reduces_in_fp32: bool = False
     complex_rotary: bool = False
+    fused_loss: bool = False
     scheduler: Scheduler | None = field(default=None, compare=False)
     host: str = field(default="", compare=False)
 
@@ -142,6 +146,15 @@ class Release:
     def on_host(self, host: Host | None) -> Release:
         """Return the release as this host launches its operators; None: the usual host."""
         return self if host is None else replace(self, eager_host_s=_HOST_SHARES[host] * self.eager_host_s)
+
+    def recomputation(self, given: bool | str | None) -> tuple[str, ...]:
+        """Return what backward recomputes (`Run.recompute`): as given, else as usual."""
+        named = self.recompute if given is None else given
+        if named in (False, "none"):
+            return ()
+        if named == "selective":
+            return ("selective_op" if self.selects_operators else "core_attn",)
+        return (named if isinstance(named, str) else "full",)
 
     def without_attention(self) -> Release:
         """Return the release as of a network without attention, which is the same whatever its kernels are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,8 +20,9 @@ from app.ops.figures import Work
 from app.predictors.operator_digests import Distinct, deduplicate
 from app.runtime.sized_cache import SizedCache
 from app.steps.schedule import by_row
-from app.steps.stages import Memory, memories
+from app.steps.stages import Memory, memories, memory
 from app.tables.arrays import Floats, Ints
+from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
 from app.tables.workload import FORWARD, UPDATE, Workload
 
@@ -157,6 +158,29 @@ def rows_per_step(rows: Prepared, run: Run) -> Floats:
 def bytes_for_batch(rows: Workload, run: Run, batch: int) -> float:
     """Return bytes on the fullest device with another (step) batch than the rows' own."""
     return memories(rows, run, (batch / run.batch,))[0].required_bytes
+
+
+def runs_that_fit(network: Network, run: Run, gpus: Sequence[GpuSpec]) -> list[tuple[Run, list[int]]]:
+    """Return the run on each GPU: pairs of a run and indices of GPUs.
+
+    Where nobody said what training recomputes it is the least that fits (`Run.recompute_or`); where nothing does, it is
+    the run as it is.
+    """
+    required = prepare(network, run).memory.required_bytes if run.recompute_or else 0.0
+    needed = {run: required}
+
+    def chosen(gpu: GpuSpec) -> Run:
+        if gpu.memory_bytes >= required:
+            return run
+        for each in run.recomputing(near_host=gpu.near_host):
+            if each not in needed:
+                needed[each] = memory(forward_rows(network, each), each).required_bytes
+            if needed[each] <= gpu.memory_bytes:
+                return each
+        return run
+
+    runs = [chosen(gpu) for gpu in gpus]
+    return [(each, [k for k, own in enumerate(runs) if own == each]) for each in dict.fromkeys(runs)]
 
 
 def _prepared(network: Network, run: Run) -> Prepared:

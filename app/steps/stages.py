@@ -26,8 +26,8 @@ from app.coefficients import Coefficients
 from app.networks.batched import per_configuration, unique_rows, work_of_rows
 from app.networks.build import FP32_BYTES, Builder
 from app.networks.exchanges import gradient_bytes
-from app.networks.roles import fed_by, learning, of_experts, of_loss, of_scores
-from app.networks.run import Run
+from app.networks.roles import fed_by, learning, of_experts, of_loss, of_modules
+from app.networks.run import FULL, OPERATORS, Run
 from app.networks.training_pass import kept_of_operators, recomputed
 from app.runtime.compiled import compiled
 from app.tables.arrays import Floats, Ints
@@ -276,18 +276,17 @@ def _saved(w: Workload, run: Run, ranks: Floats) -> Floats:
     `ranks`, float64 [stages, c, blocks], is how often each stage runs each block.
     """
     saved = w.per_block(w.saved_bytes)
-    again = np.zeros_like(saved)
-    if run.recompute_scores:
-        again = w.per_block(w.saved_bytes * of_scores(w))
-        saved = saved - again
-    if run.recompute or run.recompute_operators:
-        dropped = recomputed(w)
-        kept = w.per_block(w.output_bytes * kept_of_operators(w)) if run.recompute_operators else np.zeros_like(saved)
+    if not {FULL, OPERATORS} & {*run.recompute}:
+        again = w.per_block(w.saved_bytes * of_modules(w, run.recompute))
+        saved = saved - run.recompute_layers * again
+    else:
+        dropped, operators = recomputed(w), OPERATORS in run.recompute
+        kept = w.per_block(w.output_bytes * kept_of_operators(w)) if operators else np.zeros_like(saved)
         again = np.where(dropped, np.maximum(saved - kept, 0.0), 0.0)
         inside = w.output_bytes[..., _ends(w)]
         entering = np.concatenate([np.zeros_like(inside[..., :1]), inside[..., :-1]], axis=-1)
         entering = np.where(w.repeats[..., : w.blocks] > 1, np.maximum(entering, inside), entering)
-        saved = np.where(dropped, entering + kept, saved)
+        saved = np.where(dropped, run.recompute_layers * (entering + kept - saved) + saved, saved)
     stages = len(ranks)
     micro = run.parallelism.microbatches
     begun = np.full(stages, float(micro))

@@ -152,6 +152,11 @@ class GpuSpec:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def near_host(self) -> bool:
+        """Whether its host's memory is as near as a link: in racks of one NVLink domain hosts are of the superchip."""
+        return (self.link_domain_gpus or 0) > MOST_IN_A_MACHINE
+
+    @property
     def architecture_key(self) -> str:
         """Architecture and kind of memory: GPUs with the same key run kernels about equally well."""
         stacked = (self.memory_type or "").startswith("HBM")

@@ -17,6 +17,7 @@ from app.networks.run import (
     Optimizer,
     PipelineSchedule,
     Recompute,
+    RecomputedModule,
 )
 from app.stacks.facts import Host
 from app.wire.examples import EXAMPLES
@@ -235,6 +236,10 @@ class ModelWorkload(RunOptions, forbid_unknown_fields=True, kw_only=True, frozen
         about("What training changes: all weights, or low-rank adapters beside frozen ones"),
     ] = "all"
     lora: Annotated[LoraIn | None, about("Low-rank adapters that alone are trained, as in `trainable`")] = None
+    recompute_modules: Annotated[
+        list[RecomputedModule] | None,
+        about("Modules whose activations backward computes again, by Megatron's names: what selective recomputes"),
+    ] = None
     quantization: Annotated[
         Literal["nf4"] | None, about("Format of the frozen weights beside `lora`: each pass widens them (QLoRA)")
     ] = None

@@ -1078,6 +1078,9 @@ class MeasuredModel(TypedDict):
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
     lora: NotRequired[LoraIn | None]
+    recompute_modules: NotRequired[
+        list[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]] | None
+    ]
     quantization: NotRequired[Literal["nf4"] | None]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
 
@@ -3403,6 +3406,9 @@ class ModelWorkload(TypedDict):
     output_tokens: NotRequired[float | None]
     trainable: NotRequired[Literal["all"] | TrainableIn]
     lora: NotRequired[LoraIn | None]
+    recompute_modules: NotRequired[
+        list[Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]] | None
+    ]
     quantization: NotRequired[Literal["nf4"] | None]
     input_copy: NotRequired[Literal["none", "pageable", "pinned"]]
 

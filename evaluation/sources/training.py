@@ -28,11 +28,13 @@ def _megatron_cases(rows: Sequence[Row]) -> Iterator[Case]:
         gpu, name = facts["gpus"][row["gpu"]], str(row["model"])
         model = name if name in facts["models"] else name.partition(" ")[0]
         dtype = "mxfp8" if number in slower else facts["dtypes"].get(row["precision"], "fp8")
-        split = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
-        split += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
-        which = f"{row['release']} {row['devices']} GPUs batch {row['global_batch']} x{row['micro_batch']} {split}"
+        layout = f"tp{row['tensor']} pp{row['pipeline']} cp{row['context']} vp{row['virtual'] or 1:g}"
+        layout += f" fsdp{row['fsdp'] or 0:g} ep{row['expert'] or 1:g}"
+        which = f"{row['release']} {row['devices']} GPUs batch {row['global_batch']} x{row['micro_batch']} {layout}"
         config = config_of(facts["models"][model])
-        workload = request_of(MEGATRON, row, config=config, dtype=dtype, parallelism=_megatron_split(row, gpu))
+        software = f"megatron-bridge-{row['release']}"
+        split = _megatron_split(row, gpu)
+        workload = request_of(MEGATRON, row, config=config, dtype=dtype, software=software, parallelism=split)
         yield Case(gpu, model, f"training {dtype}", which, float(row["step_s"]), (Part(1.0, workload),))
 
 

@@ -208,6 +208,16 @@ def test_random_training_and_image_sizes(client: TestClient, settings: Settings,
         _require_equal(answers[k], client, GPUS[0], _workload(rows[k]))
 
 
+def test_training_that_is_short_of_memory_recomputes_as_the_route_does(client: TestClient, settings: Settings) -> None:
+    """8 GB of optimiser and weights; 25, 50 and 197 GB of activations, of 80 GB."""
+    run = {"mode": "training", "software": "pytorch-2.6", "parallelism.data": 8, "parallelism.zero": 3}
+    rows = [run | row for row in _rows(name=["llama-3-8b"], batch=[8, 24, 40, 512], sequence=[4096])]
+    answers = _answers(rows, settings)
+    assert [row["fits"] for row in answers] == [True, True, True, False]
+    for answer, row in zip(answers, rows, strict=True):
+        _require_equal(answer, client, GPUS[0], _workload(row))
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

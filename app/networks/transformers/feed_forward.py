@@ -271,7 +271,8 @@ def _trained(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         moved = elements * _BIAS_BYTES
         y = rows.add("memory", y, outputs=elements, saved=0.0, name=f"{EXPERTS}.bias", bytes=moved)
     y = _swapped(rows, y, spec, deal, width)
-    return rows.each("mul", y, deal.pairs, width, f"{EXPERTS}.unpermute")
+    # Tokens are weighed with the activation, so nothing of them is saved here.
+    return rows.add("mul", y, outputs=deal.pairs * width, saved=0.0, name=f"{EXPERTS}.unpermute", b=deal.pairs, h=width)
 
 
 def _one_by_one(rows: RowWriter, x: Flow, spec: Experts, sequences: float, tokens: float, width: float) -> Flow:

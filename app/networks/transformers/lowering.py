@@ -69,7 +69,7 @@ def write(architecture: Architecture, run: Run) -> Workload:
     last, span = architecture.stacks[-1], spans[-1]
     if span is not None:
         _head(rows, x, architecture.head, span, last)
-    return rows.builder.build()
+    return rows.built()
 
 
 def spans_of(architecture: Architecture, run: Run) -> list[Span | None]:
@@ -237,8 +237,11 @@ def _transformed(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Sta
 
 
 def _loss(rows: RowWriter, x: Flow, tokens: float, vocabulary: float) -> None:
-    """Add the cross entropy of the logits, in FP32: their copy, if they are in another format, and the softmax."""
+    """Add the cross entropy of the logits: in FP32 their copy and the softmax, or one kernel of two passes each way."""
     elements = tokens * vocabulary
+    if rows.run.release.fused_loss:
+        rows.add("memory", x, outputs=elements, saved=0.0, name="loss.fused", bytes=2.0 * elements * rows.size)
+        return
     if rows.size != FP32_BYTES:
         moved = elements * (rows.size + FP32_BYTES)
         x = rows.add("memory", x, outputs=elements, saved=0.0, name="loss.copy", bytes=moved)

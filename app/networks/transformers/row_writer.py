@@ -8,18 +8,30 @@ them. A broadcast constant operand (a mask of keys, a scale) costs no traffic: s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from app.networks.build import ADAPTER, FP32_BYTES, Builder
+from app.networks.roles import QUANTISED
 from app.networks.run import Formats, Run, spanned
 from app.networks.transformers.architecture import Architecture, NormKind
+from app.ops import OP_CODE
 from app.ops.attention import HYBRIDS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.elementwise import MASK_BYTES
 from app.stacks.registry import code_of
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, EXPERT_DTYPES, WEIGHT_BYTES, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
+from app.tables.ops import (
+    DTYPE_BYTES,
+    DTYPE_CODE,
+    EXPERT_DTYPES,
+    OUTPUT_BYTES,
+    WEIGHT_BYTES,
+    WEIGHT_DTYPES,
+    WEIGHT_ONLY_DTYPES,
+)
+from app.tables.workload import Workload
 
 # Producer rows of a tensor.
 Flow = tuple[int, ...]
@@ -105,6 +117,19 @@ class RowWriter:
         self.norm_weights = 0.0
         self.builder = Builder(self.dtype, run.release.column, frozen=run.adapter_rank > 0)
 
+    def built(self) -> Workload:
+        """Return the rows. Of a sequence that backward gathers again a device's share alone is saved.
+
+        Products read it as it is, or quantised (Korthikanti et al. 2022, section 4.2.2).
+        """
+        w = self.builder.build()
+        if self.split == 1 or not self.rules.gathers_again:
+            return w
+        shared = w.ops.kind == OP_CODE["all_gather"]
+        read = w.edges[1, shared[w.edges[0]]].tolist()
+        shared[[row for row in read if w.names[row].endswith(QUANTISED)]] = True
+        return replace(w, saved_bytes=np.where(shared, w.saved_bytes / self.split, w.saved_bytes))
+
     def add(self, op: str, x: Flow = (), **row: Any) -> Flow:
         """Add an operator that reads `x`, and return its row; `row` are further arguments of `Builder.add`."""
         return (self.builder.add(op, x, **row),)
@@ -142,9 +167,9 @@ class RowWriter:
             return x
         m, n, k = sizes
         # Forward handles the input, backward the output's gradient: half of both in either.
-        moved, kept = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], count * m * k
-        saved = 0.0 if self.run.adapter_rank else kept  # gradients of weights alone read it
-        return self.add("memory", x, outputs=kept, saved=saved, name=f"{name}.quantised", dtype=dtype, bytes=moved)
+        moved, code = 0.5 * count * m * (k + n) * _QUANTISED_BYTES[key], DTYPE_CODE[dtype]
+        kept = count * m * k * float(DTYPE_BYTES[code] / OUTPUT_BYTES[code])
+        return self.add("memory", x, outputs=kept, saved=0.0, name=f"{name}{QUANTISED}", dtype=dtype, bytes=moved)
 
     def _widened(self, x: Flow, sizes: tuple[float, float, float], dtype: str, name: str, count: float) -> Flow:
         """Add the widening of frozen weights to 16 bits, for a product in either pass (QLoRA, Dettmers et al. 2023)."""

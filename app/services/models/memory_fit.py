@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from app.errors import BadInput
-from app.networks.run import Run
+from app.networks.run import FULL, Run
 from app.runtime.cancellation import check_cancelled
 from app.steps.networks import Network, Prepared, bytes_for_batch, check_stages, forward_rows
 from app.steps.stages import memory
@@ -138,7 +138,7 @@ def _candidates(run: Run) -> Iterator[tuple[str, Change]]:
     """Yield (kind, fields to change), smallest change of each kind first."""
     split = run.parallelism
     if run.mode == "training":
-        if not run.recompute:
+        if FULL not in run.recompute:
             yield "recompute", {"recompute": True}
         for factor in _SPLITS:
             yield "accumulation", {"gradient_accumulation": run.accumulation * factor}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -47,7 +48,7 @@ from app.services.operators.predict_operators import (
     unsupported_dtypes,
 )
 from app.stacks.release import is_eager, plain_release, software_warnings
-from app.steps.networks import Network, Prepared, prepare
+from app.steps.networks import Network, Prepared, prepare, runs_that_fit
 from app.steps.schedule import schedule
 from app.steps.timing import Step, StepQuery, time_step
 from app.store.measurements import MeasurementRow, training_set_hash
@@ -58,7 +59,7 @@ from app.warning_codes import CodedWarning, warning
 from app.wire.graph_form import NetworkRequest, NetworkWorkload
 from app.wire.measurement_form import MeasuredModel
 from app.wire.network_form import ModelWorkload
-from app.wire.prediction_form import PredictResponse, ServingFigures
+from app.wire.prediction_form import Prediction, PredictResponse, ServingFigures
 
 _UNKNOWN_SHOWN = 5
 # Uploaded steps of a GPU among which the nearest are looked for.
@@ -95,29 +96,38 @@ def predict_network(
         engine, ready.distinct.table, ready.work, gpus, targets, refusal, assumed=run.assumed
     )
     skipped += rows.skipped
-    if not targets:
-        return PredictResponse([], skipped)
     launched = run.release.eager and not whole
 
-    query = StepQuery(engine, gpus, targets, request.predictor, request.coverage)
+    def answered(run: Run, targets: list[int]) -> list[Prediction]:
+        query = StepQuery(engine, gpus, targets, request.predictor, request.coverage)
 
-    def step_s(workload: ModelWorkload) -> Floats:
-        network, run = find(workload)
-        return time_step(query, rows_for(request.predictor, network, run), run, launched=launched).done.step_s
+        def step_s(workload: ModelWorkload) -> Floats:
+            network, run = find(workload)
+            return time_step(query, rows_for(request.predictor, network, run), run, launched=launched).done.step_s
 
-    step = time_step(query, ready, run, launched=launched)
-    timed = TimedNetwork(query, rows, run, ready, known_step(step, query, rows, network, run, launched=launched))
-    answer = NetworkAnswer(
-        timed,
-        request,
-        MemoryFit(workload, run, ready, find),
-        [NOTE, *_unused_host(workload, "ConvMeter knows no hosts")]
-        if whole
-        else notes_of(workload, ready, run, launched=launched),
-        serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and workload.output_tokens else None,
-        advise,
-    )
-    return PredictResponse(answer.predictions(), skipped)
+        ready = rows_for(request.predictor, network, run)
+        step = time_step(query, ready, run, launched=launched)
+        timed = TimedNetwork(query, rows, run, ready, known_step(step, query, rows, network, run, launched=launched))
+        of_serving = isinstance(workload, ModelWorkload) and workload.output_tokens
+        return NetworkAnswer(
+            timed,
+            request,
+            MemoryFit(workload, run, ready, find),
+            [NOTE, *_unused_host(workload, "ConvMeter knows no hosts")]
+            if whole
+            else notes_of(workload, ready, run, launched=launched),
+            serving_figures(workload, step_s) if isinstance(workload, ModelWorkload) and of_serving else None,
+            advise,
+        ).predictions()
+
+    measured = engine.models.times.get(network_key(network, run, launched=launched), {})
+    # A step that was measured as it is did fit.
+    specs = [rows.spec(one) for one in targets]
+    specs = [replace(spec, memory_bytes=inf) if spec.id in measured else spec for spec in specs]
+    predictions: dict[int, Prediction] = {}
+    for each, places in runs_that_fit(network, run, specs):
+        predictions |= zip(places, answered(each, [targets[k] for k in places]), strict=True)
+    return PredictResponse([predictions[k] for k in range(len(targets))], skipped)
 
 
 def rows_for(predictor: str, network: Network, run: Run) -> Prepared:
@@ -209,7 +219,7 @@ def _ignored_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list
     texts = []
     if run.mode != "training" and workload.optimizer not in ("adam", "none"):
         texts.append(f"optimizer is ignored in mode {run.mode}: it is of training steps")
-    if run.recompute_scores and not of_scores(ready.workload).any():
+    if run.recompute == ("core_attn",) and not of_scores(ready.workload).any():
         texts.append("recompute selective changes nothing: fused attention keeps no scores to compute again")
     return [warning("field_ignored", text) for text in texts]
 
@@ -226,8 +236,13 @@ def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
 def _training_notes(workload: NetworkWorkload, run: Run) -> list[CodedWarning]:
     """Return what of a training run is assumed to be as its stack usually does it."""
     notes, split, given = [], run.parallelism, workload.parallelism
-    usual = run.release.recompute
-    if workload.recompute is None and usual != "none":
+    if (run.recompute, run.recompute_layers) in run.recompute_or:
+        of = f" in {run.recompute_layers:.0%} of the layers" * (run.recompute_layers < 1.0)
+        what = f"{', '.join(run.recompute)}{of}"
+        text = f"no recompute is given: {what}, the least of what users of {run.release.stack} do that fits"
+        notes.append(warning("recompute_assumed", text))
+    elif workload.recompute is None and run.release.recompute != "none":
+        usual = run.release.recompute
         notes.append(warning("recompute_assumed", f"no recompute is given: {usual}, as {run.release.stack} does"))
     assumed = [f"zero {split.zero}"] * (given.zero is None and split.zero > 0 and split.replicas > 1)
     assumed += ["sequence true"] * (split.sequence and not given.sequence)

@@ -14,7 +14,7 @@ from app.networks import builtin as builtin_models
 from app.networks.convnets import CONVNETS, is_convnet
 from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import diffusers, hf
-from app.networks.run import Formats, Parallelism, Recompute, Run, has_formats, is_diffusion, parallel_errors
+from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusion, parallel_errors
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, Release, default_software, release_of
 from app.steps.networks import Network
@@ -172,8 +172,19 @@ def with_transformer_options(run: Run, workload: ModelWorkload) -> Run:
         attention=attention_kernels(workload, run),  # type: ignore[arg-type]
         microscaled=workload.dtype == MXFP8,
         loss=workload.mode == "training",
+        **_recomputation(workload, run),
         **_adapters(workload),
     )
+
+
+def _recomputation(workload: ModelWorkload, run: Run) -> dict[str, Any]:
+    """Return the modules that backward recomputes; of a request that says nothing, what more where memory is short."""
+    modules, training = workload.recompute_modules, workload.mode == "training"
+    if modules is None:
+        return {"recompute_or": run.release.recompute_or} if training and workload.recompute is None else {}
+    if not training or workload.recompute not in (None, "selective"):
+        raise _refused("recompute_modules", "is what selective recomputation in training is of: leave out recompute")
+    return {"recompute": tuple(sorted({*modules}))}
 
 
 def _adapters(workload: ModelWorkload) -> dict[str, Any]:
@@ -311,7 +322,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     """Return how the network is run. Raises BadInput that names contradicting fields."""
     software = default_software(workload.mode, dtype) if workload.software is None else workload.software
     release = release_of(software, workload.mode).on_host(workload.host)
-    split, recompute = to_parallelism(workload.parallelism, release), recomputation(workload.recompute, release)
+    split, recompute = to_parallelism(workload.parallelism, release), release.recomputation(workload.recompute)
     run = Run(
         mode=workload.mode,
         batch=int(workload.batch),
@@ -322,9 +333,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
         memory_format=workload.memory_format,
         optimizer=workload.optimizer,
         accumulation=int(workload.gradient_accumulation),
-        recompute=recompute == "full",
-        recompute_scores=recompute == "selective",
-        recompute_operators=recompute == "selective_op",
+        recompute=recompute,
         release=release,
         parallelism=split,
     )
@@ -332,7 +341,7 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     if run.mode != "training":
         message = f"is only valid in mode training, not {run.mode}"
         training_only = {
-            "recompute": recompute != "none",
+            "recompute": bool(recompute),
             "failures": workload.failures is not None,
             "gradient_accumulation": run.accumulation > 1,
         }
@@ -341,14 +350,6 @@ def to_run(workload: NetworkWorkload, *, dtype: str) -> Run:
     if errors:
         raise BadInput.of(errors)
     return run
-
-
-def recomputation(given: bool | Recompute | None, release: Release) -> Recompute:
-    """Return what backward recomputes: as given, else as the stack usually does."""
-    named = release.recompute if given is None else given
-    if named == "selective" and release.selects_operators:
-        return "selective_op"
-    return named if isinstance(named, str) else "full" if named else "none"
 
 
 def to_parallelism(form: ParallelismIn, release: Release) -> Parallelism:

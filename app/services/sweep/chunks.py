@@ -11,6 +11,7 @@ and invalid ones, are predicted individually. Both ways give the answers of POST
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from app.services.operators.predict_operators import require_predictor, unsuppor
 from app.services.sweep import CHUNK_ROWS
 from app.services.sweep.model_groups import Group, Table
 from app.services.sweep.sweep_rows import SweepRows, is_model_table, open_rows
-from app.steps.networks import StepRows, step_rows
+from app.steps.networks import StepRows, all_rows, step_rows
 from app.steps.predict_rows import as_run
 from app.steps.schedule import STEP_PHASES
 from app.steps.stages import memory
@@ -271,13 +272,28 @@ def _predict_single(workload: ModelWorkload, target: SweepTarget) -> list[float]
 
 def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> Floats | None:
     """Return FIGURES of the group's configurations `of` with common rows, [figures, c]; None if they cannot run."""
-    engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
     run, rows = group.run_of(of), step_rows(w, len(of))
     if _has_unsupported_dtype(rows, run, target):
         return None
+    figures = _figures(rows, run, target)
+    gpu = GpuRows(target.snapshot).spec(target.snapshot.row_of[target.gpu])
+    for more in run.recomputing(near_host=gpu.near_host):  # the least that fits, as `runs_that_fit`
+        short = np.flatnonzero(figures[-1] > gpu.memory_bytes)
+        if not len(short):
+            break
+        again = replace(group.run_of(of[short]), recompute=more.recompute, recompute_layers=more.recompute_layers)
+        w = all_rows(group.like.network(group.sizes[of[short]]), again)
+        found = _figures(step_rows(w, len(short)), again, target)
+        fits = found[-1] <= gpu.memory_bytes
+        figures[:, short[fits]] = found[:, fits]
+    return figures
+
+
+def _figures(rows: StepRows, run: Run, target: SweepTarget) -> Floats:
+    engine, gpu = target.snapshot.engine, target.snapshot.row_of[target.gpu]
     query = StepQuery(engine, engine.gpus, [gpu], target.predictor)
     step = time_step(query, rows, run, launched=run.release.eager)
-    used, done = memory(w, run), step.done
+    used, done = memory(rows.workload, run), step.done
     kept = np.array(np.broadcast_arrays(*used.breakdown, used.required_bytes, done.step_s)[:-1])
     return np.vstack([np.vstack([done.step_s, *step.ends(target.coverage), done.phases_s]) * 1e3, kept])
 

@@ -110,6 +110,7 @@ def open_rows(path: Path) -> SweepRows:
 
 CONFIG, _SPLIT = "config.", "parallelism."
 _NO_COLUMNS = {"kind", "config", "parallelism", "dataset_size", "output_tokens", "failures", "lora", "quantization"}
+_NO_COLUMNS |= {"recompute_modules"}
 _OF_WORKLOAD = set(ModelWorkload.__struct_fields__) - _NO_COLUMNS
 MODEL_COLUMNS = (*sorted(_OF_WORKLOAD), *(_SPLIT + name for name in ParallelismIn.__struct_fields__))
 

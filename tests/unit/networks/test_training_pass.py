@@ -103,7 +103,8 @@ def test_update_moves_28_bytes_per_parameter_with_adam() -> None:
 
 
 def test_recomputation_runs_each_layer_forward_again() -> None:
-    plain, again = training(gpt2(), TRAINING), training(gpt2(), Run(mode="training", optimizer="none", recompute=True))
+    run = Run(mode="training", optimizer="none", recompute=("full",))
+    plain, again = training(gpt2(), TRAINING), training(gpt2(), run)
     layer = plain.block == 1
     layers = float((work_of(plain.ops, kinds_of(plain.ops)).flops * plain.runs)[layer].sum())
     extra = _flops(again, BACKWARD) - _flops(plain, BACKWARD)

@@ -100,7 +100,7 @@ def test_adapters_are_beside_the_modules_that_are_named() -> None:
 
 def test_recomputation_per_operator_repeats_half_of_the_products() -> None:
     """Keys, outputs and up projections of seven products of Llama's layers, but not attention."""
-    run = replace(RUN, recompute_operators=True)
+    run = replace(RUN, recompute=("selective_op",))
     plain, again = training(lower(LLAMA, RUN), RUN), training(lower(LLAMA, run), run)
     added = (flops(again, BACKWARD) - flops(plain, BACKWARD)) / (4 * 1024 * 32)
     assert added == pytest.approx(2 * 4096 * (1024 + 4096 + 14336), rel=0.01)
@@ -222,7 +222,7 @@ def test_megatron_sends_larger_buckets_and_gathers_behind_the_next_forward() -> 
 
 def test_selective_recomputation_drops_and_repeats_the_scores() -> None:
     eager = replace(RUN, attention="eager")
-    again = replace(eager, recompute_scores=True)
+    again = replace(eager, recompute=("core_attn",))
     plain, repeated = (training(lower(LLAMA, run), run) for run in (eager, again))
     added = [
         name
@@ -236,7 +236,7 @@ def test_selective_recomputation_drops_and_repeats_the_scores() -> None:
     kept, dropped = memory(plain, eager).activations, memory(repeated, again).activations
     scores = 4 * 32 * 1024 * 1024 * 2  # bytes of a matrix of scores
     assert kept - dropped == pytest.approx(31 * scores, rel=0.01)  # the softmax's output, but for one layer
-    fused = replace(RUN, recompute_scores=True)
+    fused = replace(RUN, recompute=("core_attn",))
     assert len(training(lower(LLAMA, fused), fused)) == len(training(lower(LLAMA, RUN), RUN))
 
 

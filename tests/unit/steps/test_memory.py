@@ -55,20 +55,18 @@ def test_recomputation_saves_the_input_of_each_layer() -> None:
     w = gpt2(layers=10, hidden=128, heads=2, sequence=64)
     saved = w.per_block(w.saved_bytes)
     assert memory(w, TRAINING).activations == pytest.approx(float(saved @ w.repeats))
-    again = memory(w, replace(TRAINING, recompute=True))
+    again = memory(w, replace(TRAINING, recompute=("full",)))
     boundary = 64 * 128 * 4
     assert again.activations == pytest.approx(10 * boundary + float(saved[2]) + float(saved[:2].max()))
 
 
 def test_recomputation_per_operator_keeps_attention_and_every_second_product() -> None:
     """Of Llama's layer queries, values, gate and down projection, the attention and the input (torchtitan's list)."""
-    run = replace(TRAINING, batch=2, sequence=8192, dtype="bf16", attention="flash", recompute_operators=True)
+    run = replace(TRAINING, batch=2, sequence=8192, dtype="bf16", attention="flash", recompute=("selective_op",))
     w = lower(config("llama-3-8b"), run)
     kept = 2 * 8192 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) * 2
     found = memory(w, run).activations
-    every, one = (
-        memory(w, replace(run, recompute_operators=False, recompute=full)).activations for full in (False, True)
-    )
+    every, one = (memory(w, replace(run, recompute=what)).activations for what in ((), ("full",)))
     ends = 2 * 8192 * (128256 + 2 * 4096) * 2  # logits, and the input and output of the last norm
     assert 32 * kept + ends < found < 32 * kept + ends + (every - one) / 31
     assert sum(memory(w, run).parts.values()) == pytest.approx(memory(w, run).required_bytes)
