@@ -3,10 +3,16 @@
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from app.config import CHECKOUT
+from app.engine.snapshot import GpuRows
+from app.services.models.resolve_networks import is_network_name, resolve_network
+from app.steps.networks import prepare, runs_that_fit
+from app.wire.network_form import ModelWorkload
+from app.wire.predict_body import read_request
 from evaluation.first_contact.ledger import answers_of, ask_shipped
 from evaluation.first_contact.steps import SOURCES
 from evaluation.study import shipped_snapshot
@@ -34,3 +40,27 @@ def test_median_errors_of_training_stay_within_bounds(name: str, figure: str, bo
     errors = [np.expm1(-row["error"]) for row in rows if row["figure"] == figure and "error" in row]
     assert errors
     assert 100.0 * float(np.median(np.abs(errors))) <= bound
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in BOUNDS} | {"mlperf_training_steps", "mosaic_mpt_training"}))
+def test_no_run_that_ran_is_said_not_to_fit(name: str) -> None:
+    """By over a tenth of the memory of its GPU."""
+    if not (DATA / "more" / "whole_models").is_dir():
+        pytest.skip("the data sets are not here")
+    (source,) = (each for each in SOURCES if each.name == name)
+    gpus, unfit = GpuRows(shipped_snapshot()), []
+    for question in source.questions(DATA):
+        for _, body in question.parts:
+            workload = read_request(msgspec.json.encode(body)).workload
+            if not isinstance(workload, ModelWorkload) or workload.mode != "training" or _is_absent(workload):
+                continue
+            spec = gpus.spec(gpus.row(body["gpu"], ("gpu",)))
+            network, run = resolve_network(workload, None)
+            ((run, _),) = runs_that_fit(network, run, [spec])
+            if prepare(network, run).memory.required_bytes > 1.1 * spec.memory_bytes:
+                unfit.append(question.case)
+    assert unfit == []
+
+
+def _is_absent(workload: ModelWorkload) -> bool:
+    return workload.name is not None and not is_network_name(workload.name)
