@@ -180,6 +180,8 @@ _SERVED = _form(
     config=_CONFIG,
     software={"control": "choice", "choices": (*_STACKS,), "labels": _STACKS, "help": ""},
     tensor={"help": "tensor parallel; empty: splits and replicas are searched"},
+    input_tokens={"help": "the most of a prompt"},
+    output_tokens={"help": "the most of an answer"},
 )
 _SERVED_MORE = _form(
     ServingWorkload,

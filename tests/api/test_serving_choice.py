@@ -175,6 +175,16 @@ def test_a_harder_limit_or_a_higher_rate_takes_more(client: TestClient) -> None:
     assert easy["devices"] < busy["devices"]
 
 
+def test_twice_the_rate_takes_at_most_twice_the_gpus(client: TestClient) -> None:
+    def devices(rate: float) -> int:
+        workload = SERVED | {"kv_dtype": None, "input_tokens": 2048, "output_tokens": 512, "load": {"rate_per_s": rate}}
+        plan = ask(client, "/plan", gpus=["b200"], prices={}, workload=workload, ttft_ms=500, tpot_ms=50)
+        assert plan["best"]
+        return int(plan["choices"][0]["devices"])
+
+    assert devices(10) <= 2 * devices(5)
+
+
 def test_formats_are_chosen_among_and_named(client: TestClient) -> None:
     unset = {name: value for name, value in RATE.items() if name not in ("dtype", "kv_dtype")}
     body: Body = {"workload": unset, "gpus": ["h100-sxm5-80gb", "a100-sxm-80gb"], "prices": {}, "tpot_ms": 100}

@@ -176,21 +176,13 @@ def _simulated(plan: _Plan, option: Option) -> ServedChoice:
         tried = option._replace(deployment=with_engines(option.deployment, engines), engines=engines)
         tried, figures = _within(plan.limits, tried)
         last = k == tries - 1 or engines == most
-        if last or (not plan.limits.missed(figures) and _is_likely(choice, figures, plan.limits)):
+        if last or not plan.limits.missed(figures):
             choice = _rendered(plan, tried, figures, steps)
             if choice.meets or last:
                 break
         engines = max(ceil(_MORE * engines), engines + 1)
     assert choice is not None
     return choice
-
-
-def _is_likely(before: ServedChoice | None, figures: LoadFigures, limits: Limits) -> bool:
-    """Return whether figures keep the limits surely enough with intervals as wide as those of a choice before."""
-    if before is None or before.serving.saturated:
-        return True
-    probability, missing = _judged(before.serving, figures, limits)
-    return not missing and probability >= limits.probability
 
 
 def _within(limits: Limits, option: Option) -> tuple[Option, LoadFigures]:
