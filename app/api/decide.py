@@ -51,7 +51,7 @@ from app.services.scheduling.extender import (
     score_nodes,
 )
 from app.store.gpus import price_page, remove_price, remove_prices
-from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, ServingCompareResponse
+from app.wire.compare_form import COMPARE_EXAMPLE, CompareRequest, CompareResponse, PriceTerm, ServingCompareResponse
 from app.wire.job_plan_form import PLAN_EXAMPLE, PlanRequest, PlanResponse, ServingPlanResponse
 
 router = APIRouter(tags=["Deciding"])
@@ -77,7 +77,7 @@ def plan_job(body: BodyDep, holder: HolderDep, graphs: GraphsDep, runtime: Runti
 
 _COMPARE = (
     "A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto set, and which"
-    " GPUs are statistically tied. Prices come from the request or from POST /prices; there are no default prices."
+    " GPUs are statistically tied. Prices come from the request, from POST /prices, or from the list that ships."
 )
 
 
@@ -102,7 +102,7 @@ def _answered(
     return as_json(current(holder, lambda snapshot: saving.saved(snapshot, request, answer(snapshot))))
 
 
-_CSV_EXAMPLE = "gpu,usd_per_hour,source,date,provider,region\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
+_CSV_EXAMPLE = ",".join(PRICE_EXAMPLE) + "\n" + ",".join(map(str, PRICE_EXAMPLE.values())) + "\n"
 _BODIES: dict[str, Any] = {
     "application/json": {
         "schema": {"type": "array", "minItems": 1, "items": ref(PriceIn)},
@@ -111,9 +111,10 @@ _BODIES: dict[str, Any] = {
     "text/csv": {"schema": {"type": "string"}, "example": _CSV_EXAMPLE},
 }
 _PRICES = (
-    "A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or none;"
-    " the same row sent again changes nothing. For each GPU, provider and region the newest price up to today"
-    " counts, and for a GPU the cheapest of these; a price in a request overrides it."
+    "A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider, region, term and devices), all rows or"
+    " none; the same row sent again changes nothing. For each GPU, provider, region and term the newest price up to"
+    " today counts, and for a GPU the cheapest of these that are at most 90 days old, else of all; list prices that"
+    " ship only count where there are none. A price in a request overrides it."
 )
 
 
@@ -133,12 +134,13 @@ class PriceFilters(BaseModel):
     provider: Text | None = Field(default=None, description="Cloud provider")
     region: Text | None = Field(default=None, description="Where")
     source: Text | None = Field(default=None, description="Who measured or published it")
+    term: PriceTerm | None = Field(default=None, description="How it is rented")
     key: KeyId | None = Field(default=None, description="id of the API key that sent the prices")
 
     def to_filters(self, holder: SnapshotHolder) -> dict[str, str | int | None]:
         """Return the store's filters. Raises NotFound for an unknown GPU."""
         gpu_id = None if self.gpu is None else find(holder, self.gpu).id
-        given = self.model_dump(include={"provider", "region", "source"})
+        given = self.model_dump(include={"provider", "region", "source", "term"})
         return {**given, "gpu_id": gpu_id, "key_id": self.key}
 
 
@@ -227,10 +229,10 @@ class PriceRemoval(BaseModel):
 def delete_prices(
     query: Annotated[PriceRemovalQuery, Query()], database: DatabaseDep, holder: HolderDep
 ) -> PriceRemoval:
-    """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
+    """Delete the prices that match every filter; at least one is required. Those that ship stay."""
     filters = query.to_filters(holder)
     if all(value is None for value in filters.values()):
-        message = "give at least one filter: gpu, provider, region, source or key"
+        message = "give at least one filter: gpu, provider, region, source, term or key"
         raise BadInput(f"No prices are named: {message}.", errors=[FieldError(("query",), message)])
     with database.begin() as connection:
         removed = remove_prices(connection, filters, dry_run=query.dry_run)
@@ -245,7 +247,7 @@ def delete_price(
     database: DatabaseDep,
     holder: HolderDep,
 ) -> None:
-    """Delete a price that the caller's key sent, or one that it succeeds; an admin deletes any."""
+    """Delete a price that the caller's key sent, or one that it succeeds; an admin any but those that ship (409)."""
     with database.begin() as connection:
         removed = remove_price(connection, price_id, caller)
     if not removed:

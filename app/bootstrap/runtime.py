@@ -22,6 +22,7 @@ from typing import Any
 
 from app.config import Settings
 from app.engine.catalogue import load_seed_specs
+from app.engine.prices import shipped_prices
 from app.errors import BadInput, NotFound
 from app.runtime import logs
 from app.store import gpus, keys, schema, uploads, versions
@@ -143,9 +144,10 @@ def open_runtime(settings: Settings, limits: TimeLimits = PATIENT) -> Iterator[R
 
 
 def seed(database: Database) -> None:
-    """Insert or update the shipped GPUs in the catalogue. Rows that a user changed are left as they are."""
+    """Insert or update the shipped GPUs and prices. Rows that a user changed or sent are left as they are."""
     with database.begin(long=True) as connection:
         gpus.seed(connection, load_seed_specs())
+        gpus.seed_prices(connection, shipped_prices())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from msgspec import structs
 from app.config import Settings
 from app.engine.catalogue import catalog_of, load_seed_specs
 from app.engine.engine import Engine
+from app.engine.prices import PriceBook, shipped_prices
 from app.engine.snapshot import Snapshot
 from app.engine.versions import ALL, Stores, shipped_or_untrained
 from app.errors import GpucastError
@@ -90,14 +91,14 @@ def _tolerant(predictor: str) -> Iterator[None]:
 
 
 def shipped_snapshot(stores: Stores | None = None, *, only: Collection[str] = ALL) -> Snapshot:
-    """Return a snapshot of the shipped catalogue and artefacts, without a database, with the predictors in `only`.
+    """Return a snapshot of the shipped catalogue, prices and artefacts with the predictors in `only`: no database.
 
     `stores` has the artefacts; None: those of this installation.
     """
     specs = load_seed_specs()
     gpus = GpuTable.from_specs(specs)
     served = shipped_or_untrained(stores or Stores.of(Settings.from_env()), gpus, None, only=only).served
-    return Snapshot.of(Engine(catalog_of(specs), gpus, served))
+    return Snapshot.of(Engine(catalog_of(specs), gpus, served, prices=PriceBook.of(shipped_prices())))
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypeAlias
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 
 _JOB = {"deadline_s": "deadline"}
 TimedJob: TypeAlias = Annotated[Fields, RequestOptions(PlanRequest, "steps", "probability", **_JOB)]
-PricedJob: TypeAlias = Annotated[Fields, RequestOptions(PlanRequest, "steps", "probability", prices="price", **_JOB)]
+PricedJob: TypeAlias = Annotated[
+    Fields, RequestOptions(PlanRequest, "steps", "probability", "price_term", prices="price", **_JOB)
+]
 BudgetedJob: TypeAlias = Annotated[
     Fields,
-    RequestOptions(PlanRequest, "steps", "probability", "max_devices", budget_usd="budget", prices="price", **_JOB),
+    RequestOptions(
+        PlanRequest, "steps", "probability", "max_devices", "price_term", budget_usd="budget", prices="price", **_JOB
+    ),
 ]
 
 SINFO = ("sinfo", "--noheader", "--format", "%R %a %l %D %G")
@@ -127,8 +132,10 @@ def kueue(
     request, settings = step.request(step.workload, prices=goals.get("prices")), Settings.from_env()
     with snapshot_of(settings) as (snapshot, graphs):
         known = read_flavors(listed, names, snapshot.engine.catalog)
+        # What clouds ask for says nothing of a cluster's own GPUs.
+        own = replace(snapshot, engine=replace(snapshot.engine, prices=snapshot.engine.prices.own), capped={})
         gpus = sorted({flavor.gpu for flavor in known if flavor.gpu})
-        by_gpu, reasons = _times_on(gpus, request, timed_job, settings, snapshot, graphs) if gpus else ({}, {})
+        by_gpu, reasons = _times_on(gpus, request, timed_job, settings, own, graphs) if gpus else ({}, {})
     ranked = rank_flavors(known, by_gpu, reasons, by_cost=any(time.cost_usd is not None for time in by_gpu.values()))
     if as_json:
         print(msgspec.json.encode(ranked).decode())

@@ -86,8 +86,9 @@ def import_prices(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider and region; or SkyPilot's "
-            "vms.csv, a catalogue of gpuhunt, a bill in FOCUS 1.2, or an answer of OpenCost's /assets."
+            help="CSV with columns gpu, usd_per_hour, source, date, and optionally provider, region, term, devices; or "
+            "SkyPilot's vms.csv, a catalogue of gpuhunt, a bill in FOCUS 1.2, an answer of OpenCost's /assets, or a "
+            "seed_data/prices.json of a newer gpucast."
         ),
     ] = None,
     provider: Annotated[
@@ -112,6 +113,7 @@ def import_prices(
         published_catalogue,
         read_assets,
         read_instances,
+        read_lists,
         read_offers,
     )
     from app.services.compare.price_rows import add_prices
@@ -123,7 +125,7 @@ def import_prices(
         provider or ("" if file is None else file.absolute().parent.name), (day or datetime.now(UTC)).date(), spot
     )
     known = {} if instances is None else read_instances(read_file(instances))
-    tool, assets = format_of(body), read_assets(body)
+    tool, assets, lists = format_of(body), read_assets(body), read_lists(body)
     with open_catalog() as (runtime, catalog):
         if tool is not None or assets is not None:
             offers = (
@@ -135,7 +137,9 @@ def import_prices(
                 print(f"{count} rows left out: {reason}")
             if not offers.rows:
                 raise BadInput(f"{file or 'gpuhunt'} has no price of a known GPU.")
-            body, media = json.dumps(offers.rows).encode(), "application/json"
+            lists = offers.rows
+        if lists is not None:
+            body, media = json.dumps(lists).encode(), "application/json"
         report = add_prices(runtime.database, catalog, body, media)
     print(f"{report.received} prices: {report.inserted} new, {report.unchanged} already stored")
 
@@ -147,7 +151,7 @@ def list_prices(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the items of GET /prices.")] = False,
 ) -> None:
-    """List all prices; * marks those in use today."""
+    """List all prices, those that ship too; * marks those in use today, of each term."""
     import msgspec
 
     from app.engine.prices import PriceBook, to_listing, today_utc
@@ -162,14 +166,13 @@ def list_prices(
         print(msgspec.json.encode({"items": items}).decode())
         return
     if not items:
-        print(
-            "No prices are stored: `gpucast prices import FILE` stores some; --price GPU=USD gives one in a question."
-        )
+        print("No price is known: `gpucast prices import FILE` stores some; --price GPU=USD gives one in a question.")
         return
-    print(f"  {'GPU':<26}{'USD/h':>8}  {'date':<12}{'age':>6}  {'provider':<20}{'region':<14}source")
+    where = f"{'term':<10}{'of':>3}  {'provider':<20}{'region':<14}source"
+    print(f"  {'GPU':<26}{'USD/h':>8}  {'date':<12}{'age':>6}  {where}")
     for item in items:
         figures = f"{item.usd_per_hour:>8.4g}  {item.date!s:<12}{item.age_days:>5}d"
-        where = f"{item.provider or '':<20}{item.region or '':<14}{item.source}"
+        where = f"{item.term:<10}{item.devices:>3}  {item.provider or '':<20}{item.region or '':<14}{item.source}"
         print(f"{'*' if item.counts else ' '} {item.gpu:<26}{figures}  {where}")
 
 
@@ -184,7 +187,7 @@ def delete_prices(  # noqa: PLR0913, PLR0917  (typer makes an option of each)
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the prices that would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
 ) -> None:
-    """Delete the prices that match all given options, after showing their number and asking."""
+    """Delete the prices that match all given options, after showing their number and asking; those that ship stay."""
     from app.store.gpus import remove_prices
 
     with open_catalog() as (runtime, catalog):

@@ -148,6 +148,9 @@ def show_served_plan(answer: ServingPlanResponse) -> None:
         times = f"{_served_times(served.ttft_ms, 10)[:10]}{_served_times(served.tpot_ms, 9)[:9]}"
         print(f"{choice.rank:>3} {name:<30}{ways:<16}{choice.probability:>6.0%}{costs}{times}")
     print("* keeps the limits; none does, the closest is first" if answer.best is None else "* keeps the limits")
+    priced = [choice for choice in answer.choices if choice.cost.price_source]
+    prices = [f"{figure(one.cost.price_usd_per_hour).strip()} USD/h: {one.cost.price_source}" for one in priced]
+    print_notes([(one.gpu, [price]) for one, price in zip(priced, prices, strict=True)], [], [])
     print_notes(
         [(choice.gpu, choice.missing + choice.warnings) for choice in answer.choices], answer.skipped, answer.notes
     )

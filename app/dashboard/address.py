@@ -62,6 +62,9 @@ COMMON: Mapping[str, str] = {
     "percentile": "percentile",
     "every_s": "every_s",
     "duty_cycle": "duty_cycle",
+    "price_term": "price_term",
+    "owned": "owned",
+    "usd_per_kwh": "usd_per_kwh",
 }
 COMMON_LABELS: Mapping[str, str] = {
     "gpu": "GPUs",
@@ -79,6 +82,9 @@ COMMON_LABELS: Mapping[str, str] = {
     "e2e_ms": "Time of a request, ms",
     "every_s": "Seconds between a user's requests",
     "duty_cycle": "Share of the hours that are rented",
+    "price_term": "Term of stored and list prices",
+    "owned": "GPUs of your own",
+    "usd_per_kwh": "US dollars per kWh of electricity",
 }
 # Parameters of single pages.
 _OF_PAGES = ("kind", "format", "chart", "devices", "batches", "strong")
@@ -219,6 +225,11 @@ class Address:
         """Return the numbers by GPU in the lines of the control `name`."""
         return pairs_of((COMMON[name],), self.common.get(name, ""))
 
+    @property
+    def owned(self) -> list[str]:
+        """The names of the GPUs of one's own, one per line."""
+        return [line.strip() for line in self.common.get("owned", "").splitlines() if line.strip()]
+
     def control_of(self, loc: Sequence[str | int]) -> str:
         """Return the control of a path in the request, or an empty string."""
         if loc and loc[0] == "workload":
@@ -269,6 +280,12 @@ def compare_body(address: Address) -> dict[str, Any]:
     more |= {name: figures for name in ("prices", "powers") if (figures := address.figures(name))}
     if "powers" in more:
         more["powers_w"] = more.pop("powers")
+    if "price_term" in common:
+        more["price_term"] = common["price_term"]
+    if "owned" in common:
+        more["owned"] = address.owned
+    if "usd_per_kwh" in common:
+        more["usd_per_kwh"] = address.number("usd_per_kwh")
     if "search_parallelism" in common:
         more["search_parallelism"] = True
     if "max_devices" in common:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from app.errors import Conflict, NotFound
 from app.store import revision
 from app.store.driver import Question, scalars
 from app.store.keys import Caller
-from app.store.sql_tables import GPUS, PRICES, columns_of, records
+from app.store.sql_tables import GPUS, PRICE_KEY, PRICES, columns_of, records
 from app.tables.complete import spec_from_dict, spec_to_dict
 from app.tables.gpus import GpuSpec
 
@@ -99,7 +99,8 @@ _INSERT_CHUNK = 5_000
 class Price:
     """An offered price of one device per hour, in US dollars, on a day, and the id of the API key that sent it.
 
-    `id` is 0 before it is stored.
+    `term`: on_demand, spot or reserved. `devices`: of the instance that is rented as a whole, whose price was divided.
+    `shipped`: whether it comes with the release. `id` is 0 before it is stored.
     """
 
     gpu_id: str
@@ -110,6 +111,9 @@ class Price:
     region: str = ""
     id: int = 0
     key_id: int | None = None
+    term: str = "on_demand"
+    devices: int = 1
+    shipped: bool = False
 
 
 # Exact values of columns; None matches any.
@@ -119,7 +123,7 @@ _COLUMNS = columns_of(PRICES, Price)
 
 def insert_prices(connection: Connection, prices: Sequence[Price]) -> int:
     """Add rows in the caller's transaction, and return the number of new ones; known rows are unchanged."""
-    values = [{name: value for name, value in asdict(price).items() if name != "id"} for price in prices]
+    values = [_values(price) for price in prices]
     revision.lock(connection)
     added = 0
     for first in range(0, len(values), _INSERT_CHUNK):
@@ -130,30 +134,69 @@ def insert_prices(connection: Connection, prices: Sequence[Price]) -> int:
     return added
 
 
+def _values(price: Price) -> dict[str, Any]:
+    return {name: value for name, value in asdict(price).items() if name != "id"}
+
+
+def seed_prices(connection: Connection, prices: Sequence[Price]) -> int:
+    """Insert missing shipped prices, and withdraw those that the release no longer has; return how many changed."""
+    if not _unlike(connection, prices):
+        return 0  # the usual start, which then needs no lock
+    revision.lock(connection)
+    if stored := _unlike(connection, prices):
+        gone, due = stored
+        connection.execute(sa.update(PRICES).where(PRICES.c.id.in_(gone)).values(withdrawn_at=sa.func.now()))
+        if due:
+            statement = insert_into(PRICES).values([_values(price) for price in due])
+            back = statement.on_conflict_do_update(index_elements=[*PRICE_KEY], set_={"withdrawn_at": None})
+            connection.execute(back)
+        revision.bump(connection, "prices")
+        return len(gone) + len(due)
+    return 0
+
+
+def _unlike(connection: Connection, prices: Sequence[Price]) -> tuple[list[int], list[Price]] | None:
+    """Return the ids of stored shipped prices that are not among `prices`, and those that are not stored."""
+    statement = sa.select(*_COLUMNS).where(PRICES.c.shipped, PRICES.c.withdrawn_at.is_(None))
+    stored = {replace(row, id=0): row.id for row in records(connection, statement, Price)}
+    gone, due = [stored[row] for row in stored.keys() - {*prices}], [row for row in prices if row not in stored]
+    return (gone, due) if gone or due else None
+
+
 def load_prices(connection: Connection, *, until: datetime | None = None) -> list[Price]:
-    """Return all rows, or those stored until a time, in the order of storage."""
-    statement = sa.select(*_COLUMNS).order_by(PRICES.c.id)
+    """Return the rows that are not withdrawn, or those of a time, in the order of storage."""
+    withdrawn = PRICES.c.withdrawn_at
+    known: sa.ColumnElement[bool] = withdrawn.is_(None)
     if until is not None:
-        statement = statement.where(PRICES.c.created_at <= until)
-    return records(connection, statement, Price)
+        known = sa.and_(PRICES.c.created_at <= until, sa.or_(known, withdrawn > until))
+    return records(connection, sa.select(*_COLUMNS).where(known).order_by(PRICES.c.id), Price)
 
 
 def price_page(connection: Connection, filters: PriceFilters, *, after: int = 0, limit: int = 100) -> list[Price]:
     """Return up to `limit` rows after the id `after` that match all filters, in the order of storage."""
-    statement = sa.select(*_COLUMNS).where(PRICES.c.id > after, *_matching(filters)).order_by(PRICES.c.id).limit(limit)
+    known = PRICES.c.id > after, PRICES.c.withdrawn_at.is_(None), *_matching(filters)
+    statement = sa.select(*_COLUMNS).where(*known).order_by(PRICES.c.id).limit(limit)
     return records(connection, statement, Price)
 
 
 def remove_prices(connection: Connection, filters: PriceFilters, *, dry_run: bool = False) -> int:
-    """Delete the rows that match all filters, of which there is at least one, and return their number."""
-    matching = _matching(filters)
+    """Delete the rows that match all filters, of which there is at least one, and return their number.
+
+    Shipped prices stay: the next start would store them again.
+    """
+    matching = [*_matching(filters), sa.not_(PRICES.c.shipped)]
     if dry_run:
         return connection.execute(sa.select(sa.func.count()).select_from(PRICES).where(*matching)).scalar_one()
     return _removed(connection, matching)
 
 
 def remove_price(connection: Connection, price_id: int, caller: Caller) -> bool:
-    """Delete a row that the caller's key sent, or one that it succeeds; return whether there was one."""
+    """Delete a row that the caller's key sent, or one that it succeeds; return whether there was one.
+
+    Raises Conflict for a shipped price.
+    """
+    if connection.execute(sa.select(PRICES.c.shipped).where(PRICES.c.id == price_id)).scalar():
+        raise Conflict(f"Price {price_id} ships with gpucast and stays: one that you send goes before it.")
     return _removed(connection, [PRICES.c.id == price_id, caller.sent(PRICES.c.key_id)]) > 0
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Connection,
@@ -291,7 +292,9 @@ SEED_FILES = Table(
     created(),
 )
 
-# Prices of one device per hour; "" is any provider or region.
+# Prices of one device per hour; "" is any provider or region. `devices`: of the instance that is rented as a whole.
+# `withdrawn_at`: when a release came that ships a price no longer.
+PRICE_KEY = ("gpu_id", "provider", "region", "dated", "usd_per_hour", "source", "term", "devices", "shipped")
 PRICES = Table(
     "prices",
     METADATA,
@@ -303,8 +306,14 @@ PRICES = Table(
     *required(Text, "provider", "region"),
     created(),
     Column("key_id", Integer),
-    Index("uq_prices_said", "gpu_id", "provider", "region", "dated", "usd_per_hour", "source", unique=True),
+    Column("term", Text, nullable=False, server_default=text("'on_demand'")),
+    Column("devices", Integer, nullable=False, server_default=text("1")),
+    Column("shipped", Boolean, nullable=False, server_default=text("false")),
+    Column("withdrawn_at", DateTime(timezone=True)),
+    Index("uq_prices_said", *PRICE_KEY, unique=True),
     CheckConstraint("usd_per_hour >= 0", name="price"),
+    CheckConstraint("term IN ('on_demand', 'spot', 'reserved')", name="term"),
+    CheckConstraint("devices >= 1", name="devices"),
 )
 
 # `request` and `answer` are JSON text as sent: JSONB would reformat it. One without `key_id` is everybody's; whoever

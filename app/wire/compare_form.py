@@ -55,7 +55,10 @@ EnergyInterval: TypeAlias = Annotated[Interval | None, about("Interval of the tr
 PowerW: TypeAlias = Annotated[float | None, about("Power of one device, watts")]
 PowerSource: TypeAlias = Annotated[str | None, about("request, measured, estimated from the load, or board power")]
 HourlyPrice: TypeAlias = Annotated[float | None, about("US dollars per hour of one device")]
-PriceSource: TypeAlias = Annotated[str | None, about("The request, or provider and date")]
+PriceSource: TypeAlias = Annotated[
+    str | None, about("The request; or provider, region, term, source and date; or of owned GPUs, electricity")
+]
+PriceTerm: TypeAlias = Literal["on_demand", "spot", "reserved"]
 
 
 class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -75,6 +78,15 @@ class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         dict[str, float],
         about("US dollars per hour of one device, by any name of the GPU; override stored prices", unit="USD"),
     ] = {}
+    price_term: Annotated[PriceTerm, about("Term of the stored prices that are used")] = "on_demand"
+    owned: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=MAX_GPUS)],
+        about("GPUs that are yours, by any name: they cost electricity, and of `prices` what is written off an hour"),
+    ] = []
+    usd_per_kwh: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        about("US dollars per kWh of electricity, that of owned GPUs", unit="USD"),
+    ] = None
     currency: Annotated[str, about("only USD: no exchange rate is known here")] = "USD"
     powers_w: Annotated[
         dict[str, float], about("Watts of one device, by any name of the GPU; override the power model", unit="W")
@@ -83,7 +95,7 @@ class ManyGpusRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=T
         Annotated[float, Meta(gt=0, le=1)] | None,
         about(
             "Share of all hours in which a served model's devices are rented and bear the load: a month costs the"
-            " hourly price x 730 h x this; absent: 1",
+            " hourly price x 730 h x this; owned GPUs idle the rest of the hours; absent: 1",
             unit="share",
         ),
     ] = None
@@ -191,7 +203,10 @@ class ServedCost(Struct, frozen=True):
 
     usd_per_hour: Annotated[float | None, about("US dollars per hour of all devices; null: no price")]
     monthly_usd: Annotated[
-        float | None, about("US dollars per month: usd_per_hour x 730 h x duty_cycle; null: no price")
+        float | None,
+        about(
+            "US dollars per month: usd_per_hour x 730 h x duty_cycle, of owned GPUs also of idle hours; null: no price"
+        ),
     ]
     usd_per_million_input_tokens: Annotated[
         float | None,

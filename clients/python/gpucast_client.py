@@ -378,16 +378,18 @@ class Gpucast:
 
     def compare_gpus(self, body: CompareRequest) -> CompareResponse | ServingCompareResponse:
         """A workload on many GPUs, ranked by latency, throughput, cost or energy, with intervals, the Pareto
-        set, and which GPUs are statistically tied. Prices come from the request or from POST /prices; there
-        are no default prices.
+        set, and which GPUs are statistically tied. Prices come from the request, from POST /prices, or from
+        the list that ships.
         """
         answer = self._send("POST", "/compare", body=body)
         return cast("CompareResponse | ServingCompareResponse", _json(answer))
 
     def store_prices(self, body: list[PriceIn]) -> PriceReport:
-        """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider and region), all rows or
-        none; the same row sent again changes nothing. For each GPU, provider and region the newest price up
-        to today counts, and for a GPU the cheapest of these; a price in a request overrides it.
+        """A JSON list or CSV (gpu, usd_per_hour, source, date; optionally provider, region, term and devices),
+        all rows or none; the same row sent again changes nothing. For each GPU, provider, region and term
+        the newest price up to today counts, and for a GPU the cheapest of these that are at most 90 days
+        old, else of all; list prices that ship only count where there are none. A price in a request
+        overrides it.
         """
         answer = self._send("POST", "/prices", body=body)
         return cast("PriceReport", _json(answer))
@@ -399,6 +401,7 @@ class Gpucast:
         provider: str | None = None,
         region: str | None = None,
         source: str | None = None,
+        term: Literal["on_demand", "spot", "reserved"] | None = None,
         key: int | None = None,
         after: int | None = None,
         limit: int | None = None,
@@ -412,6 +415,7 @@ class Gpucast:
                 "provider": provider,
                 "region": region,
                 "source": source,
+                "term": term,
                 "key": key,
                 "after": after,
                 "limit": limit,
@@ -426,10 +430,11 @@ class Gpucast:
         provider: str | None = None,
         region: str | None = None,
         source: str | None = None,
+        term: Literal["on_demand", "spot", "reserved"] | None = None,
         key: int | None = None,
         dry_run: bool | None = None,
     ) -> PriceRemoval:
-        """Delete the prices that match every filter; at least one is required. Later answers do not use them."""
+        """Delete the prices that match every filter; at least one is required. Those that ship stay."""
         answer = self._send(
             "DELETE",
             "/prices",
@@ -438,6 +443,7 @@ class Gpucast:
                 "provider": provider,
                 "region": region,
                 "source": source,
+                "term": term,
                 "key": key,
                 "dry_run": dry_run,
             },
@@ -455,7 +461,9 @@ class Gpucast:
         return cast("list[HostPriority]", _json(answer))
 
     def delete_price(self, price_id: int) -> None:
-        """Delete a price that the caller's key sent, or one that it succeeds; an admin deletes any."""
+        """Delete a price that the caller's key sent, or one that it succeeds; an admin any but those that ship
+        (409).
+        """
         self._send("DELETE", f"/prices/{_quoted(price_id)}")
 
     def list_predictions(self, *, after: int | None = None, limit: int | None = None) -> SavedPage:
@@ -734,7 +742,7 @@ class KeyOut(TypedDict):
 
 
 class Listed(TypedDict):
-    """A stored price in a listing. `counts` is whether comparisons use it today."""
+    """A stored price in a listing. `counts` is whether comparisons for its term use it today."""
 
     id: int
     gpu: str
@@ -743,6 +751,9 @@ class Listed(TypedDict):
     date: str
     provider: str | None
     region: str | None
+    term: str
+    devices: int
+    shipped: bool
     age_days: int
     counts: bool
 
@@ -1158,6 +1169,9 @@ class PlanRequest(TypedDict):
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
     gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
     prices: NotRequired[dict[str, float]]
+    price_term: NotRequired[Literal["on_demand", "reserved", "spot"]]
+    owned: NotRequired[list[str]]
+    usd_per_kwh: NotRequired[float | None]
     currency: NotRequired[str]
     powers_w: NotRequired[dict[str, float]]
     duty_cycle: NotRequired[float | None]
@@ -1603,6 +1617,9 @@ class CompareRequest(TypedDict):
     workload: KernelWorkload | OperatorsWorkload | ModelWorkload | GraphWorkload | ServingWorkload
     gpus: NotRequired[list[str | dict[str, Any]] | Literal["all"]]
     prices: NotRequired[dict[str, float]]
+    price_term: NotRequired[Literal["on_demand", "reserved", "spot"]]
+    owned: NotRequired[list[str]]
+    usd_per_kwh: NotRequired[float | None]
     currency: NotRequired[str]
     powers_w: NotRequired[dict[str, float]]
     duty_cycle: NotRequired[float | None]
@@ -1718,6 +1735,8 @@ class PriceIn(TypedDict):
     date: str
     provider: NotRequired[str | None]
     region: NotRequired[str | None]
+    term: NotRequired[Literal["on_demand", "reserved", "spot"]]
+    devices: NotRequired[float]
 
 
 class HostPriority(TypedDict):

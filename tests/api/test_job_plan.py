@@ -107,7 +107,8 @@ def test_cost_energy_and_throughput_have_intervals(client: TestClient) -> None:
 
 
 def test_a_budget_without_a_price_is_not_met(client: TestClient) -> None:
-    plan = ask(client, prices={"nvidia-l4": 0.8}, budget_usd=1e6)
+    gpus = ["nvidia-l4", "rtx-4090"]  # no list price ships of these
+    plan = ask(client, gpus=gpus, prices={"nvidia-l4": 0.8}, budget_usd=1e6)
     assert plan["best"] == "nvidia-l4"
     assert all(one["probability"] is None and not one["meets"] for one in plan["choices"][1:])
     assert "no price" in plan["choices"][1]["missing"][0]

@@ -44,8 +44,10 @@ def got(service: Service, route: str) -> Any:
 
 def test_what_was_stored_is_there(upgraded: Service) -> None:
     assert got(upgraded, f"/gpus/{GPU_EXAMPLE['id']}")["name"] == GPU_EXAMPLE["name"]
-    (price,) = got(upgraded, "/prices?gpu=l40s")["items"]
-    assert price["usd_per_hour"] == PRICE["usd_per_hour"]
+    (price,) = got(upgraded, "/prices?gpu=l40s&source=list")["items"]
+    assert (price["usd_per_hour"], price["term"], price["shipped"]) == (PRICE["usd_per_hour"], "on_demand", False)
+    assert price["counts"]  # before the list prices that the new release brought
+    assert any(one["shipped"] for one in got(upgraded, "/prices?gpu=l40s")["items"])
     (row,) = got(upgraded, "/measurements?gpu=l40s")["items"]
     assert row["latency_ms"] == MEASURED["latency_ms"]
     workload = {"kind": "operators", "operators": [LINEAR]}

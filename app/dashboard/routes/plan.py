@@ -20,7 +20,7 @@ from app.dashboard.choices import controls
 from app.dashboard.forms import SPLIT, USERS
 from app.dashboard.routes.serving import limit_lines, limits_of, model_pairs, serving_address
 from app.dashboard.routes.shell import as_picture, command, or_else, page, refused, wants_answer, wants_json, wants_svg
-from app.engine.prices import today_utc
+from app.engine.prices import ON_DEMAND, today_utc
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput, GpucastError
 from app.services.compare.job_plan import answer_plan
@@ -29,7 +29,7 @@ from app.services.compare.request import read_plan
 from app.services.compare.served_compare import PERCENTILES
 from app.wire.job_plan_form import ServingPlanResponse
 
-# GPUs of the first view where no price is stored.
+# GPUs of the first view where only list prices are known.
 _GPUS = ("b200", "h200-sxm-141gb", "h100-sxm5-80gb", "amd-instinct-mi300x")
 PRESETS: Mapping[str, Mapping[str, Any]] = json.loads((SEED_DATA / "serving_presets.json").read_text("utf-8"))[
     "presets"
@@ -46,15 +46,19 @@ class PlanView(Struct, frozen=True):
 def plan_address(query: Sequence[tuple[str, str]], gpus: tuple[str, ...]) -> Address:
     """Return the address of the page, without what a plan searches: a split, and requests in flight."""
     dropped = {*SPLIT, *(("load", "level") if ("load", "concurrency") in query else ())}
-    return serving_address([(name, value) for name, value in query if name not in dropped], gpus, "")
+    return serving_address([(name, value) for name, value in query if name not in dropped], gpus)
 
 
 def rentable(snapshot: Snapshot, address: Address) -> tuple[str, ...]:
-    """Return the GPUs with a price that is typed, or stored and counts today. Raises BadInput if there are none."""
-    today, book = today_utc(), snapshot.engine.prices
-    names = [*address.figures("prices"), *(gpu for gpu in book.rows if book.find(gpu, today))]
+    """Return one's own GPUs and those with a price that is typed or stored; where there is none, those of the list.
+
+    Raises BadInput if there are none.
+    """
+    today, book, term = today_utc(), snapshot.engine.prices, address.common.get("price_term", ON_DEMAND)
+    offered = {gpu: price for gpu in book.rows if (price := book.find(gpu, today, term))}
+    own = [*address.owned, *address.figures("prices"), *(gpu for gpu, price in offered.items() if not price.shipped)]
     catalog = snapshot.engine.catalog
-    gpus = tuple(dict.fromkeys(spec.id if (spec := catalog.find(name)) else name for name in names))
+    gpus = tuple(dict.fromkeys(spec.id if (spec := catalog.find(name)) else name for name in own or offered))
     if not gpus:
         raise BadInput.at(("prices",), "no price is known: put in what you pay, or choose GPUs")
     return gpus
@@ -78,7 +82,9 @@ router = APIRouter(include_in_schema=False)
 def show(request: Request, holder: HolderDep, settings: SettingsDep) -> Response:
     """The plan of POST /plan for a served model; an example if the address has no model."""
     snapshot = holder.snapshot
-    address = plan_address(request.query_params.multi_items(), (RENTABLE,) if snapshot.engine.prices.rows else _GPUS)
+    address = plan_address(
+        request.query_params.multi_items(), (RENTABLE,) if snapshot.engine.prices.own.rows else _GPUS
+    )
     form = controls(holder.engine, address)
     shown: dict[str, Any] = {
         "form": form,

@@ -42,8 +42,6 @@ from app.wire.serving_form import ServingRequest, ServingWorkload
 # Most GPU types with curves: for readable charts, and answers within a second.
 MOST_CURVES = 6
 _GPUS = ("h100-sxm5-80gb", "h200-sxm-141gb")
-# Made up, for the first view alone; the form shows and replaces them.
-_PRICES = "h100-sxm5-80gb 2.50\nh200-sxm-141gb 3.50"
 _LIMITS = {"ttft_ms": "500", "tpot_ms": "50", "percentile": "90"}
 # Workloads of other pages whose model this one takes over.
 _MODELS = ("model", SERVING)
@@ -62,18 +60,13 @@ class ServingView(Struct, frozen=True):
         return self.plan.choices if self.plan is not None else self.comparison.ranking if self.comparison else ()
 
 
-def serving_address(query: Sequence[tuple[str, str]], gpus: tuple[str, ...] = _GPUS, prices: str = _PRICES) -> Address:
-    """Return the address of the page; without a load with the usual limits, and without anything an example.
-
-    gpus, prices  those of the example
-    """
+def serving_address(query: Sequence[tuple[str, str]], gpus: tuple[str, ...] = _GPUS) -> Address:
+    """Return the address of the page; without a load with the usual limits, without a model and `gpus` an example."""
     values = dict(query)
     if values.get("kind", SERVING) not in _MODELS:
         query = [(name, value) for name, value in query if name in ("gpu", "spec", "predictor", "prices", "powers")]
     address = Address.of([*query, ("kind", SERVING)], (SERVING,), gpus)
-    first = {} if values.get("level") else dict(_LIMITS)
-    if not any(values.get(name) for name in ("name", "config", "gpu", "level", "prices")) and prices:
-        first["prices"] = prices
+    first = {} if values.get("level") else _LIMITS
     return replace(address, common={**first, **address.common})
 
 

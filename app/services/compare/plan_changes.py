@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from app.engine.snapshot import Snapshot
 from app.errors import BadInput
 from app.services.compare.job_plan import answer_plan, to_compare_request
-from app.services.compare.request import resolve_candidates, to_predict_request
+from app.services.compare.request import MONTH_HOURS, resolve_candidates, to_predict_request
 from app.services.compare.served_compare import as_deployed
 from app.services.compare.served_plan import highest_rate_within
 from app.wire.field_facts import about
@@ -50,17 +50,22 @@ def changes_of(
     tried = [candidates[choice.gpu].ref for choice in keeping[:_REPLANNED]]
     return PlanChanges(
         highest_rate_within(snapshot, request, deployed, candidates[first.gpu], first),
-        *_prices(first, others),
+        *_prices(first, others, request.duty_cycle),
         _with_fp8_kv(snapshot, structs.replace(request, gpus=tried), today),
     )
 
 
-def _prices(first: ServedChoice, others: Sequence[ServedChoice]) -> tuple[str | None, float | None, float | None]:
+def _prices(
+    first: ServedChoice, others: Sequence[ServedChoice], duty_cycle: float | None
+) -> tuple[str | None, float | None, float | None]:
     """Return the next choice with a price, and the prices of its devices and of the first's that make it the first."""
-    hourly = first.cost.usd_per_hour
+    hours = MONTH_HOURS * (
+        1.0 if duty_cycle is None else duty_cycle
+    )  # idle hours of owned devices count among busy ones
     for second in others:
-        if hourly is not None and second.cost.usd_per_hour is not None:
-            return second.gpu, hourly / second.devices, second.cost.usd_per_hour / first.devices
+        if first.cost.monthly_usd is not None and second.cost.monthly_usd is not None:
+            devices = second.devices * hours, first.devices * hours
+            return second.gpu, first.cost.monthly_usd / devices[0], second.cost.monthly_usd / devices[1]
     return None, None, None
 
 

@@ -22,6 +22,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 from app.engine.gpu_types import CLOUD_LABELS, GPU_LABELS, gpu_of_type, usual_gpu
+from app.engine.prices import ON_DEMAND, listed_prices
 from app.errors import BadInput, NotFound
 from app.tables.catalog import Catalog
 
@@ -88,7 +89,7 @@ def cheapest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the row that counts for each GPU at a provider in a region."""
     best: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in rows:
-        key = row["gpu"], row["provider"], row["region"]
+        key = row["gpu"], row["provider"], row["region"], row["term"]
         if key not in best or _rank(row) > _rank(best[key]):
             best[key] = row
     return list(best.values())
@@ -188,14 +189,15 @@ def _instance_type(row: Mapping[str, str]) -> str:
 
 def offer(instance: Instance, price: float, terms: Terms, region: str, tool: str) -> dict[str, Any]:
     """Return the row of an instance's price per hour, divided by its devices."""
-    kind = " (interruptible)" if terms.spot else ""
     return {
         "gpu": instance.gpu,
         "usd_per_hour": round(price / instance.devices, 6),
         "source": tool,
         "date": terms.day.isoformat(),
-        "provider": f"{terms.provider or 'unknown'}{kind}",
+        "provider": terms.provider or "unknown",
         "region": region or None,
+        "term": "spot" if terms.spot else ON_DEMAND,
+        "devices": max(round(instance.devices), 1),
     }
 
 
@@ -204,6 +206,28 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def read_lists(body: bytes) -> list[dict[str, Any]] | None:
+    """Return the prices of a list in the form of the one that ships (seed_data/prices.json); None for another file."""
+    try:
+        lists = json.loads(body)["lists"]
+        prices = listed_prices(lists)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return cheapest(
+        {
+            "gpu": price.gpu_id,
+            "usd_per_hour": price.usd_per_hour,
+            "source": price.source,
+            "date": price.dated.isoformat(),
+            "provider": price.provider,
+            "region": price.region or None,
+            "term": price.term,
+            "devices": price.devices,
+        }
+        for price in prices
+    )
 
 
 OPENCOST = "OpenCost"

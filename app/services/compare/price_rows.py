@@ -13,9 +13,10 @@ from app.store import gpus as store
 from app.store.gpus import Price
 from app.store.session import Database
 from app.tables.catalog import Catalog
+from app.wire.compare_form import PriceTerm
 from app.wire.decoding import convert, decode_plain
 from app.wire.examples import EXAMPLES
-from app.wire.field_facts import about
+from app.wire.field_facts import WHOLE, about
 from app.wire.kernel_workload import Name
 from app.wire.measurement_rows import NUMBER, TEXT, Column, read_columns
 
@@ -25,6 +26,7 @@ MOST_ROWS = 20_000
 _MOST_ERRORS = 100
 # Below and above these the unit is wrong: the cheapest card costs some cents an hour, the dearest some hundred dollars.
 LEAST_USD, MOST_USD = 1e-3, 1e6
+MOST_DEVICES = 1_024
 # Nothing of the catalogue was rented before, and nobody publishes a price further ahead.
 FIRST_DAY, MOST_AHEAD = datetime.date(2010, 1, 1), datetime.timedelta(days=366)
 _JSON, _CSV = "application/json", "text/csv"
@@ -39,10 +41,16 @@ class PriceIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     date: Annotated[datetime.date, about("Day of the price")]
     provider: Annotated[Name | None, about("Cloud provider")] = None
     region: Annotated[Name | None, about("Where")] = None
+    term: Annotated[PriceTerm, about("How it is rented")] = "on_demand"
+    devices: Annotated[
+        float,
+        about("Devices of the instance that is rented as a whole; the price is of one", ge=1, le=MOST_DEVICES, **WHOLE),
+    ] = 1
 
 
 PRICE_EXAMPLE: dict[str, Any] = EXAMPLES["price"]
-_COLUMNS = {name: Column((name,), NUMBER if name == "usd_per_hour" else TEXT) for name in PriceIn.__struct_fields__}
+_NUMBERS = ("usd_per_hour", "devices")
+_COLUMNS = {name: Column((name,), NUMBER if name in _NUMBERS else TEXT) for name in PriceIn.__struct_fields__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +117,6 @@ def _price(row: Any, k: int, catalog: Catalog) -> Price:
         dated=form.date,
         provider=form.provider or "",
         region=form.region or "",
+        term=form.term,
+        devices=int(form.devices),
     )

@@ -40,7 +40,7 @@ from app.wire.network_form import ModelRequest
 from app.wire.operator_forms import OperatorsRequest, OperatorsWorkload, OperatorTableRequest
 from app.wire.predict_body import read_request
 from app.wire.prediction_form import BaseRequest, Interval, Prediction, PredictRequest
-from app.wire.serving_form import ServingRequest
+from app.wire.serving_form import ServingPrediction, ServingRequest
 
 SingleWorkloadRequest = PredictRequest | OperatorsRequest | ModelRequest | GraphRequest
 
@@ -116,45 +116,99 @@ def resolve_candidates(
     specs = [spec for _, _, spec in resolved]
     prices = _by_gpu(snapshot, request.prices, "prices", specs, MOST_USD)
     watts = _by_gpu(snapshot, request.powers_w, "powers_w", specs, MOST_WATTS)
-    return [Candidate(ref, spec, _rate(snapshot, prices, spec, today), watts.get(spec.id)) for _, ref, spec in resolved]
+    owned = _owned(snapshot, request, specs)
+
+    def rate(spec: GpuSpec) -> Rate | None:
+        if spec.id in owned:
+            return Rate(prices.get(spec.id, 0.0), GIVEN, usd_per_kwh=request.usd_per_kwh)
+        return _rate(snapshot, prices, spec, today, request.price_term)
+
+    rates = {spec.id: rate(spec) for spec in specs}
+    return [Candidate(ref, spec, rates[spec.id], watts.get(spec.id)) for _, ref, spec in resolved]
 
 
-def _rate(snapshot: Snapshot, prices: Mapping[str, float], spec: GpuSpec, today: date) -> Rate | None:
-    """Return the request's price, else the stored one that applies today."""
+def _rate(snapshot: Snapshot, prices: Mapping[str, float], spec: GpuSpec, today: date, term: str) -> Rate | None:
+    """Return the request's price, else the stored one of the term that applies today."""
     if spec.id in prices:
         return Rate(prices[spec.id], GIVEN)
-    stored = snapshot.engine.prices.find(spec.id, today)
+    stored = snapshot.engine.prices.find(spec.id, today, term)
     return None if stored is None else Rate.of(stored, today)
+
+
+def _owned(snapshot: Snapshot, request: CompareRequest, specs: Sequence[GpuSpec]) -> set[str]:
+    """Return the ids of the owned GPUs. Raises BadInput if they or the price of electricity are given alone."""
+    if request.owned and request.usd_per_kwh is None:
+        raise BadInput.at(("usd_per_kwh",), "owned GPUs cost electricity: send its price", end=".")
+    if request.usd_per_kwh is not None and not request.owned:
+        raise BadInput.at(("owned",), "electricity is paid for owned GPUs: send which are", end=".")
+    names = _names(specs)
+    return {_id_of(snapshot, names, name, ("owned", k)) for k, name in enumerate(request.owned)}
+
+
+def _names(specs: Sequence[GpuSpec]) -> dict[str, str]:
+    return {normalise(name): spec.id for spec in specs for name in (*spec.aliases, spec.name, spec.id)}
+
+
+def _id_of(snapshot: Snapshot, names: Mapping[str, str], name: str, loc: tuple[str | int, ...]) -> str:
+    """Return the id of a GPU of the request, or of any other. Raises NotFound with the location `loc`."""
+    try:
+        return names.get(normalise(name)) or snapshot.engine.catalog.resolve(name, families=True).id
+    except NotFound as error:
+        error.errors = (FieldError(loc, error.detail),)
+        raise
 
 
 def _by_gpu(
     snapshot: Snapshot, figures: Mapping[str, float], field: str, specs: Sequence[GpuSpec], most: float
 ) -> dict[str, float]:
     """Return figures by GPU id, keyed by any name of a GPU. Names of GPUs that are not compared are checked too."""
-    names = {normalise(name): spec.id for spec in specs for name in (*spec.aliases, spec.name, spec.id)}
-    by_id: dict[str, float] = {}
+    names, by_id = _names(specs), dict[str, float]()
     for name, figure in figures.items():
         if not (isfinite(figure) and 0 <= figure <= most):
             raise BadInput.at((field, name), f"must be between 0 and {most:,.0f}, got {figure:g}", end=".")
-        try:
-            gpu = names.get(normalise(name)) or snapshot.engine.catalog.resolve(name, families=True).id
-        except NotFound as error:
-            error.errors = (FieldError((field, name), error.detail),)
-            raise
+        gpu = _id_of(snapshot, names, name, (field, name))
         if by_id.setdefault(gpu, figure) != figure:
             raise BadInput.at((field, name), f"another name of {gpu} has {by_id[gpu]:g}: send only one", end=".")
     return by_id
 
 
-_HOUR_S = 3600.0
+_HOUR_S, _KILO = 3600.0, 1e3
+# Hours of a mean month.
+MONTH_HOURS = 730
 
 
 class Rate(NamedTuple):
-    """Price of one device-hour, with its source."""
+    """Price of one device-hour, with its source; of an owned device its write-off, and the price of electricity."""
 
     usd_per_hour: float
     source: str
     warning: CodedWarning | None = None
+    usd_per_kwh: float | None = None
+
+    def at(self, watts: float) -> float:
+        """Return US dollars per hour of a device that draws so many watts."""
+        return self.usd_per_hour + (self.usd_per_kwh or 0.0) * watts / _KILO
+
+    def under(self, power: Power | None) -> Rate | None:
+        """Return the price of a device under a load; None for an owned one whose power is unknown."""
+        if self.usd_per_kwh is None:
+            return self
+        if power is None:
+            return None
+        written_off = f", and {self.usd_per_hour:g} USD written off" if self.usd_per_hour else ""
+        source = f"owned: {self.usd_per_kwh:g} USD per kWh at {power.middle:.0f} W{written_off} an hour"
+        return self._replace(usd_per_hour=self.at(power.middle), source=source)
+
+    def monthly(self, power: Power | None, board: Power | None, busy: float) -> float | None:
+        """Return US dollars per month of a device under a load for the share `busy` of the hours; None: unknown power.
+
+        A rented device is given back for the other hours; an owned one idles.
+        """
+        loaded = self.under(power)
+        if loaded is None:
+            return None
+        idle = 0.0 if self.usd_per_kwh is None else self.at(0.0 if board is None else board.low)
+        return MONTH_HOURS * (busy * loaded.usd_per_hour + (1.0 - busy) * idle)
 
     @classmethod
     def of(cls, price: Price, today: date) -> Rate:
@@ -164,14 +218,20 @@ class Rate(NamedTuple):
         return cls(price.usd_per_hour, source, warning("price_stale", text) if age > STALE_DAYS else None)
 
 
+def warnings_of(prediction: Prediction | ServingPrediction, rate: Rate | None) -> list[CodedWarning]:
+    """Return the warnings of a prediction and of the price."""
+    return [*prediction.warning_codes, *([rate.warning] if rate and rate.warning else [])]
+
+
 def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, power: Power | None) -> Compared:
     """Return the prediction as time, throughput, cost and energy; not ranked yet."""
     devices = 1 if prediction.devices is UNSET else prediction.devices
     seconds, time = prediction.latency_ms / 1e3, prediction.interval_ms
-    per_s = _per_s(prediction)
+    per_s, owned = _per_s(prediction), None if rate is None or rate.usd_per_kwh is None else rate
+    rate = None if rate is None else rate.under(power)
     cost = None if rate is None else devices * rate.usd_per_hour / _HOUR_S
     watts = None if power is None else devices * power.middle
-    warnings = [*prediction.warning_codes, *([rate.warning] if rate and rate.warning else [])]
+    warnings = warnings_of(prediction, rate)
     return Compared(
         0,
         prediction.gpu,
@@ -182,7 +242,7 @@ def to_compared(prediction: Prediction, split: Split | None, rate: Rate | None, 
         per_s,
         None if per_s is None else _inverse(per_s, prediction),
         None if cost is None else seconds * cost,
-        None if cost is None else time.scaled(cost / 1e3),
+        None if cost is None else _cost(prediction, cost, owned, power),
         None if watts is None else seconds * watts,
         None if power is None else _energy(prediction, power, devices),
         None if power is None else power.middle,
@@ -216,9 +276,24 @@ def _inverse(per_s: float, prediction: Prediction) -> Interval:
 
 def _energy(prediction: Prediction, power: Power, devices: int) -> Interval:
     """Return the energy's interval. Errors of time and power are independent."""
-    time, middle = prediction.interval_ms, prediction.latency_ms / 1e3 * devices * power.middle
-    of_power = Band.of(power.middle, power.low, power.high, time.coverage)
-    return Interval.of(middle, time.band(prediction.latency_ms).widened(of_power), time.coverage)
+    middle = prediction.latency_ms / 1e3 * devices * power.middle
+    of_power = Band.of(power.middle, power.low, power.high, prediction.interval_ms.coverage)
+    return _over_time(prediction, middle, of_power)
+
+
+def _cost(prediction: Prediction, usd_per_s: float, owned: Rate | None, power: Power | None) -> Interval:
+    """Return the cost's interval: that of time, and of an owned device also that of its power."""
+    if owned is None or power is None or not usd_per_s:
+        return prediction.interval_ms.scaled(usd_per_s / 1e3)
+    each, low, high = (owned.at(watts) for watts in power[:3])
+    of_rate = Band.of(each, low, high, prediction.interval_ms.coverage)
+    return _over_time(prediction, prediction.latency_ms / 1e3 * usd_per_s, of_rate)
+
+
+def _over_time(prediction: Prediction, middle: float, of_rate: Band[float]) -> Interval:
+    """Return the interval of a rate x the predicted time, whose errors are independent."""
+    time = prediction.interval_ms
+    return Interval.of(middle, time.band(prediction.latency_ms).widened(of_rate), time.coverage)
 
 
 ComparableWorkload: TypeAlias = KernelWorkload | OperatorsWorkload | NetworkWorkload

@@ -17,7 +17,7 @@ from app.engine.prices import today_utc
 from app.engine.snapshot import Snapshot
 from app.predictors.links import link_refusal
 from app.services.compare.compare import UNRANKED, compare
-from app.services.compare.request import pareto, resolve_candidates, to_predict_request
+from app.services.compare.request import pareto, resolve_candidates, to_predict_request, warnings_of
 from app.services.compare.served_options import cost_of, deployments, split_of
 from app.services.graphs.graph_store import Graphs
 from app.services.serving.deployment import Deployment, resolve_deployment
@@ -84,7 +84,7 @@ def compare_served(
     def row_of(deployment: Deployment, prediction: ServingPrediction) -> ComparedServing:
         gpu, served = prediction.gpu, prediction.serving
         cost = cost_of(snapshot, candidates[gpu], deployment, served, shares[gpu], request.duty_cycle)
-        return _row(deployment, prediction, cost)
+        return _row(deployment, prediction, cost, warnings_of(prediction, candidates[gpu].rate))
 
     rows = {prediction.gpu: row_of(given, prediction) for prediction in answer.predictions}
     wider = [gpu for gpu, row in rows.items() if request.search_parallelism or row.serving.saturated]
@@ -108,7 +108,9 @@ def compare_served(
     )
 
 
-def _row(deployment: Deployment, prediction: ServingPrediction, cost: ServedCost) -> ComparedServing:
+def _row(
+    deployment: Deployment, prediction: ServingPrediction, cost: ServedCost, warnings: list[CodedWarning]
+) -> ComparedServing:
     served = prediction.serving
     return ComparedServing(
         rank=0,
@@ -128,8 +130,8 @@ def _row(deployment: Deployment, prediction: ServingPrediction, cost: ServedCost
         predictor=prediction.predictor,
         serving=served,
         pareto=False,
-        warnings=prediction.warnings,
-        warning_codes=prediction.warning_codes,
+        warnings=[each.text for each in warnings],
+        warning_codes=warnings,
     )
 
 

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from app.bands.band import LIMIT_MARGINS, limit_of_estimate
 from app.bands.coverage import COVERAGE
-from app.engine.power import Power, stated_power
+from app.engine.power import Power, board_power, stated_power
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
@@ -34,8 +34,6 @@ from app.wire.prediction_form import Skipped
 from app.wire.serving_form import ServedFigures, ServingParallelism, ServingRequest, ServingWorkload
 
 _HOUR_S, _MILLION = 3600.0, 1e6
-# Hours of a mean month.
-_MONTH_HOURS = 730
 
 
 def deployments(workload: ServingWorkload, most: int) -> Iterator[Deployment]:
@@ -124,14 +122,16 @@ def cost_of(
 
     prompt_share  share of the devices' busy time that prompts take, the share of the price that input tokens pay
     """
-    rate, tokens = candidate.rate, served.output_tokens_per_s
+    tokens, power = served.output_tokens_per_s, _power(snapshot, candidate, deployment, served)
+    rate = None if candidate.rate is None else candidate.rate.under(power)
     hourly = None if rate is None else rate.usd_per_hour * deployment.devices
     prompts = (served.requests_per_s or 0.0) * shape_of(deployment).prompt
-    power = _power(snapshot, candidate, deployment, served)
+    busy = 1.0 if duty_cycle is None else duty_cycle
+    monthly = None if candidate.rate is None else candidate.rate.monthly(power, board_power(candidate.spec), busy)
     watts = None if power is None else power.middle * deployment.devices
     return ServedCost(
         usd_per_hour=hourly,
-        monthly_usd=None if hourly is None else hourly * _MONTH_HOURS * (1.0 if duty_cycle is None else duty_cycle),
+        monthly_usd=None if monthly is None else monthly * deployment.devices,
         usd_per_million_input_tokens=_per_million(hourly, prompt_share, prompts),
         usd_per_million_output_tokens=_per_million(hourly, 1.0 - prompt_share, tokens),
         cost_per_million_tokens=_per_million(hourly, 1.0, tokens),
@@ -202,11 +202,15 @@ class Option(NamedTuple):
     able: bool
 
     @property
+    def each(self) -> float:
+        """What a device adds to `price`: its rent; 1 without a price, or if it is owned."""
+        rate = self.candidate.rate
+        return 1.0 if rate is None or rate.usd_per_kwh is not None else rate.usd_per_hour or 1.0
+
+    @property
     def price(self) -> float:
         """US dollars per hour of all devices, or without a price their number."""
-        rate = self.candidate.rate
-        each = 1.0 if rate is None else rate.usd_per_hour
-        return self.engines * self.deployment.run.parallelism.devices * each
+        return self.engines * self.deployment.run.parallelism.devices * self.each
 
     @property
     def token_s(self) -> float:

@@ -20,7 +20,7 @@ from app.engine.power import power_notes
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Parallelism
-from app.services.compare.request import Candidate, pareto, resolve_candidates
+from app.services.compare.request import Candidate, pareto, resolve_candidates, warnings_of
 from app.services.compare.served_options import (
     Limits,
     Option,
@@ -158,7 +158,7 @@ def _choice(plan: _Plan, splits: Splits, gpu: str, options: Sequence[Option]) ->
     tried = able[:_FINALISTS] or [splits.largest(gpu)]
     best: ServedChoice | None = None
     for option in sorted((with_best_budget(one, plan.limits) for one in tried), key=lambda option: option.price):
-        if best is not None and best.meets and option.price >= (best.cost.usd_per_hour or best.devices):
+        if best is not None and best.meets and option.price >= best.devices * option.each:
             break  # more engines than these only cost more
         simulated = _simulated(plan, option)
         best = simulated if best is None else min(best, simulated, key=_order)
@@ -202,6 +202,7 @@ def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -
     workload = deployment.workload
     query = structs.replace(plan.serving, gpu=candidate.ref, gpus=None, workload=workload)
     prediction = predict_served(plan.snapshot, query, deployment, candidate.spec, option.engine, figures, steps)
+    warnings = warnings_of(prediction, candidate.rate)
     probability, missing = _judged(prediction.serving, figures, limits)
     meets = not missing and probability >= limits.probability
     if not missing and not meets:
@@ -232,8 +233,8 @@ def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -
         predictor=prediction.predictor,
         serving=prediction.serving,
         missing=missing,
-        warnings=prediction.warnings,
-        warning_codes=prediction.warning_codes,
+        warnings=[each.text for each in warnings],
+        warning_codes=warnings,
     )
 
 
@@ -266,9 +267,9 @@ def _judged(served: ServedFigures, figures: LoadFigures, limits: Limits) -> tupl
 
 def _order(choice: ServedChoice) -> tuple[bool, float, bool, float, int, str]:
     """Sort key: choices that meet the limits, the cheapest first; then the likeliest."""
-    hourly = choice.cost.usd_per_hour
+    monthly = choice.cost.monthly_usd  # by the hour, owned GPUs that idle would seem too cheap
     likely = 0.0 if choice.meets else -choice.probability
-    return not choice.meets, likely, hourly is None, hourly or 0.0, choice.devices, choice.gpu
+    return not choice.meets, likely, monthly is None, monthly or 0.0, choice.devices, choice.gpu
 
 
 def _pareto(options: Sequence[Option]) -> list[ParetoPoint]:
@@ -292,7 +293,7 @@ def _points(option: Option) -> Iterator[ParetoPoint]:
         state = closed_loop(engine.times, engine.limits, shape, float(2**k))
         per_gpu = state.requests_per_s * shape.output / devices
         rate = option.candidate.rate
-        cost = None if rate is None else rate.usd_per_hour / 3600.0 / per_gpu * 1e6
+        cost = None if rate is None or rate.usd_per_kwh is not None else rate.usd_per_hour / 3600.0 / per_gpu * 1e6
         yield ParetoPoint(
             option.candidate.spec.id,
             devices,

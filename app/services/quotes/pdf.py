@@ -42,7 +42,7 @@ def as_pdf(saved: Saved, derived: Derived, link: str = "") -> bytes:
     _table(page, _columns(saved.kind, answer, served=served), rows)
     _picture(page, *_figure_of(saved.kind, request, rows, served=served))
     _text(page, "Assumptions", 10, "B")
-    _text(page, "; ".join(_assumptions(request)), 8)
+    _text(page, "; ".join([*_assumptions(request), *_price(rows)]), 8)
     _text(page, "Where it comes from", 10, "B")
     for line in [*_about(saved), *([f"This answer: {link}"] if link else []), *_verdict(derived)]:
         _text(page, line, 8)
@@ -195,6 +195,13 @@ def _assumptions(request: Row) -> list[str]:
     """Return what the request sets, each as its name and value."""
     lines = [f"{name.replace('_', ' ')} {value}" for name, value in _leaves(request, "") if name != "save"]
     return lines[:MOST_ASSUMED]
+
+
+def _price(rows: Sequence[Row]) -> list[str]:
+    """Return where the price of the first GPU comes from."""
+    cost = rows[0].get("cost", rows[0]) if rows else {}
+    source = cost.get("price_source")
+    return [f"price of {rows[0]['gpu']} {_figure(cost['price_usd_per_hour'])} USD an hour: {source}"] if source else []
 
 
 def _leaves(value: Row, before: str) -> Iterator[tuple[str, str]]:

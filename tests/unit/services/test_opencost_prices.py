@@ -67,7 +67,7 @@ def test_a_nodes_cost_is_divided_by_the_hours_of_its_gpus() -> None:
         "no label names a known GPU of a a2-highgpu-8g": 1,
     }
     (spot,) = offers(node(96.0, 8, A100, preemptible=1), spot=True, provider="mine").rows
-    assert (spot["usd_per_hour"], spot["provider"]) == (0.5, "mine (interruptible)")
+    assert (spot["usd_per_hour"], spot["provider"], spot["term"]) == (0.5, "mine", "spot")
 
 
 def test_other_files_are_not_opencosts() -> None:

@@ -21,6 +21,7 @@ from app.services.compare.price_catalogues import (
     Terms,
     format_of,
     read_instances,
+    read_lists,
     read_offers,
 )
 
@@ -83,7 +84,22 @@ def test_the_cheapest_device_of_a_region_counts() -> None:
     assert {(row["gpu"], row["usd_per_hour"]) for row in spot.rows} == {
         ("h100-sxm5-80gb", 2.5), ("nvidia-l4", 0.3), ("tesla-v100-sxm2-32gb", 1.2),
     }  # fmt: skip
-    assert {row["provider"] for row in spot.rows} == {"aws (interruptible)"}
+    assert {(row["provider"], row["term"]) for row in spot.rows} == {("aws", "spot")}
+    assert {row["gpu"]: row["devices"] for row in spot.rows}["h100-sxm5-80gb"] == 8
+
+
+def test_a_newer_list_of_those_that_ship_is_read() -> None:
+    prices = [
+        {"gpu": "b200", "usd_per_hour": 40.0, "instance_of": 8},
+        {"gpu": "b200", "usd_per_hour": 3.0, "term": "spot"},
+    ]
+    one = {"provider": "Acme", "source": "https://acme.example", "date": "2027-01-01", "prices": prices}
+    rows = read_lists(json.dumps({"lists": [one]}).encode()) or []
+    assert [(row["usd_per_hour"], row["term"], row["devices"]) for row in rows] == [
+        (5.0, "on_demand", 8),
+        (3.0, "spot", 1),
+    ]
+    assert read_lists(VMS) is None and read_lists(b'{"lists": [{}]}') is None
 
 
 def test_gpuhunt_tells_products_apart_by_memory() -> None:

@@ -1,12 +1,16 @@
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from app.engine.catalogue import load_seed_specs
+from app.engine.prices import shipped_prices
 from app.errors import Conflict, NotFound
 from app.store import gpus, revision
+from app.store.gpus import Price
+from app.store.keys import ANYONE
 from app.store.session import Database
 from app.store.sql_tables import GPUS
 
@@ -60,3 +64,36 @@ def test_insert_and_delete(database: Database) -> None:
                 call()
         with pytest.raises(NotFound):
             gpus.update_spec(connection, spec)
+
+
+def test_seeding_prices_again_changes_nothing_and_a_dropped_one_is_withdrawn(database: Database) -> None:
+    shipped, own = shipped_prices(), Price(gpu_id="b200", usd_per_hour=5.0, source="mine", dated=date(2026, 11, 1))
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with database.begin() as connection:
+        gpus.insert_prices(connection, [own])
+        before = revision.current(connection)
+        assert gpus.seed_prices(connection, shipped) == 0
+        assert revision.current(connection) == before
+    with database.begin() as connection:
+        then = connection.execute(sa.func.clock_timestamp()).scalar_one()
+    with database.begin() as connection:
+        assert gpus.seed_prices(connection, shipped[1:]) == 1
+    with database.begin() as connection:
+        assert stored(gpus.load_prices(connection)) == {own, *shipped[1:]}
+        assert stored(gpus.price_page(connection, {}, limit=1_000)) == {own, *shipped[1:]}
+        assert stored(gpus.load_prices(connection, until=then)) == {own, *shipped}  # for answers that were saved then
+        assert stored(gpus.load_prices(connection, until=later)) == {own, *shipped[1:]}
+        assert gpus.seed_prices(connection, shipped) == 1
+        assert stored(gpus.load_prices(connection)) == {own, *shipped}
+
+
+def test_shipped_prices_are_not_deleted(database: Database) -> None:
+    with database.begin() as connection:
+        shipped = [price for price in gpus.load_prices(connection) if price.shipped]
+        assert gpus.remove_prices(connection, {"provider": shipped[0].provider}) == 0
+        with pytest.raises(Conflict, match="ships with gpucast"):
+            gpus.remove_price(connection, shipped[0].id, ANYONE)
+
+
+def stored(prices: list[Price]) -> set[Price]:
+    return {replace(price, id=0) for price in prices}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from app.bootstrap.runtime import open_runtime
 from app.cli.database import migrate
 from app.config import MIGRATIONS, Settings
+from app.engine.prices import shipped_prices
 from app.errors import BadInput
 from app.store import gpus, measurements, queue, schema
 from app.store.session import Database
@@ -126,6 +127,28 @@ def test_what_was_saved_before_owners_gets_a_token_and_survives_a_downgrade(empt
     schema.downgrade(empty, "0016")
     with empty.begin() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM saved_predictions")).scalar_one() == 4
+
+
+PRICED = """
+    INSERT INTO prices (gpu_id, usd_per_hour, source, dated, provider, region)
+    VALUES
+        ('l40s', 1.0, 'gpuhunt', '2026-01-01', 'aws (interruptible)', 'us'), ('l40s', 2.0, 'list', '2026-01-01', '', '')
+"""
+
+
+def test_spot_prices_get_their_term_and_are_named_by_the_provider_again_after_a_downgrade(empty: Database) -> None:
+    schema.upgrade(empty, "0019")
+    with empty.begin() as connection:
+        connection.execute(sa.text(PRICED))
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        terms = sa.text("SELECT provider, term, devices, shipped FROM prices ORDER BY id")
+        assert connection.execute(terms).all() == [("aws", "spot", 1, False), ("", "on_demand", 1, False)]
+        gpus.seed_prices(connection, shipped_prices())
+    schema.downgrade(empty, "0019")
+    with empty.begin() as connection:
+        providers = sa.text("SELECT provider FROM prices ORDER BY id")
+        assert connection.execute(providers).scalars().all() == ["aws (interruptible)", ""]
 
 
 STORED = """
