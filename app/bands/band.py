@@ -285,9 +285,9 @@ _BANDS = Coefficients("bands")
 HOST_WAIT = Band.symmetric(_BANDS.number("host_wait"))
 INPUT_COPY = Band.symmetric(_BANDS.number("input_copy"))
 HOST_COLLECTIVE = Band.symmetric(_BANDS.number("host_collective"))
-# A host that launches each operator is as fast as assumed, or slower; less so where its version says how fast.
+# A host that launches each operator is as fast as assumed, or slower; less so where it is known which one launches.
 EAGER_HOST = Band(0.0, _BANDS.number("eager_host"))
-EAGER_HOST_OF_VERSION = Band(0.0, _BANDS.number("eager_host_of_version"))
+EAGER_HOST_KNOWN = Band(0.0, _BANDS.number("eager_host_known"))
 # Margins of a load's limits before its own intervals are known, in standard deviations in log space.
 LIMIT_MARGINS = _BANDS.by_name("limit_margins")
 

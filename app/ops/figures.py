@@ -189,8 +189,9 @@ class Prior(NamedTuple):
     device_s  time of an operator of no work in a CUDA graph, seconds
     width     half-width in log space of an interval that holds 80 %; equal in an interval group (docs/explanation/
               notebook.md)
-    tensor    shares of `compute` that are left where products of 16 bits run on tensor units: before Ampere; on Ampere
-              and Ada, and there of operands that lie as kernels take them (`Op.relaid` is 0); since Hopper
+    tensor    shares of `compute` that are left where products of 16 bits, and in TF32, run on tensor units: before
+              Ampere; on Ampere and Ada, and there of operands that lie as kernels take them (`Op.relaid` is 0); since
+              Hopper
     lanes_since_hopper  the same of products in FP32, which libraries have no kernels of that are made for Hopper
     """
 

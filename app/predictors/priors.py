@@ -12,6 +12,7 @@ from app.coefficients import Coefficients
 from app.ops import OPS
 from app.ops.figures import Prior
 from app.ops.gemm import BATCHED_CANDIDATES, CANDIDATES
+from app.tables.arrays import Floats
 from app.tables.ops import DTYPES
 
 _FITTED = Coefficients("physics")
@@ -65,7 +66,7 @@ def _reached(prior: Prior, era: int) -> list[float]:
     """Return the shares of `compute` that an era's kernels reach, by dtype."""
     tensor = prior.tensor[era]
     lanes = prior.lanes_since_hopper if era == SINCE_HOPPER else 1.0
-    return [{"fp16": tensor, "bf16": tensor, "fp32": lanes}.get(dtype, 1.0) for dtype in DTYPES]
+    return [{"fp16": tensor, "bf16": tensor, "tf32": tensor, "fp32": lanes}.get(dtype, 1.0) for dtype in DTYPES]
 
 
 # By era, kind and dtype, [eras, kinds, dtypes].
@@ -76,5 +77,22 @@ IS_LINEAR = np.array([op.quantised is not None for op in OPS])
 # Collectives of a message of given bytes, which libraries (NCCL) run; and all operators that send over a link.
 IS_COLLECTIVE = np.array([op.pattern is not None for op in OPS])
 SENDS = np.array([op.link_bytes is not None for op in OPS])
+# What the first launch of an eager step takes beside a launch among others, seconds; `Prior.host_s` includes it.
+EAGER_START_S = Coefficients("steps").number("eager_start_s")
+
+
+def _host_shares() -> Floats:
+    """Return the host's time for a launch of each kind over that of the mean operator of a convolutional network.
+
+    cuDNN's convolutions look up a plan, norms fill in their statistics: an element-wise launch takes the least.
+    """
+    host_s = {op.name: op.prior.host_s for op in OPS}
+    launch_s = np.maximum([op.prior.host_s for op in OPS], host_s["relu"]) - EAGER_START_S
+    mean_s = np.mean([host_s[name] for name in ("conv2d", "batch_norm", "relu")]) - EAGER_START_S
+    shares: Floats = launch_s / mean_s
+    return shares
+
+
+HOST_SHARES = _host_shares()
 # How many of the candidate tiles an operator's kernels have, from the largest.
 TILES_OF_KIND = np.array([BATCHED_CANDIDATES if op.batched else len(CANDIDATES) for op in OPS])

@@ -64,7 +64,8 @@ class Release:
     kernels     the stack whose own kernels run the layers; None: PyTorch's, one by one
     code        the code of these kernels in trained artefacts; None: of no stack's
     rules       how layers are lowered
-    eager_host_s    host seconds of an operator, where the host launches each
+    eager_host_s    host seconds of the mean operator, where the host launches each
+    launcher        who launches them, by how quick it is; None: any host
     host_wait       what steps wait for the host of a serving engine
     stream_wait_s   what an arriving request waits for its front end, per stream of tokens that this sends
     sums_by_library  all-reduces are left to NCCL
@@ -101,6 +102,7 @@ class Release:
     known: bool = field(compare=False)
     eager: bool = field(compare=False)
     eager_host_s: float
+    launcher: Host | None = None
     assumption: Assumption | None = field(default=None, compare=False)
     kernels: str | None = None
     code: int | None = None
@@ -145,7 +147,9 @@ class Release:
 
     def on_host(self, host: Host | None) -> Release:
         """Return the release as this host launches its operators; None: the usual host."""
-        return self if host is None else replace(self, eager_host_s=_HOST_SHARES[host] * self.eager_host_s)
+        if host is None:
+            return self
+        return replace(self, launcher=host, eager_host_s=_HOST_SHARES[host] * self.eager_host_s)
 
     def recomputation(self, given: bool | str | None) -> tuple[str, ...]:
         """Return what backward recomputes (`Run.recompute`): as given, else as usual."""

@@ -13,16 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.bands.band import EAGER_HOST, EAGER_HOST_OF_VERSION, Band, band_of_rows, sum_correlated
+from app.bands.band import EAGER_HOST, EAGER_HOST_KNOWN, Band, band_of_rows, sum_correlated
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import Levels, Uncertainty, widened
 from app.bands.uploads import Upload, confirmed, nearest
+from app.coefficients import Coefficients
 from app.engine.engine import Engine
 from app.engine.exact_hits import UploadedStep
 from app.errors import BadInput
 from app.networks.batched import expanded
 from app.networks.run import Run
 from app.predictors import capabilities
+from app.predictors.priors import EAGER_START_S, HOST_SHARES
 from app.runtime.sized_cache import SizedCache
 from app.stacks.release import plain_release
 from app.steps.correction import Correction, Stage, Subject
@@ -32,6 +34,7 @@ from app.steps.networks import StepRows, prepare
 from app.steps.predict_rows import OperatorQuery, predict_quickest, surroundings_of
 from app.steps.schedule import EAGER_GAP_S, Schedule, schedule
 from app.steps.stages import stage_transfer
+from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable, concatenate
@@ -213,12 +216,16 @@ def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, al
     if run.parallelism.pipeline > 1:
         sent = query.predict(stage_transfer(rows.workload, run), run).latency_s
         transfer_s = np.broadcast_to(sent.reshape(len(query.targets), -1), size).ravel()
-    host, gap = (run.release.eager_host_s, EAGER_GAP_S) if launched else (0.0, 0.0)
-    done = schedule(w, times.launch_s, host + times.host_s, run, gap_s=gap, transfer_s=transfer_s)
+    host, gap = (_host_s(run, times.gpus), EAGER_GAP_S) if launched else (np.zeros(len(times.gpus)), 0.0)
+    in_training = run.mode == "training"
+    each = host if in_training else host * HOST_SHARES[w.ops.kind][:, None]
+    done = schedule(w, times.launch_s, each + times.host_s, run, gap_s=gap, transfer_s=transfer_s)
+    if not in_training:
+        done = done.after(EAGER_START_S / plain_release().eager_host_s * host)
     own = band_of_rows(done.rows_s, times.answer, times.of, rows.group)
-    # The host's speed is unknown, and less so in training and where the software's version says how it launches.
-    usual = run.release.eager_host_s == plain_release().eager_host_s
-    _, slow_s = (EAGER_HOST if usual else EAGER_HOST_OF_VERSION).ends(host, COVERAGE)
+    # The host's speed is unknown, and less so in training and where the request says who launches.
+    known = in_training or run.release.launcher is not None
+    _, slow_s = (EAGER_HOST_KNOWN if known else EAGER_HOST).ends(host, COVERAGE)
     own = own.wider(Band.of(done.step_s, done.step_s, slow_s * done.launches))
     for correction in _of_stage("step"):
         if (waited := correction.figure(Subject(run, times.gpus, w.ops, workload=w))) is not None:
@@ -227,10 +234,19 @@ def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, al
             done = done.after(waited)
     levels = levels_of(rows, run, query.gpus, query.targets)
     errors = query.engine.error_models[figure_of_step(rows, run)]
-    trains = run.mode == "training"
-    uncertainties = [errors.uncertainty(each, assumed=not trains and is_assumed(run, each)) for each in levels]
+    uncertainties = [errors.uncertainty(each, assumed=not in_training and is_assumed(run, each)) for each in levels]
     band = widened(own, uncertainties)
     return Step(times.answer, done, own, band, uncertainties, np.zeros(len(done.step_s), dtype=np.bool_), times.longer)
+
+
+# GPUs since Hopper are in newer hosts: the time of a launch there over that of older ones.
+_HOPPER, _NEWER_HOST_SHARE = float(GENERATIONS.index("hopper")), Coefficients("steps").number("newer_host_share")
+
+
+def _host_s(run: Run, gpus: GpuTable) -> Floats:
+    """Return the host's seconds for the mean operator's launch, [g]; in training the same of all hosts."""
+    newer = (gpus.column("generation") >= _HOPPER) & (run.mode != "training")
+    return run.release.eager_host_s * np.where(newer, _NEWER_HOST_SHARE, 1.0)
 
 
 # Levels and figures of uploaded steps, and their errors.

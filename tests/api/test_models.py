@@ -476,7 +476,7 @@ def test_a_busy_device_hides_a_slow_host(client: TestClient) -> None:
         found = ask(client, network | {"batch": batch}, detail=True)
         launches = sum(row["count"] for row in found["operators"])
         wide = found["interval_ms"]["high"] / found["latency_ms"]
-        assert (wide > 2.3) == slow, "a host may be five times as slow, which shows where it launches"
+        assert (wide > 2.3) == slow, "a host may be 2.7 times as slow, which shows where it launches"
         assert not slow or found["interval_ms"]["high"] > launches * 30e-3
         graphed = ask(client, network | {"batch": batch, "software": "vllm-0.24"})
         assert graphed["interval_ms"]["high"] < 3 * graphed["latency_ms"]

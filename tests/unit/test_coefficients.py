@@ -41,7 +41,7 @@ def test_the_code_reads_every_coefficient() -> None:
 
 
 def test_a_data_set_names_the_coefficients_that_were_set_on_it() -> None:
-    assert "bands.eager_host_of_version" in coefficients.set_on("torchvision_convnets")
+    assert "bands.eager_host_known" in coefficients.set_on("torchvision_convnets")
     assert not coefficients.set_on("no such data set")
     assert set(coefficients.set_on("neusight", "softmax")) < set(coefficients.set_on("neusight"))
     assert "operators.softmax_rows_apart" in coefficients.set_on("neusight", "softmax")

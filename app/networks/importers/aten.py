@@ -119,9 +119,9 @@ class _Walk:
             self._values[name] = self._view(name, call, given[0])
             return
         if given and all(value.ref is None for value in given) and not any(value.weights for value in given):
-            self._values[name] = [
-                Value(shape, dtype, None) for shape, dtype in call.outputs
-            ]  # computed from buffers only
+            # Computed from buffers only, such as the batches that a batch norm counts: a launch all the same.
+            self._write(name, call, [Step(_NAMES.get(call.op, call.op), call.out, {}, ())], [])
+            self._values[name] = [Value(shape, dtype, None) for shape, dtype in call.outputs]
             return
         if not self.dtype:
             self.dtype = next((dtype for _, dtype in call.outputs if dtype not in INDEX_BYTES), "")

@@ -285,7 +285,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
 
 def network_key(network: Network, run: Run, *, launched: bool) -> Hashable:
     """Return the identity of a network and its run; equal keys take the same time, on whatever host."""
-    release = replace(run.release, eager_host_s=plain_release().eager_host_s)
+    release = replace(run.release, eager_host_s=plain_release().eager_host_s, launcher=None)
     return network.key, replace(run, release=release), launched
 
 

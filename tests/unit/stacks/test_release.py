@@ -35,12 +35,12 @@ def test_requests_wait_longer_for_the_front_end_of_newer_vllm() -> None:
     assert 0.0 < old < new == unnamed
 
 
-def test_old_pytorch_takes_its_host_longer_and_longest_in_training() -> None:
-    training, inference = (release_of("pytorch-1.0", mode).eager_host_s for mode in ("training", "inference"))
-    assert training > inference > EAGER_HOST_S
-    for software in ("pytorch-2.0", "pytorch", "torchtitan"):
+def test_old_pytorch_takes_its_host_longer_in_training() -> None:
+    assert release_of("pytorch-1.0", "training").eager_host_s > EAGER_HOST_S
+    for software in ("pytorch-1.0", "pytorch-2.0", "pytorch", "torchtitan"):
         assert release_of(software, "inference").eager_host_s == EAGER_HOST_S
-        assert inference > release_of(software, "training").eager_host_s > EAGER_HOST_S
+    # Backward and the update are launched without Python.
+    assert release_of("pytorch-2.0", "training").eager_host_s < EAGER_HOST_S
 
 
 @pytest.mark.parametrize(
