@@ -1,4 +1,4 @@
-"""KernelBench's programs in eager PyTorch, predicted from their graphs; one constant of a host was set on them."""
+"""KernelBench's programs in eager PyTorch, predicted from their graphs; three constants of hosts were set on them."""
 
 import os
 from pathlib import Path
@@ -30,9 +30,9 @@ def cells() -> dict[tuple[str, str, str], list[Any]]:
     [
         ("v0.1", "level1", 16.0),
         ("v0.1", "level2", 24.0),
-        ("v0", "level1", 36.0),
-        ("v0", "level2", 50.0),
-        ("v0", "level3", 33.0),
+        ("v0", "level1", 20.0),
+        ("v0", "level2", 37.0),
+        ("v0", "level3", 20.0),
     ],
 )
 def test_programs_are_known_by_their_graphs(cells: dict[Any, Any], programs: str, level: str, most: float) -> None:
@@ -41,6 +41,6 @@ def test_programs_are_known_by_their_graphs(cells: dict[Any, Any], programs: str
     assert held > 70.0
 
 
-@pytest.mark.parametrize(("programs", "most"), [("v0", 30.0), ("v0.1", 15.0)])
+@pytest.mark.parametrize(("programs", "most"), [("v0", 17.0), ("v0.1", 15.0)])
 def test_single_operators_of_an_h100(cells: dict[Any, Any], programs: str, most: float) -> None:
     assert cells[programs, "level1", "h100-sxm5-80gb"][1] < most
