@@ -97,7 +97,7 @@ def test_servers_at_the_edge_of_their_capacity() -> None:
                 off.append(row["serving"]["tpot_ms"]["mean"] / question.measured - 1.0)
     assert len(off) + saturated == 53
     assert saturated <= 5
-    assert np.median(np.abs(off)) < 0.42
+    assert np.median(np.abs(off)) < 0.25
 
 
 @needs_data

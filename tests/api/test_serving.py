@@ -166,6 +166,18 @@ def test_near_the_highest_rate_a_full_engine_answers_and_is_known_less_well(clie
     assert widths[1] > 1.5 * widths[0]
 
 
+def test_a_token_over_the_highest_rate_takes_as_long_as_with_every_place_taken(client: TestClient) -> None:
+    served = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})["serving"]
+    most, places = served["highest_rate_per_s"], served["sequences"]["limit"]
+    over, below, full = (
+        ask(client, SMALL | {"method": "closed_form", "load": load})["serving"]
+        for load in ({"rate_per_s": 1.02 * most}, {"rate_per_s": 0.98 * most}, {"concurrency": places})
+    )
+    assert over["tpot_ms"]["mean"] == pytest.approx(full["tpot_ms"]["mean"], rel=1e-3)
+    assert over["ttft_ms"]["mean"] == pytest.approx(below["ttft_ms"]["mean"], rel=1e-3)
+    assert over["sequences"]["mean"] == places > below["sequences"]["mean"]
+
+
 def test_the_parts_of_a_width_add_up_in_squares(client: TestClient) -> None:
     most = ask(client, SMALL | {"load": {"rate_per_s": 10_000}})["serving"]["highest_rate_per_s"]
     for load in ({"concurrency": 8}, {"rate_per_s": 0.95 * most}):

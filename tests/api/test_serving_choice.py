@@ -50,7 +50,7 @@ def refusal(client: TestClient, route: str, **body: Any) -> list[str]:
 def test_simulations_of_a_search_are_limited(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, route: str, workload: Body
 ) -> None:
-    monkeypatch.setattr("app.services.serving.load_figures.MOST_SEARCHED", 500)
+    monkeypatch.setattr("app.services.serving.simulation_steps.MOST_SEARCHED", 500)
     answer = client.post(route, json={"gpus": GPUS, "workload": workload})
     assert answer.status_code == 413, answer.text
     assert "over 500 steps" in answer.json()["detail"]

@@ -15,12 +15,10 @@ import numpy as np
 from msgspec import structs
 
 from app.engine.exact_hits import ServedPoint
-from app.errors import TooLarge
-from app.runtime.cancellation import check_cancelled, spend
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import REACHED, Engine, shape_of
+from app.services.serving.simulation_steps import simulated
 from app.serving.engine import Requests, admitted_bytes, arrivals, held_bytes, most_sequences, serial_s
-from app.serving.simulation import Simulated, simulate
 from app.serving.steady_state import Shape, Steady, closed_loop, highest_rate, open_load, prompt_share
 from app.tables.arrays import Floats
 from app.wire.serving_form import ServingLoad
@@ -110,34 +108,6 @@ def with_first_token(figures: LoadFigures, predicted: Times | None, factor: floa
 
 def _scaled(times: Times, mean: float) -> Times:
     return Times(*(one * mean / times.mean for one in times))
-
-
-# Steps of all simulations of a request, about a microsecond each: of a search over GPUs, splits and loads; and of POST
-# /predict, whose answer takes at most two seconds. There each GPU counts too, with what the rest of its answer takes.
-MOST_SEARCHED, MOST_PREDICTED, GPU_STEPS = 10_000_000, 1_300_000, 6_000
-
-
-def simulated(engine: Engine, requests: Requests) -> Simulated:
-    """Return the times of requests on an engine. Raises TooLarge if the HTTP request simulated too much already."""
-    check_cancelled()
-    times = simulate(engine.times, engine.limits, requests)
-    if spend(times.steps) > MOST_SEARCHED:
-        raise too_much(MOST_SEARCHED)
-    return times
-
-
-def check_predicted(gpus: int, steps: int) -> None:
-    """Raise TooLarge if so many GPUs and steps are more than an answer of POST /predict may take."""
-    if gpus * GPU_STEPS + steps > MOST_PREDICTED:
-        raise too_much(MOST_PREDICTED)
-
-
-def too_much(most: int) -> TooLarge:
-    """Return the error that names what to send instead."""
-    return TooLarge(
-        f"workload.load: simulating it takes over {most:,} steps, of which {GPU_STEPS:,} are counted for each GPU of"
-        " POST /predict; send fewer gpus, a smaller load or shorter answers, or method closed_form."
-    )
 
 
 _BISECTIONS = 40
@@ -269,13 +239,14 @@ def load_figures(
 ) -> LoadFigures:
     """Return the figures of the deployment's load on engines of one GPU type, with this percentile of the times too.
 
-    known_within  factor by which the highest rate is known: at a rate above it by less the times are those at the
-                  highest one, as an engine that is full takes no longer for a token
+    known_within  factor by which the highest rate is known: at one above it by less, times to the first token are
+                  those at the highest rate, and times per token those of an engine that is full
     """
     if engine.pool is not None and deployment.pool is not None:
         return pooled_figures(deployment, engine, deployment.pool, engine.pool, percentile, known_within)
-    shape, engines = shape_of(deployment), deployment.engines
+    shape, engines, load = shape_of(deployment), deployment.engines, deployment.workload.load
     most = highest_rate(engine.times, engine.limits, shape)
+    is_full = load.rate_per_s is not None and load.max_concurrency is None and load.rate_per_s > engines * most
     deployment = _at_most(deployment, engines * most, known_within)
     steady = _steady(deployment, engine, shape)
     cause, bytes_each = _cause(engine, shape, most), admitted_bytes(engine.limits, shape.kept, shape.output)
@@ -295,9 +266,32 @@ def load_figures(
         cause,
         prompt_share(engine.times, shape, steady),
     )
-    if deployment.workload.method == "closed_form":
-        return by_form
-    return _simulated(deployment, engine, deployment.requests(steady.running), by_form, percentile)
+    figures = by_form
+    if deployment.workload.method != "closed_form":
+        figures = _simulated(deployment, engine, deployment.requests(steady.running), by_form, percentile)
+    return _of_full(deployment, engine, figures) if is_full else figures
+
+
+def _of_full(deployment: Deployment, engine: Engine, figures: LoadFigures) -> LoadFigures:
+    """Return the figures with tokens that take as long as where as many sequences run as have a place.
+
+    An engine that gets more than it bears fills.
+    """
+    shape = shape_of(deployment)
+    places = most_sequences(engine.limits, shape.kept, shape.output)
+    full = closed_loop(engine.times, engine.limits, shape, places)
+    tpot = _mean_tpot(deployment, full.tpot_s, shape.output)
+    if tpot is None or figures.ttft is None or figures.tpot is None or figures.e2e is None:
+        return figures
+    slower = max(tpot.mean / figures.tpot.mean, 1.0)
+    return figures._replace(
+        tpot=_scaled(figures.tpot, slower * figures.tpot.mean),
+        e2e=_scaled(figures.e2e, figures.ttft.mean + slower * (figures.e2e.mean - figures.ttft.mean)),
+        running=deployment.engines * full.running,
+        decoding=full.decoding,
+        decode_s=full.decode_s,
+        mixed_s=full.mixed_s,
+    )
 
 
 def _mean_tpot(deployment: Deployment, later_s: float, output: float) -> Times | None:

@@ -40,7 +40,6 @@ from app.services.serving.engines import (
 from app.services.serving.load_figures import (
     LoadFigures,
     Times,
-    check_predicted,
     decoded_shape,
     load_figures,
     measured_figures,
@@ -49,6 +48,7 @@ from app.services.serving.load_figures import (
     with_first_token,
 )
 from app.services.serving.served_points import Known, known_of
+from app.services.serving.simulation_steps import check_predicted
 from app.serving.steady_state import Shape
 from app.stacks.release import release_of
 from app.steps.levels import is_assumed
