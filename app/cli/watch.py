@@ -128,6 +128,22 @@ def watch(
             time.sleep(options.every)
 
 
+class _Sample(msgspec.Struct):
+    value: tuple[float, str]
+
+
+class _Vector(msgspec.Struct):
+    result: list[_Sample] = []
+
+
+class _Answer(msgspec.Struct):
+    """What Prometheus answers to a query: a sample for each series, or an error."""
+
+    status: str
+    error: str = ""
+    data: _Vector = msgspec.field(default_factory=_Vector)
+
+
 class _Engines:
     """Figures of all engines together over a window, by queries to Prometheus."""
 
@@ -163,13 +179,12 @@ class _Engines:
 
         try:
             response = self._client.get("/api/v1/query", params={"query": query})
-            answer = response.json()
-            if answer["status"] != "success":
-                raise BadInput(f"Prometheus refuses {query}: {answer.get('error', response.text)}")
-            samples = answer["data"]["result"]
-            value = float(samples[0]["value"][1]) if samples else math.nan
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, IndexError) as error:
+            answer = msgspec.json.decode(response.content, type=_Answer)
+            value = float(answer.data.result[0].value[1]) if answer.data.result else math.nan
+        except (httpx.HTTPError, msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Unavailable(f"No answer of Prometheus at {self._client.base_url}: {error!r}.") from error
+        if answer.status != "success":
+            raise BadInput(f"Prometheus refuses {query}: {answer.error}")
         return value if math.isfinite(value) else None
 
 

@@ -183,3 +183,31 @@ def test_the_board_and_the_alerts_name_what_watch_writes() -> None:
     sources = yaml.safe_load((DEPLOY / "grafana" / "datasources.yml").read_text("utf-8"))["datasources"]
     expected = {one["query"] for one in BOARD["templating"]["list"] if one["type"] == "datasource"}
     assert {source["type"] for source in sources} == expected
+
+
+def sample(value: Any) -> str:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"value": [1.0, value]}]}})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "", "[]", "<html>", '{"status": "success"}', "[" * 100_000,
+        '{"status": "error", "error": "too many samples"}',
+        *(sample(value) for value in ("-1", "1e300", "1e-300", "NaN", "x", {})),
+    ],
+)  # fmt: skip
+def test_no_answer_of_prometheus_ends_in_a_traceback(settings: Settings, body: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Handler) as url:
+        done = watch(settings, url)
+    assert done.returncode in (0, 1, 3) and "Traceback" not in done.stderr, done.stderr
+    assert (done.stdout if done.returncode != 1 else done.stderr).strip()

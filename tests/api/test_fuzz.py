@@ -1,4 +1,9 @@
-"""Fuzzing the running service from its OpenAPI document: no 500, and every response as documented."""
+"""Fuzzing the running service from its OpenAPI document: no 500, and every response as documented.
+
+    pytest -n 0 -s tests/api/test_fuzz.py [--hypothesis-seed N]
+
+Another seed sends other requests.
+"""
 
 from __future__ import annotations
 
@@ -112,11 +117,20 @@ def varies_same_part(case: Case) -> bool:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[requests.Session]:
-    """One connection for all requests, which keeps no cookie from one to the next."""
+    """One connection for all requests, which keeps no cookie from one to the next; `pytest -s` shows what they got."""
+    got = Counter[int]()
+
+    def count_status(response: requests.Response, **_: Any) -> None:
+        got[response.status_code] += 1
+
     with requests.Session() as session:
         session.trust_env = False  # a proxy would be looked up for every request
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        session.hooks["response"].append(count_status)
         yield session
+    print(
+        f"\n{got.total():,} answers: " + ", ".join(f"{number:,} x {status}" for status, number in sorted(got.items()))
+    )
 
 
 # Pages are no part of the schema: GET /plan is one beside the POST.
