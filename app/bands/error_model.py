@@ -8,9 +8,11 @@ mean of their n loads. Errors of two cells are correlated by the levels that the
 v, and e by stack and kind of load, are those of first contacts (evaluation/first_contact), before anybody had looked at
 the errors. The cells that were measured leave an answer the mean mu = k' S^-1 ybar and the variance s^2 = sum of v -
 k' S^-1 k + e^2 (the best linear unbiased prediction). No answer is moved by what was released, so mu^2, as far as that
-was found to hold for others (MEAN_PART), is part of its expected square; uploads move it (`learned`). The half-width at
-COVERAGE is q times its root, and the operators' own in quadrature. q is a quantile of Student's t with the degrees of
-freedom of all components together (Welch and Satterthwaite): one that was seen at few levels is known badly.
+was found to hold for others (MEAN_PART), is part of its expected square, on its side; uploads move it (`learned`). The
+half-width at COVERAGE is q times its root, and the operators' own in quadrature. q is a quantile of Student's t with the
+degrees of freedom of all components together (Welch and Satterthwaite): one that was seen at few levels is known badly.
+What nothing here describes takes time more often than it saves any, so the half-widths above and below have the ratio
+skew^sqrt(u): `skew` is what first contacts were off by above over below, u the part of the variance that cells leave.
 """
 
 from __future__ import annotations
@@ -105,6 +107,8 @@ class Uncertainty(NamedTuple):
     known    whether a cell has the level of each
     total    their sum
     spread   sum of their squares, each over its degrees of freedom
+    mean     what of `total` counts on one side alone: above, or below where it is negative
+    skew     the half-width above over that below
     """
 
     levels: Levels
@@ -112,16 +116,19 @@ class Uncertainty(NamedTuple):
     known: tuple[bool, ...]
     total: float
     spread: float
+    mean: float
+    skew: float
 
     def band(self, own: Band[float]) -> Band[float]:
         """Return the band of an answer whose operators' own band is this one."""
-        return Band(*(_half_width(self.total, self.spread, side, max) for side in (own.below, own.above)))
+        return _band(self.total, self.spread, self.mean, self.skew, own, max)
 
     def parts(self, own: Band[float], *, interpolated: bool) -> list[Part]:
         """Return what the wider side's half-width is made of, widest first; their squares add up to its square."""
-        side = max(own.below, own.above)
+        band = self.band(own)
+        half_width, side = max((band.above, own.above), (band.below, own.below))
         squares = np.append((side / _Z) ** 2, self.squares)
-        scale = self.band(Band.symmetric(side)).above / max(float(np.sqrt(squares.sum())), JITTER)
+        scale = half_width / max(float(np.sqrt(squares.sum())), JITTER)
         names, known = ("operators", *COMPONENTS, "sizes"), (interpolated, *self.known)
         levels = ("", "", *self.levels, "")
         parts = map(Part, names, levels, (scale * np.sqrt(squares)).tolist(), known)
@@ -136,12 +143,14 @@ class Uncertainty(NamedTuple):
     def amplified(self, elasticity: float) -> Uncertainty:
         """Return that of a figure which changes by so many percent where the answer's does by one."""
         square = elasticity**2
-        return self._replace(squares=square * self.squares, total=square * self.total, spread=square**2 * self.spread)
+        total, spread, mean = square * self.total, square**2 * self.spread, square * self.mean
+        return self._replace(squares=square * self.squares, total=total, spread=spread, mean=mean)
 
     def narrowed(self, left: float) -> Uncertainty:
         """Return what remains where uploads leave this part of the variance; that of one load stays."""
         squares = np.append(left * self.squares[:-1], self.squares[-1])
-        return self._replace(squares=squares, total=float(squares.sum()), spread=left**2 * self.spread)
+        total, spread, skew = float(squares.sum()), left**2 * self.spread, self.skew ** (left**0.5)
+        return self._replace(squares=squares, total=total, spread=spread, mean=left * self.mean, skew=skew)
 
 
 class Narrowed(NamedTuple):
@@ -164,10 +173,20 @@ def widened(own: Band[Floats], by: Sequence[Uncertainty], left: Floats | float =
     left  [g c], part of their variance that uploads leave
     """
     each = len(own.below) // len(by)
-    columns = zip(*((one.total, one.spread, one.squares[-1]) for one in by), strict=True)
-    total, spread, of_load = (np.repeat(column, each) for column in columns)
-    total, spread = left * (total - of_load) + of_load, left**2 * spread
-    return Band(*(_half_width(total, spread, side, np.maximum) for side in (own.below, own.above)))
+    columns = zip(*((one.total, one.spread, one.mean, one.skew, one.squares[-1]) for one in by), strict=True)
+    total, spread, mean, skew, of_load = (np.repeat(column, each) for column in columns)
+    total, spread, skew = left * (total - of_load) + of_load, left**2 * spread, skew ** np.sqrt(left)
+    return _band(total, spread, left * mean, skew, own, np.maximum)
+
+
+def _band(
+    total: Width, spread: Width, mean: Width, skew: Width, own: Band[Width], most: Callable[[Width, float], Width]
+) -> Band[Width]:
+    """Return the band of answers whose operators' own is `own`; `most` is the larger of numbers or arrays."""
+    below = _half_width(total - most(mean, 0.0), spread, own.below, most)
+    above = _half_width(total - most(-mean, 0.0), spread, own.above, most)
+    share = 2.0 / (1.0 + skew)
+    return Band(share * below, skew * share * above)
 
 
 def _half_width(total: Width, spread: Width, side: Width, most: Callable[[Width, float], Width]) -> Width:
@@ -188,10 +207,14 @@ class ErrorModel:
         seen: Mapping[str, float],
         cells: Sequence[Cell] = (),
         other_stack: float = 0.0,
+        skew: float = 1.0,
     ) -> None:
-        """Take square roots of variances (of loads by stack and kind), how many levels of each were seen, and cells."""
+        """Take square roots of variances (of loads by stack and kind), how many levels of each were seen, and cells.
+
+        skew  what first contacts were off by above what was predicted, over what they were off by below
+        """
         self.v = np.square([v[name] for name in COMPONENTS])
-        self._other_stack = other_stack
+        self._other_stack, self._skew = other_stack, skew
         self._e2 = {kind: deviation**2 for kind, deviation in e.items()}
         self._degrees = np.array([seen.get(name, np.inf) for name in (*COMPONENTS, "e")], dtype=np.float64)
         self._codes: list[dict[str, int]] = [{} for _ in COMPONENTS]
@@ -266,15 +289,19 @@ class ErrorModel:
             kinds.append(Narrowed(measure, max(band.below, band.above)))
         return sorted(kinds, key=lambda kind: kind.half_width)
 
-    def _uncertainty(self, row: tuple[int, ...], of_loads: float) -> tuple[Floats, tuple[bool, ...], float, float]:
-        """Return the fields of Uncertainty from codes of levels, -1 for one that no cell has."""
+    def _uncertainty(self, row: tuple[int, ...], of_loads: float) -> tuple[Any, ...]:
+        """Return the fields of Uncertainty after `levels` from codes of levels, -1 for one that no cell has."""
         same = self._shared(np.array([row], dtype=np.intp))[0]
         k = same @ self.v
         # A component's share of the variance that is left is its covariance with the sum: the shares add up.
         left, mean = self.v - self.v * (k @ self._inverse @ same), self.v * (self._weights @ same)
-        squares = np.append(_adding_up(left) + MEAN_PART * _adding_up(mean * mean.sum()), of_loads)
+        of_mean = MEAN_PART * _adding_up(mean * mean.sum())
+        squares = np.append(_adding_up(left) + of_mean, of_loads)
         known = (*(same.sum(axis=0) > 0.0).tolist(), True)
-        return squares, known, float(squares.sum()), float((squares**2 / self._degrees).sum())
+        unknown = max(float(left.sum() / max(self.v.sum(), JITTER)), 0.0)
+        one_sided = float(np.copysign(of_mean.sum(), mean.sum()))
+        spread = float((squares**2 / self._degrees).sum())
+        return squares, known, float(squares.sum()), spread, one_sided, self._skew**unknown**0.5
 
 
 def _adding_up(shares: Floats) -> Floats:
@@ -311,6 +338,7 @@ def error_models() -> Mapping[str, ErrorModel]:
             each["levels"],
             each["cells"],
             _OTHER_STACK["first" if figure == "ttft" else "token"] / _Z,
+            each["skew"],
         )
         for figure, each in _content()["figures"].items()
     }

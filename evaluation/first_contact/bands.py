@@ -21,6 +21,7 @@ from evaluation.first_contact.error_model import (
     estimate,
     first_contacts,
     priors,
+    skew_of,
     with_levels,
 )
 from evaluation.first_contact.question import ASKED, Row, Source
@@ -58,36 +59,39 @@ class Variant(NamedTuple):
     held: Held
 
 
-# Variants: what is fitted, what is known, and whether few levels widen.
-SHIPPED, CHOSEN = "as shipped then", "fitted, known cells, Student"
+# Variants: what is fitted, what is known, whether few levels widen, and whether the side above is wider.
+SHIPPED, CHOSEN = "as shipped then", "fitted, known cells, Student, skew"
 _MODELS = {
-    "priors": (False, False, False),
-    "priors, known cells": (False, True, False),
-    "fitted": (True, False, False),
-    "fitted, known cells": (True, True, False),
-    CHOSEN: (True, True, True),
+    "priors": (False, False, False, False),
+    "priors, known cells": (False, True, False, False),
+    "fitted": (True, False, False, False),
+    "fitted, known cells": (True, True, False, False),
+    "fitted, known cells, Student": (True, True, True, False),
+    CHOSEN: (True, True, True, True),
 }
 
 
 class _Fit(NamedTuple):
-    """Components by the priors and as fitted, known cells, and how many levels were seen."""
+    """Components by the priors and as fitted, known cells, how many levels were seen, and to which side errors lean."""
 
     prior: tuple[dict[str, float], dict[str, float]]
     fitted: tuple[dict[str, float], dict[str, float]]
     cells: Sequence[Cell]
     seen: Mapping[str, float]
+    skew: float
 
     @classmethod
     def of(cls, figure: str, contacts: Sequence[Row], known: Sequence[Row]) -> _Fit:
         prior, of = priors()[figure], Cells.of(contacts)
         cells = Cells.of(known).as_cells() if known else []
-        return cls(
-            (dict(prior.v), {"": prior.e}), estimate(of, prior), cells, of.seen(len(priors())) if contacts else {}
-        )
+        seen = of.seen(len(priors())) if contacts else {}
+        skew = skew_of(Cells.of(rows) for rows in grouped(contacts, lambda row: row["source"]).values())
+        return cls((dict(prior.v), {"": prior.e}), estimate(of, prior), cells, seen, skew)
 
 
-def _model(fit: _Fit, fits: bool, knows: bool, few: bool) -> ErrorModel:
-    return ErrorModel(*(fit.fitted if fits else fit.prior), fit.seen if few else {}, fit.cells if knows else ())
+def _model(fit: _Fit, fits: bool, knows: bool, few: bool, leans: bool) -> ErrorModel:
+    known, seen = fit.cells if knows else (), fit.seen if few else {}
+    return ErrorModel(*(fit.fitted if fits else fit.prior), seen, known, skew=fit.skew if leans else 1.0)
 
 
 def left_out(contacts: Sequence[Row], answered: Sequence[Row], fresh: set[str]) -> Iterator[tuple[Variant, list[Row]]]:
@@ -148,6 +152,7 @@ def _artefact(fits: Mapping[str, _Fit], validation: Mapping[str, Any]) -> bytes:
                 "v": _rounded(fit.fitted[0]),
                 "e": _rounded(fit.fitted[1]),
                 "levels": fit.seen,
+                "skew": round(fit.skew, 4),
                 "cells": [(levels, round(ybar, 4), rows) for levels, ybar, rows in fit.cells],
             }
             for figure, fit in fits.items()

@@ -7,7 +7,7 @@ says of all other sources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from evaluation.study import grouped
 
 PRIORS = Path(__file__).with_name("error_priors.json")
 _FIT: Mapping[str, Any] = msgspec.json.decode(PRIORS.read_bytes())
-# Standard deviation, in log space, of the priors of sqrt(v); cells that the prior of e is worth.
+# Standard deviation, in log space, of the priors of sqrt(v); cells that the priors of e and of no skew are worth.
 _PRIOR_DEVIATION, _PRIOR_CELLS = _FIT["deviation"], _FIT["cells"]
 # Figures of the error model by those of questions, an energy's by its power; others are no whole answers.
 FIGURES = {"static": "step", "energy": "energy", **{figure: figure for figure in _FIT["figures"]}}
@@ -116,6 +116,21 @@ def estimate(cells: Cells, prior: Priors) -> tuple[dict[str, float], dict[str, f
 
     roots = np.exp(minimize(loss, start, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
     return dict(zip(COMPONENTS, roots.tolist(), strict=True)), e
+
+
+def skew_of(sources: Iterable[Cells]) -> float:
+    """Return what deployments were off by above what was predicted over what they were below, by a few of no skew more.
+
+    A source counts as the root of its deployments.
+    """
+    above = below = cells = 0.0
+    for of in sources:
+        weight = len(of.ybar) ** -0.5
+        above += weight * float(np.maximum(of.ybar, 0.0).sum())
+        below += weight * float(np.maximum(-of.ybar, 0.0).sum())
+        cells += weight * len(of.ybar)
+    even = 0.5 * _PRIOR_CELLS * (above + below) / max(cells, JITTER)
+    return (above + even) / (below + even) if above + below > 0.0 else 1.0
 
 
 def loads_of(cells: Cells, prior: float) -> dict[str, float]:

@@ -7,7 +7,16 @@ import pytest
 
 from app.bands.band import Band
 from app.bands.error_model import COMPONENTS, ErrorModel, Levels
-from evaluation.first_contact.error_model import Cells, Held, Priors, bands_of, estimate, first_contacts, loads_of
+from evaluation.first_contact.error_model import (
+    Cells,
+    Held,
+    Priors,
+    bands_of,
+    estimate,
+    first_contacts,
+    loads_of,
+    skew_of,
+)
 
 PRIOR = Priors(dict.fromkeys(COMPONENTS, 0.01) | {"gpu": 0.2, "model": 0.2}, 0.05)
 
@@ -41,6 +50,15 @@ def test_loads_scatter_by_stack_and_kind() -> None:
     rows = [{**row, "levels": row["levels"]._replace(stack="vllm", load="open")} for row in drawn(9, 3, 1)]  # type: ignore[attr-defined]
     of = loads_of(Cells.of(rows), 0.5)
     assert of["vllm open"] < of[""] < 0.5
+
+
+def test_skew_is_by_how_much_more_deployments_are_slower_than_faster() -> None:
+    slower = [{**row, "error": abs(row["error"])} for row in drawn(20, 8, 1)]  # type: ignore[call-overload]
+    faster = [{**row, "error": -row["error"]} for row in slower]
+    assert skew_of([]) == 1.0
+    assert skew_of([Cells.of(slower)]) > 4.0
+    assert skew_of([Cells.of(faster)]) == pytest.approx(1.0 / skew_of([Cells.of(slower)]))
+    assert skew_of([Cells.of(slower), Cells.of(faster)]) == pytest.approx(1.0)
 
 
 def test_intervals_of_estimated_components_hold_what_they_say() -> None:

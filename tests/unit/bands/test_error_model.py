@@ -18,8 +18,8 @@ ELSEWHERE = HERE._replace(generation="cdna3", gpu="mi300x")
 V = dict.fromkeys(COMPONENTS, 0.1)
 
 
-def model(*cells: tuple[Levels, float, int], seen: float = np.inf) -> ErrorModel:
-    return ErrorModel(V, {"": 0.05}, dict.fromkeys(COMPONENTS, seen), cells)
+def model(*cells: tuple[Levels, float, int], seen: float = np.inf, skew: float = 1.0) -> ErrorModel:
+    return ErrorModel(V, {"": 0.05}, dict.fromkeys(COMPONENTS, seen), cells, skew=skew)
 
 
 def test_without_cells_all_components_and_the_operators_add_up_in_squares() -> None:
@@ -36,8 +36,19 @@ def test_a_cell_narrows_its_deployment_most_and_those_that_share_levels_less() -
     assert widths[-1] < model().uncertainty(ELSEWHERE).band(OWN).above
 
 
-def test_a_known_mean_error_widens_and_does_not_move() -> None:
-    assert model((HERE, 0.8, 8)).uncertainty(HERE).total > model((HERE, 0.0, 8)).uncertainty(HERE).total
+@pytest.mark.parametrize("mean", [0.8, -0.8])
+def test_a_known_mean_error_widens_its_side(mean: float) -> None:
+    band, even = (model((HERE, error, 8)).uncertainty(HERE).band(OWN) for error in (mean, 0.0))
+    sides = (band.above, band.below) if mean > 0.0 else (band.below, band.above)
+    assert sides[0] > 2.0 * even.above
+    assert sides[1] == pytest.approx(even.below)
+
+
+def test_the_side_that_first_contacts_lean_to_is_wider_where_less_is_known() -> None:
+    unknown, known = (model(*cells, skew=4.0).uncertainty(HERE).band(OWN) for cells in ((), ((HERE, 0.0, 8),)))
+    assert unknown.above == pytest.approx(4.0 * unknown.below)
+    assert unknown.below + unknown.above == pytest.approx(2.0 * model().uncertainty(HERE).band(OWN).above)
+    assert 1.0 < known.above / known.below < 2.0
 
 
 def test_few_levels_have_fat_tails() -> None:
@@ -45,7 +56,7 @@ def test_few_levels_have_fat_tails() -> None:
 
 
 def test_parts_add_up_to_the_wider_side_and_say_what_was_measured() -> None:
-    of, own = model((HERE, 0.1, 4)).uncertainty(ELSEWHERE), Band(0.05, 0.2)
+    of, own = model((HERE, 0.1, 4), skew=2.0).uncertainty(ELSEWHERE), Band(0.05, 0.2)
     parts = of.parts(own, interpolated=True)
     assert np.sqrt(sum(part.half_width**2 for part in parts)) == pytest.approx(of.band(own).above)
     known = {part.component: part.known for part in parts}
@@ -88,7 +99,7 @@ def test_gpus_have_all_errors_in_common_but_their_own() -> None:
 
 
 def test_many_answers_have_the_bands_of_each() -> None:
-    both = [model().uncertainty(HERE), model((HERE, 0.0, 8)).uncertainty(HERE)]
+    both = [model(skew=2.0).uncertainty(HERE), model((HERE, -0.3, 8), skew=2.0).uncertainty(HERE)]
     bands = widened(Band(np.array([0.1, 0.2, 0.3, 0.4]), np.full(4, 0.1)), both)
     for k in range(4):
         own = Band(float(0.1 * (k + 1)), 0.1)
