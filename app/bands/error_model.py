@@ -9,7 +9,7 @@ v, and e by stack and kind of load, are those of first contacts (evaluation/firs
 the errors. The cells that were measured leave an answer the mean mu = k' S^-1 ybar and the variance s^2 = sum of v -
 k' S^-1 k + e^2 (the best linear unbiased prediction). No answer is moved by what was released, so mu^2, as far as that
 was found to hold for others (MEAN_PART), is part of its expected square, on its side; uploads move it (`learned`). The
-half-width at COVERAGE is q times its root, and the operators' own in quadrature. q is a quantile of Student's t with the
+half-width at COVERAGE is q times its root, and the operators' own in quadrature. q is Student's t quantile with the
 degrees of freedom of all components together (Welch and Satterthwaite): one that was seen at few levels is known badly.
 What nothing here describes takes time more often than it saves any, so the half-widths above and below have the ratio
 skew^sqrt(u): `skew` is what first contacts were off by above over below, u the part of the variance that cells leave.
