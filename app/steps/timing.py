@@ -225,8 +225,8 @@ def _predicted(query: StepQuery, rows: StepRows, run: Run, *, launched: bool, al
     own = band_of_rows(done.rows_s, times.answer, times.of, rows.group)
     # The host's speed is unknown, and less so in training and where the request says who launches.
     known = in_training or run.release.launcher is not None
-    _, slow_s = (EAGER_HOST_KNOWN if known else EAGER_HOST).ends(host, COVERAGE)
-    own = own.wider(Band.of(done.step_s, done.step_s, slow_s * done.launches))
+    _, slower = (EAGER_HOST_KNOWN if known else EAGER_HOST).ends(1.0, COVERAGE)
+    own = own.wider(Band.of(done.step_s, done.step_s, slower * host * done.launches))
     for correction in _of_stage("step"):
         if (waited := correction.figure(Subject(run, times.gpus, w.ops, workload=w))) is not None:
             waited = np.broadcast_to(waited, done.step_s.shape)
