@@ -38,13 +38,13 @@ def run(settings: Settings, command: Any, *words: str) -> tuple[str, str]:
 
 def test_a_job_for_kueue(settings: Settings) -> None:
     prices = ["--price=a100-sxm4-80gb=1.5", "--price=nvidia-l4=0.8"]
-    out, shown = run(settings, cluster.kueue, "job.yaml", "--flavors=flavors.yaml", "--deadline=4400", *prices)
+    out, shown = run(settings, cluster.kueue, "job.yaml", "--flavors=flavors.yaml", "--deadline=5400", *prices)
     job = json.loads(out)
     (term,) = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == ["NVIDIA-A100-SXM4-80GB"]
-    assert 0 < int(job["metadata"]["labels"][MAX_EXEC_TIME]) < 2 * 4400
+    assert 0 < int(job["metadata"]["labels"][MAX_EXEC_TIME]) < 2 * 5400
     assert [line.split()[1] for line in shown.splitlines()[1:6]] == ["a100", "l4", "v100", "slice", "default"]
     assert "l4: takes " in shown and "v100: The network cannot run" in shown
     rows = json.loads(run(settings, cluster.kueue, "--flavors=flavors.yaml", "--json")[0])

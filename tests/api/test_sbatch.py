@@ -46,7 +46,7 @@ def sbatch(environment: dict[str, str], *options: str) -> subprocess.CompletedPr
 def test_the_type_that_was_planned_is_requested(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "partitions").write_text(LINES)
     steps = ["--steps", "20000", "--max-devices", "1", "--partitions", str(tmp_path / "partitions")]
-    done = sbatch(environment, *PRICES, *steps, "--deadline", "4400", "--", "job.sh", "--epochs=3")
+    done = sbatch(environment, *PRICES, *steps, "--deadline", "5400", "--", "job.sh", "--epochs=3")
     assert done.returncode == 0, done.stderr
     program, partition, nodes, gpus, limit, *script = done.stdout.split()
     assert program == "sbatch" and script == ["job.sh", "--epochs=3"]
@@ -79,7 +79,7 @@ def test_a_real_slurm_starts_the_job_on_the_planned_type(
     environment |= {name: slurm[name] for name in ("PATH", "SLURM_CONF")}
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\nscontrol show job $SLURM_JOB_ID > {tmp_path}/shown\n")
-    goals = ["--steps", "20000", "--deadline", "4400", "--max-devices", "1", "--submit"]
+    goals = ["--steps", "20000", "--deadline", "5400", "--max-devices", "1", "--submit"]
     done = sbatch(environment, *PRICES, *goals, "--", f"--output={tmp_path}/output", str(script))
     assert done.returncode == 0 and done.stdout.startswith("Submitted batch job"), done.stderr
     for reason in (
