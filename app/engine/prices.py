@@ -92,13 +92,13 @@ class Listed:
     usd_per_hour: float = field(metadata={"description": "US dollars per hour of one device"})
     source: str = field(metadata={"description": "Who measured or published it"})
     date: datetime.date = field(metadata={"description": "Day of the price"})
-    provider: str | None = field(metadata={"description": "Cloud provider"})
-    region: str | None = field(metadata={"description": "Where"})
     term: str = field(metadata={"description": "on_demand, spot or reserved"})
     devices: int = field(metadata={"description": "Devices of the instance that is rented as a whole"})
     shipped: bool = field(metadata={"description": "Whether it is a list price that ships with gpucast"})
     age_days: int = field(metadata={"description": "Days since `date`"})
     counts: bool = field(metadata={"description": "Whether comparisons for its term use this price today"})
+    provider: str | None = field(default=None, metadata={"description": "Cloud provider"})
+    region: str | None = field(default=None, metadata={"description": "Where"})
 
 
 def to_listing(price: Price, book: PriceBook, today: datetime.date) -> Listed:
@@ -109,13 +109,13 @@ def to_listing(price: Price, book: PriceBook, today: datetime.date) -> Listed:
         price.usd_per_hour,
         price.source,
         price.dated,
-        price.provider or None,
-        price.region or None,
         price.term,
         price.devices,
         price.shipped,
         age_days(price, today),
         book.find(price.gpu_id, today, price.term) == price,
+        price.provider or None,
+        price.region or None,
     )
 
 

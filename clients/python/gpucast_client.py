@@ -749,13 +749,13 @@ class Listed(TypedDict):
     usd_per_hour: float
     source: str
     date: str
-    provider: str | None
-    region: str | None
     term: str
     devices: int
     shipped: bool
     age_days: int
     counts: bool
+    provider: NotRequired[str | None]
+    region: NotRequired[str | None]
 
 
 class MeasurementOut(TypedDict):
