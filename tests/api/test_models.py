@@ -687,8 +687,8 @@ def test_training_that_is_short_of_memory_recomputes_the_least_that_fits(client:
         given = ask(client, body | {"recompute": recompute}, gpu=row["gpu"])
         assert given["memory"] == row["memory"] and row["memory"]["fits"]
         assert (given["latency_ms"], given["largest_batch"]) == (row["latency_ms"], row["largest_batch"])
-        said = [told["text"] for told in row["warning_codes"] if told["code"] == "recompute_assumed"]
-        assert len(said) == (recompute != "none") and all(recompute in text for text in said)
+        notes = [each["text"] for each in row["warning_codes"] if each["code"] == "recompute_assumed"]
+        assert len(notes) == (recompute != "none") and all(recompute in text for text in notes)
     unfit = ask(client, body | {"recompute": "none"}, gpu="h100-sxm5-80gb")
     assert not unfit["memory"]["fits"]
     assert {"recompute": True} in [each["change"] for each in unfit["suggestions"]]

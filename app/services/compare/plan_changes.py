@@ -59,9 +59,8 @@ def _prices(
     first: ServedChoice, others: Sequence[ServedChoice], duty_cycle: float | None
 ) -> tuple[str | None, float | None, float | None]:
     """Return the next choice with a price, and the prices of its devices and of the first's that make it the first."""
-    hours = MONTH_HOURS * (
-        1.0 if duty_cycle is None else duty_cycle
-    )  # idle hours of owned devices count among busy ones
+    # Idle hours of owned devices count among busy ones.
+    hours = MONTH_HOURS * (1.0 if duty_cycle is None else duty_cycle)
     for second in others:
         if first.cost.monthly_usd is not None and second.cost.monthly_usd is not None:
             devices = second.devices * hours, first.devices * hours

@@ -302,8 +302,7 @@ class _Answer(NamedTuple):
         mode: Mode = "prefill" if deployment.run.pooled else "decode"
         decode = _key(deployment, mode, decoding, shape.prompt if deployment.run.pooled else shape.context)
         prefill = _key(pool, "prefill", 1.0, max(shape.prompt - shape.cached, 1.0))
-        missing = {key: of for key, of in ((decode, deployment), (prefill, pool)) if key not in known}
-        if missing:
+        if missing := {key: of for key, of in ((decode, deployment), (prefill, pool)) if key not in known}:
             known |= self._predicted(target, missing)
         facts = known[decode].facts
         assert facts is not None
@@ -316,8 +315,9 @@ class _Answer(NamedTuple):
         return self.snapshot.engine.error_models[figure].uncertainty(levels, assumed=assumed)
 
     def known_within(self, target: int) -> float:
-        """Return the factor by which the highest rate is known: that of the time per token, without operators' own."""
-        return exp(self._uncertainty(target, "tpot").band(Band(0.0, 0.0)).above)
+        """Return the factor by which the highest rate is known: a token's, to either side, without operators' own."""
+        band = self._uncertainty(target, "tpot").band(Band(0.0, 0.0))
+        return exp(0.5 * (band.below + band.above))
 
     def _predicted(self, target: int, steps: Mapping[StepKey, Deployment]) -> Steps:
         """Return the steps on one GPU, each of a deployment."""
