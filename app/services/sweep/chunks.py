@@ -283,9 +283,9 @@ def _predict_group(w: Workload, group: Group, of: Ints, target: SweepTarget) -> 
             break
         again = replace(group.run_of(of[short]), recompute=more.recompute, recompute_layers=more.recompute_layers)
         w = all_rows(group.like.network(group.sizes[of[short]]), again)
-        found = _figures(step_rows(w, len(short)), again, target)
-        fits = found[-1] <= gpu.memory_bytes
-        figures[:, short[fits]] = found[:, fits]
+        recomputed = _figures(step_rows(w, len(short)), again, target)
+        fits = recomputed[-1] <= gpu.memory_bytes
+        figures[:, short[fits]] = recomputed[:, fits]
     return figures
 
 
