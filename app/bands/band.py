@@ -218,6 +218,12 @@ def probability_within(middle: float, band: Band[float], allowed: float) -> floa
     return NormalDist().cdf(gap / deviation)
 
 
+def corrected(probability: float, estimate: float, true: float) -> float:
+    """Return what to require of an estimate for a true `probability`, where one of `estimate` was `true`, or more."""
+    lacking = max(normal_quantile(estimate) - normal_quantile(true), 0.0)
+    return NormalDist().cdf(normal_quantile(probability) + lacking)
+
+
 def quantile(middle: float, band: Band[float], probability: float) -> float:
     """Return the figure that is not exceeded with `probability`."""
     z = normal_quantile(probability)
@@ -281,6 +287,8 @@ def are_tied(middle: Floats, band: Band[Floats], coverage: float, common: float 
 
 _BANDS = Coefficients("bands")
 
+# What has no error of its own.
+EXACT = Band(0.0, 0.0)
 # Waits for a host.
 HOST_WAIT = Band.symmetric(_BANDS.number("host_wait"))
 INPUT_COPY = Band.symmetric(_BANDS.number("input_copy"))
@@ -288,8 +296,6 @@ HOST_COLLECTIVE = Band.symmetric(_BANDS.number("host_collective"))
 # A host that launches each operator is as fast as assumed, or slower; less so where it is known which one launches.
 EAGER_HOST = Band(0.0, _BANDS.number("eager_host"))
 EAGER_HOST_KNOWN = Band(0.0, _BANDS.number("eager_host_known"))
-# Margins of a load's limits before its own intervals are known, in standard deviations in log space.
-LIMIT_MARGINS = _BANDS.by_name("limit_margins")
 
 
 class Served(NamedTuple):

@@ -37,7 +37,9 @@ from app.serving.engine import (
 )
 
 # Rounds of a fixed point at most, the relative change that ends it, and bisections of a rate.
-_ROUNDS, _DAMPING, _SETTLED, _BISECTIONS = 60, 0.5, 1e-7, 24
+_ROUNDS, _DAMPING, _SETTLED = 60, 0.5, 1e-7
+# Of the highest rate: from twice what memory bears to a part in 16 million of it, then to one in 32,768.
+_HALVINGS, _BISECTIONS = 24, 15
 # Chunks of a long prompt whose attention is evaluated.
 _MOST_CHUNKS = 16
 
@@ -241,19 +243,25 @@ def highest_rate(times: StepTimes, limits: EngineLimits, shape: Shape) -> float:
     most = most_sequences(limits, shape.kept, shape.output)
     if most < 1.0:
         return 0.0
-    low = 0.0
     high = (
         2.0
         * most
         / max(decode_step_s(times, shape, most) * max(shape.output - 1.0, 1.0) / times.scalars[ACCEPTED], 1e-9)
     )
+    for _ in range(_HALVINGS):
+        low = 0.5 * high
+        if np.isfinite(open_load(times, limits, shape, low).tpot_s):
+            break
+        high = low
+    else:
+        return 0.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         if np.isfinite(open_load(times, limits, shape, middle).tpot_s):
             low = middle
         else:
             high = middle
-    return low
+    return float(low)
 
 
 class QueueState(NamedTuple):

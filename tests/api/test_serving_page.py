@@ -83,8 +83,8 @@ def test_without_gpus_per_replica_the_split_is_chosen(client: TestClient) -> Non
 def test_curves_of_a_plan_have_its_settings(client: TestClient) -> None:
     """On one L4 each, fewer replicas are needed with another token budget than the stack's own."""
     place = (
-        "/serving?name=llama-3-8b&dtype=bf16&input_tokens=4000&output_tokens=64&load=rate_per_s&level=4"
-        "&ttft_ms=6000&max_devices=1&gpu=nvidia-l4"
+        "/serving?name=llama-3-8b&dtype=bf16&input_tokens=4000&output_tokens=64&load=rate_per_s&level=16"
+        "&ttft_ms=8000&max_devices=1&gpu=nvidia-l4"
     )
     found = view(client, place)
     settings = found["plan"]["choices"][0]["settings"]

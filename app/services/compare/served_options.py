@@ -1,19 +1,15 @@
-"""Engines that a served model may run on: every split in every format on every GPU type, their costs and batch limits.
+"""Engines that a served model may run on: every split in every format on every GPU type, and their costs.
 
-How many engines a rate needs follows from the closed form. Only engines with room for keys and values are priced: the
-others bear no request, whatever their steps take.
+Only engines with room for keys and values are priced: the others bear no request, whatever their steps take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import structs
 
-from app.bands.band import LIMIT_MARGINS, limit_of_estimate
 from app.bands.coverage import COVERAGE
 from app.engine.power import Power, board_power, stated_power
 from app.engine.snapshot import GpuRows, Snapshot
@@ -21,12 +17,12 @@ from app.errors import BadInput, FieldError, TooLarge
 from app.networks.transformers.architecture import Experts
 from app.runtime.cancellation import check_cancelled
 from app.services.compare.request import Candidate, device_load
+from app.services.compare.served_engines import BUDGETS, Limits, Option, option_of
 from app.services.operators.predict_operators import require_predictor
 from app.services.serving.deployment import Deployment, model_workload, resolve_deployment
-from app.services.serving.engines import Engine, engines_on, have_room, shape_of, with_limits
-from app.services.serving.load_figures import LoadFigures
+from app.services.serving.engines import engines_on, have_room, shape_of
+from app.services.serving.known_times import uncertainties
 from app.services.serving.predict_serving import runnable
-from app.serving.steady_state import closed_loop, highest_rate, open_load
 from app.steps.timing import StepQuery
 from app.tables.gpus import DEVICES_PER_NODE, GpuSpec
 from app.wire.compare_form import ServedCost, ServedSplit
@@ -71,26 +67,6 @@ def split_of(deployment: Deployment) -> ServedSplit:
     """Return how a deployment is split."""
     parallelism = deployment.workload.parallelism
     return ServedSplit(**{name: int(getattr(parallelism, name)) for name in ServedSplit.__struct_fields__})
-
-
-def with_engines(deployment: Deployment, engines: int) -> Deployment:
-    """Return the deployment with this number of engines."""
-    parallelism = structs.replace(deployment.workload.parallelism, replicas=engines)
-    return deployment._replace(workload=structs.replace(deployment.workload, parallelism=parallelism), engines=engines)
-
-
-def with_batch_limits(
-    deployment: Deployment, engine: Engine, spec: GpuSpec, *, tokens: int | None = None, sequences: int | None = None
-) -> tuple[Deployment, Engine]:
-    """Return the deployment and its engine with other limits of a step, of an attention replica; None: as it is."""
-    workload = deployment.workload
-    changed = structs.replace(
-        workload,
-        max_batched_tokens=workload.max_batched_tokens if tokens is None else tokens,
-        max_sequences=workload.max_sequences if sequences is None else sequences,
-    )
-    deployment = deployment._replace(workload=changed)
-    return deployment, with_limits(engine, deployment, spec)
 
 
 def in_formats(
@@ -161,136 +137,6 @@ def _power(snapshot: Snapshot, candidate: Candidate, deployment: Deployment, ser
     step = model_workload(deployment.workload, "decode", batch, max(round(shape.context), 1))
     load, at = device_load(step, None), snapshot.table_of(candidate.spec)
     return model.power(candidate.spec, load, step_ms / 1e3, COVERAGE, at)
-
-
-# Token budgets that are tried, as shares of the stack's own.
-BUDGETS = (0.25, 0.5, 2.0, 4.0)
-_BISECTIONS, _LEAST_TOKENS = 24, 512
-# Share of the highest rate that engines get where their limits cannot be kept.
-_BORNE = 0.7
-# Sequences that a cap leaves beyond the mean ones.
-_SPARE = 1.05
-
-
-class Limits(NamedTuple):
-    """Most milliseconds of the times by name, for this percentage of requests, with this probability."""
-
-    ms: Mapping[str, float]
-    percentile: float
-    probability: float
-
-    def of_means(self) -> dict[str, float]:
-        """Return what the means may take, so that the limits are kept in spite of the usual uncertainty."""
-        margins = LIMIT_MARGINS
-        return {name: limit_of_estimate(limit, margins[name], self.probability) for name, limit in self.ms.items()}
-
-    def missed(self, figures: LoadFigures) -> bool:
-        """Return whether the percentile of a time is over its limit, or the load saturates the engines."""
-        times = {"ttft_ms": figures.ttft, "tpot_ms": figures.tpot, "e2e_ms": figures.e2e}
-        return figures.e2e is None or any(
-            time is not None and 1e3 * time.chosen > self.ms[name] for name, time in times.items() if name in self.ms
-        )
-
-
-class Option(NamedTuple):
-    """An engine on a GPU type, and how many the rate needs by the closed form; `able`: they keep the limits."""
-
-    deployment: Deployment
-    engine: Engine
-    candidate: Candidate
-    engines: int
-    able: bool
-
-    @property
-    def each(self) -> float:
-        """What a device adds to `price`: its rent; 1 without a price, or if it is owned."""
-        rate = self.candidate.rate
-        return 1.0 if rate is None or rate.usd_per_kwh is not None else rate.usd_per_hour or 1.0
-
-    @property
-    def price(self) -> float:
-        """US dollars per hour of all devices, or without a price their number."""
-        return self.engines * self.deployment.run.parallelism.devices * self.each
-
-    @property
-    def token_s(self) -> float:
-        """Mean seconds per output token at the rate, by the closed form."""
-        rate = self.deployment.rate_per_s / self.engines
-        return open_load(self.engine.times, self.engine.limits, shape_of(self.deployment), rate).tpot_s
-
-
-def option_of(deployment: Deployment, engine: Engine, candidate: Candidate, limits: Limits) -> Option:
-    """Return the option with as many engines as the rate needs."""
-    return Option(deployment, engine, candidate, *_engines_needed(deployment, engine, limits))
-
-
-def _engines_needed(deployment: Deployment, engine: Engine, limits: Limits) -> tuple[int, bool]:
-    """Return how many engines keep the limits in their means at the rate; or, with False, how many bear the rate."""
-    shape, rate = shape_of(deployment), deployment.rate_per_s
-    allowed = limits.of_means()
-
-    def keeps(each: float) -> bool:
-        state = open_load(engine.times, engine.limits, shape, each)
-        means = {"ttft_ms": state.ttft_s, "tpot_ms": state.tpot_s, "e2e_ms": state.e2e_s}
-        return bool(np.isfinite(state.e2e_s)) and all(1e3 * means[name] <= limit for name, limit in allowed.items())
-
-    if keeps(rate):
-        return 1, True
-    most = highest_rate(engine.times, engine.limits, shape)
-    if most == 0.0 or not keeps(1e-3 * most):
-        return (1 if most == 0.0 else ceil(rate / (_BORNE * most))), False
-    low, high = 1e-3 * most, most
-    for _ in range(_BISECTIONS):
-        if ceil(rate / low) == ceil(rate / high):
-            break
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return max(ceil(rate / low), 1), True
-
-
-def with_best_budget(option: Option, limits: Limits) -> Option:
-    """Return the option with the token budget that needs the fewest engines; the stack's own among equals."""
-    if option.deployment.workload.max_batched_tokens is not None or (option.able and option.engines == 1):
-        return option
-    return min((option, *_other_budgets(option, limits)), key=lambda one: (not one.able, one.engines))
-
-
-def _other_budgets(option: Option, limits: Limits) -> Iterator[Option]:
-    own = option.engine.settings.budget_tokens
-    for share in BUDGETS:
-        tokens = int(share * own)
-        if tokens >= _LEAST_TOKENS:
-            deployment, engine = with_batch_limits(
-                option.deployment, option.engine, option.candidate.spec, tokens=tokens
-            )
-            yield option_of(deployment, engine, option.candidate, limits)
-
-
-def with_capped_batch(option: Option, limits: Limits) -> Option | None:
-    """Return the option with as many sequences at once as keep the time per token; None where that changes nothing.
-
-    Arrivals come in bunches: without a cap those of a bunch slow one another down, with it they wait.
-    """
-    limit, workload = limits.of_means().get("tpot_ms"), option.deployment.workload
-    if limit is None or workload.max_sequences is not None:
-        return None
-    engine, shape = option.engine, shape_of(option.deployment)
-    replicas = option.deployment.attention_replicas
-    steady = open_load(engine.times, engine.limits, shape, option.deployment.rate_per_s / option.engines)
-    if not np.isfinite(steady.tpot_s):
-        return None
-    low, high = ceil(_SPARE * steady.running / replicas), engine.settings.sequences
-
-    def keeps(each: int) -> bool:
-        return 1e3 * closed_loop(engine.times, engine.limits, shape, float(each * replicas)).tpot_s <= limit
-
-    if low >= high or not keeps(low) or keeps(high):
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    deployment, capped = with_batch_limits(option.deployment, engine, option.candidate.spec, sequences=low)
-    return option._replace(deployment=deployment, engine=capped)
 
 
 # Splits x pairs of formats x GPU types of a plan, a few milliseconds each.
@@ -384,7 +230,13 @@ class Splits:
         specs = [self._of[target].spec for target in targets]
         engines = engines_on(query, deployment, specs, room=max(BUDGETS), among=among)
         return [
-            option_of(deployment, engine, self._of[target], self._limits)
+            option_of(
+                deployment,
+                engine,
+                self._of[target],
+                uncertainties(self._snapshot.engine, query.gpus, target, deployment),
+                self._limits,
+            )
             for target, engine in zip(targets, engines, strict=True)
         ]
 

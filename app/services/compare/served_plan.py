@@ -21,35 +21,42 @@ from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Parallelism
 from app.services.compare.request import Candidate, pareto, resolve_candidates, warnings_of
-from app.services.compare.served_options import (
+from app.services.compare.served_engines import (
+    Fewest,
     Limits,
     Option,
-    Splits,
-    cost_of,
-    in_formats,
-    split_of,
+    most_engines,
     with_best_budget,
     with_capped_batch,
     with_engines,
+    with_fewest,
 )
+from app.services.compare.served_options import Splits, cost_of, in_formats, split_of
 from app.services.operators.machines import joined_by
 from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import engines_on, shape_of
+from app.services.serving.known_times import uncertainties
 from app.services.serving.load_figures import LoadFigures, Times, load_figures
-from app.services.serving.predict_serving import Steps, predict_served
+from app.services.serving.predict_serving import Steps, own_bands, predict_served
 from app.serving.engine import most_sequences
 from app.serving.steady_state import closed_loop
 from app.steps.timing import StepQuery
 from app.wire.compare_form import CompareRequest
 from app.wire.job_plan_form import ChosenSettings, ParetoPoint, PlanRequest, ServedChoice, ServingPlanResponse
-from app.wire.serving_form import MOST_RATE, ServedFigures, ServedTime, ServingRequest, ServingWorkload
+from app.wire.serving_form import (
+    MOST_RATE,
+    ServedFigures,
+    ServedTime,
+    ServingPrediction,
+    ServingRequest,
+    ServingWorkload,
+)
 
 SERVED_GOALS = ("ttft_ms", "tpot_ms", "e2e_ms")
 _JOB_GOALS = ("steps", "deadline_s", "budget_usd", "throughput_per_s")
 _LOAD = ("workload", "load")
-_DEVICES = 4096
 # Splits of a GPU type that are simulated, and how often each with more engines.
-_FINALISTS, _TRIES, _MORE = 2, 6, 1.25
+_FINALISTS, _TRIES = 3, 6
 # Bisections between the rate of a plan and the highest that does not saturate: to a 64th of what lies between.
 _RATE_BISECTIONS = 6
 
@@ -118,11 +125,12 @@ def highest_rate_within(
     query = StepQuery(snapshot.engine, rows.table(), [rows.row(candidate.ref, ("gpus",))], predict_request.predictor)
     steps, deployment = Steps(), resolve_deployment(predict_request.workload)
     (engine,) = engines_on(query, deployment, [candidate.spec])
+    known = uncertainties(query.engine, query.gpus, query.targets[0], deployment)
 
     def keeps(rate: float) -> bool:
-        option = Option(deployment.at_rate(rate), engine, candidate, deployment.engines, able=True)
+        option = Option(deployment.at_rate(rate), engine, candidate, known, deployment.engines, able=True)
         figures = load_figures(option.deployment, engine, plan.limits.percentile)
-        return _rendered(plan, option, figures, steps).meets
+        return not _tried(plan, option, figures, steps).missing
 
     low, high = deployment.rate_per_s, choice.serving.highest_rate_per_s
     for _ in range(_RATE_BISECTIONS):
@@ -154,11 +162,12 @@ def _choice(plan: _Plan, splits: Splits, gpu: str, options: Sequence[Option]) ->
         (option for option in options if option.able),
         key=lambda option: (option.price, option.token_s if drafts else 0.0),
     )
+    finalists = [with_fewest(with_best_budget(one, plan.limits), plan.limits) for one in able[:_FINALISTS]]
     # Where no split keeps the limits, the quickest comes closest.
-    tried = able[:_FINALISTS] or [splits.largest(gpu)]
+    tried = sorted(finalists, key=lambda option: (not option.able, option.price)) or [splits.largest(gpu)]
     best: ServedChoice | None = None
-    for option in sorted((with_best_budget(one, plan.limits) for one in tried), key=lambda option: option.price):
-        if best is not None and best.meets and option.price >= best.devices * option.each:
+    for option in tried:
+        if best is not None and best.meets and not (option.able and option.price < best.devices * option.each):
             break  # more engines than these only cost more
         simulated = _simulated(plan, option)
         best = simulated if best is None else min(best, simulated, key=_order)
@@ -168,21 +177,20 @@ def _choice(plan: _Plan, splits: Splits, gpu: str, options: Sequence[Option]) ->
 
 def _simulated(plan: _Plan, option: Option) -> ServedChoice:
     """Return the option with the fewest engines that keep the limits in the simulation, or the most that are tried."""
-    most, choice = max(_DEVICES // option.deployment.run.parallelism.devices, 1), None
-    engines, steps = option.engines, Steps()
-    tries = _TRIES if option.able else 1
+    most, tries, steps = most_engines(option.deployment), _TRIES if option.able else 1, Steps()
+    engines = min(option.engines, most)
     for k in range(tries):
-        engines = min(engines, most)
         tried = option._replace(deployment=with_engines(option.deployment, engines), engines=engines)
         tried, figures = _within(plan.limits, tried)
-        last = k == tries - 1 or engines == most
+        last, more = k == tries - 1 or engines == most, None
         if last or not plan.limits.missed(figures):
-            choice = _rendered(plan, tried, figures, steps)
-            if choice.meets or last:
+            choice = _tried(plan, tried, figures, steps)
+            if last or not choice.missing:
                 break
-        engines = max(ceil(_MORE * engines), engines + 1)
-    assert choice is not None
-    return choice
+            more = Fewest(option, plan.limits, own_bands(steps)).more(engines, choice.probability)
+        # By a quarter at a time, or as many as that probability calls for, at most by half.
+        engines = min(more or engines + ceil(engines / 4), engines + ceil(engines / 2), most)
+    return _rendered(plan, choice)
 
 
 def _within(limits: Limits, option: Option) -> tuple[Option, LoadFigures]:
@@ -197,16 +205,32 @@ def _within(limits: Limits, option: Option) -> tuple[Option, LoadFigures]:
     return (option, figures) if limits.missed(with_cap) else (capped, with_cap)
 
 
-def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -> ServedChoice:
+class _Tried(NamedTuple):
+    """An option in the simulation, and with which probability it keeps the limits; `missing`: those it misses."""
+
+    option: Option
+    figures: LoadFigures
+    prediction: ServingPrediction
+    probability: float
+    missing: list[str]
+
+
+def _tried(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -> _Tried:
+    """Return an option as judged by its interval."""
     deployment, candidate, limits = option.deployment, option.candidate, plan.limits
-    workload = deployment.workload
-    query = structs.replace(plan.serving, gpu=candidate.ref, gpus=None, workload=workload)
+    query = structs.replace(plan.serving, gpu=candidate.ref, gpus=None, workload=deployment.workload)
     prediction = predict_served(plan.snapshot, query, deployment, candidate.spec, option.engine, figures, steps)
-    warnings = warnings_of(prediction, candidate.rate)
     probability, missing = _judged(prediction.serving, figures, limits)
-    meets = not missing and probability >= limits.probability
-    if not missing and not meets:
+    if not missing and probability < limits.probability:
         missing = [f"the limits are kept with probability {probability:.2f}, under {limits.probability:g}"]
+    return _Tried(option, figures, prediction, probability, missing)
+
+
+def _rendered(plan: _Plan, tried: _Tried) -> ServedChoice:
+    deployment, candidate, prediction = tried.option.deployment, tried.option.candidate, tried.prediction
+    workload, served = deployment.workload, prediction.serving
+    cost = cost_of(plan.snapshot, candidate, deployment, served, tried.figures.prompt_share, plan.request.duty_cycle)
+    warnings = warnings_of(prediction, candidate.rate)
     return ServedChoice(
         rank=0,
         gpu=prediction.gpu,
@@ -219,20 +243,13 @@ def _rendered(plan: _Plan, option: Option, figures: LoadFigures, steps: Steps) -
             _whole(workload.max_sequences),
             None if workload.speculative is None else int(workload.speculative.tokens),
         ),
-        meets=meets,
-        probability=probability,
-        cost=cost_of(
-            plan.snapshot,
-            candidate,
-            deployment,
-            prediction.serving,
-            figures.prompt_share,
-            plan.request.duty_cycle,
-        ),
+        meets=not tried.missing,
+        probability=tried.probability,
+        cost=cost,
         memory=prediction.memory,
         predictor=prediction.predictor,
-        serving=prediction.serving,
-        missing=missing,
+        serving=served,
+        missing=tried.missing,
         warnings=[each.text for each in warnings],
         warning_codes=warnings,
     )

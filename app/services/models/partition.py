@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from app.bands.band import Band, sum_correlated
+from app.bands.band import EXACT, Band, sum_correlated
 from app.bands.coverage import COVERAGE
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput
@@ -176,7 +176,7 @@ def _stages(
         first, last = int(best.first[s]), int(best.first[s + 1]) - 1
         latency, transfer = float(best.stage_s[s]) * 1e3, float(link_s[first, s]) * 1e3
         computed = Band(float(band.below[s]), float(band.above[s]))
-        of_stage = sum_correlated([(latency - transfer, computed), (transfer, Band(0.0, 0.0))])
+        of_stage = sum_correlated([(latency - transfer, computed), (transfer, EXACT)])
         stages.append(
             Stage(
                 gpu,

@@ -36,7 +36,7 @@ _LOC = ("workload",)
 _MOST_DEVICES = 2**16
 _MOST_ARCHITECTURES = 256
 # Kinds of load by the field that a load has.
-LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "trace"}
+LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "open"}
 
 
 class Deployment(NamedTuple):
@@ -78,7 +78,13 @@ class Deployment(NamedTuple):
 
     @property
     def variation(self) -> float:
-        """Squared coefficient of variation of the times between arrivals at an engine, to which chance deals 1 of n."""
+        """Squared coefficient of variation of the times between arrivals at an engine, to which chance deals 1 of n.
+
+        Recorded requests are dealt in turn.
+        """
+        if (trace := self.workload.load.trace) is not None:
+            gaps = np.diff(np.sort(trace.arrival_s)[:: self.engines])
+            return float(np.var(gaps) / np.mean(gaps) ** 2) if gaps.any() else 1.0
         return 1.0 + (1.0 / (self.workload.load.burstiness or 1.0) - 1.0) / self.engines
 
     @property

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, exp, floor, sqrt
+from math import ceil, floor, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
-from app.bands.band import Band
 from app.coefficients import Coefficients
 from app.engine.engine import Engine as Predictors
 from app.services.serving.deployment import Deployment
@@ -34,7 +33,7 @@ from app.serving.engine import (
     held_bytes,
 )
 from app.serving.simulation import MOST_STEPS
-from app.serving.steady_state import Shape, highest_rate, open_load
+from app.serving.steady_state import Shape
 from app.stacks.facts import HostTimes
 from app.steps.corrections import host_rate
 from app.steps.networks import prepare
@@ -325,27 +324,6 @@ def with_factor(engine: Engine, factor: float) -> Engine:
 
 # Share of the highest rate that a load reaches at most.
 REACHED = Coefficients("serving").number("highest_load")
-# Least half-width, in log space, over which a figure's change is taken.
-_LEAST_CHANGE = 1e-6
-
-
-def elasticities(engine: Engine, shape: Shape, rate: float, band: Band[float]) -> tuple[Band[float], Band[float]]:
-    """Return by what times more the times per token and to the first token change than the steps' do, to either side.
-
-    Over steps that are faster and slower by `band`, of open arrivals at `rate` a second at this engine: the nearer the
-    rate is to the highest one, the more sequences run beside one another where steps take longer, until no more have a
-    place.
-    """
-    times = list[Floats]()
-    faster, slower = (max(side, _LEAST_CHANGE) for side in (band.below, band.above))
-    for deviation in (-faster, 0.0, slower):
-        other = with_factor(engine, exp(deviation))
-        most = REACHED * highest_rate(other.times, other.limits, shape)
-        steady = open_load(other.times, other.limits, shape, min(rate, most))
-        times.append(np.log([steady.tpot_s, steady.ttft_s]))
-    below = np.maximum((times[1] - times[0]) / faster, 1.0).tolist()
-    above = np.maximum((times[2] - times[1]) / slower, 1.0).tolist()
-    return Band(below[0], above[0]), Band(below[1], above[1])
 
 
 def shape_of(deployment: Deployment) -> Shape:
@@ -358,7 +336,7 @@ def shape_of(deployment: Deployment) -> Shape:
     cached = deployment.lengths.prefix_hit * prompt
     context = float(np.average(inputs + 0.5 * outputs, weights=outputs))
     kept = prompt - (1.0 - deployment.lengths.fetched) * cached
-    return Shape(prompt, cached, float(np.mean(outputs)), kept, context)
+    return Shape(prompt, cached, float(np.mean(outputs)), kept, context, deployment.variation)
 
 
 def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> StepTimes:

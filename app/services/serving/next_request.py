@@ -9,7 +9,7 @@ from weakref import ref
 
 from msgspec import structs
 
-from app.bands.band import Band, standard_deviation
+from app.bands.band import EXACT, Band, standard_deviation
 from app.engine.engine import Engine as Predictors
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput
@@ -127,4 +127,4 @@ def status() -> PredictorStatus:
 
 def _band(time: ServedTime | None) -> Band[float]:
     """Return the band of a time; no width of none."""
-    return Band(0.0, 0.0) if time is None else time.interval.band(time.mean)
+    return EXACT if time is None else time.interval.band(time.mean)

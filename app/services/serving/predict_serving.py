@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import exp
@@ -10,13 +10,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from app.bands.band import Band, Served, sum_correlated
-from app.bands.error_model import ErrorModel, Levels, Uncertainty
+from app.bands.band import EXACT, Band, Served, sum_correlated
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput, FieldError
 from app.networks.run import Mode
 from app.runtime.cancellation import check_cancelled
-from app.services.models.network_answers import UNEXPLAINED, StepFacts, TimedNetwork, WidthFacts, width_facts
+from app.services.models.network_answers import UNEXPLAINED, StepFacts, TimedNetwork, WidthFacts
 from app.services.models.predict_networks import context_notes, known_step, notes_of, rows_for
 from app.services.models.resolve_networks import config_of
 from app.services.operators.machines import joined_by
@@ -26,24 +25,22 @@ from app.services.operators.predict_operators import (
     supported_targets,
     unsupported_dtypes,
 )
-from app.services.serving.deployment import Deployment, resolve_deployment, served_levels
+from app.services.serving.deployment import Deployment, resolve_deployment
 from app.services.serving.engines import (
     REACHED,
     Engine,
-    elasticities,
     engines_on,
     expected_steps,
     shape_of,
     shown_settings,
     with_factor,
 )
+from app.services.serving.known_times import KnownTime, Uncertainties, near_capacity, uncertainties
 from app.services.serving.load_figures import (
     LoadFigures,
     Times,
-    decoded_shape,
     load_figures,
     measured_figures,
-    prompted_shape,
     sequence_limit,
     with_first_token,
 )
@@ -51,7 +48,6 @@ from app.services.serving.served_points import Known, known_of
 from app.services.serving.simulation_steps import check_predicted
 from app.serving.steady_state import Shape
 from app.stacks.release import release_of
-from app.steps.levels import is_assumed
 from app.steps.networks import prepare
 from app.steps.timing import StepQuery, time_step
 from app.tables.arrays import Ints
@@ -97,43 +93,6 @@ def whole_time(
 _UNKNOWN = Known()
 
 
-class _Figure(NamedTuple):
-    """How well a figure of a load is known: by the error model, and its operators' band.
-
-    elasticity  by what times more the figure changes than steps do, to either side
-    """
-
-    uncertainty: Uncertainty
-    own: Band[float]
-    elasticity: Band[float] = Band(1.0, 1.0)
-
-    @property
-    def band(self) -> Band[float]:
-        """Its band."""
-        return self.uncertainty.band(self.own).amplified(self.elasticity)
-
-    def learned(self, errors: ErrorModel, uploads: Sequence[tuple[Levels, float]]) -> _Figure:
-        """Return it as uploads leave it."""
-        left = float(errors.learned(self.uncertainty.levels, self.own.filled((1,)), uploads).left[0])
-        return _Figure(self.uncertainty.narrowed(left), self.own.times(left**0.5))
-
-    def facts(self, errors: ErrorModel, support: str) -> WidthFacts:
-        """Return why its band is as wide, with operators of this support."""
-        shown, of_steps = self.band, self.uncertainty.band(self.own)
-        most = max(shown.below, shown.above) / max(of_steps.below, of_steps.above)
-        return width_facts(errors, self.uncertainty.amplified(most), self.own.times(most), support)
-
-
-def _near_capacity(deployment: Deployment, engine: Engine, token: _Figure, first: _Figure) -> tuple[_Figure, _Figure]:
-    """Return the times of open arrivals as well known as the engine's highest rate leaves them, and its pool's."""
-    shape, rate, pool = shape_of(deployment), deployment.workload.load.rate_per_s or 0.0, deployment.pool
-    of_engine = shape if pool is None else decoded_shape(shape)
-    per_token, to_first = elasticities(engine, of_engine, rate / deployment.engines, token.band)
-    if pool is not None and engine.pool is not None:
-        _, to_first = elasticities(engine.pool, prompted_shape(shape), rate / pool.engines, first.band)
-    return token._replace(elasticity=per_token), first._replace(elasticity=to_first)
-
-
 class ServedStep(NamedTuple):
     """A step of a deployment on one GPU: its operators' band, and of decode its other facts."""
 
@@ -144,6 +103,12 @@ class ServedStep(NamedTuple):
 # Of a deployment on one GPU: mode, batch over all attention replicas, tokens.
 StepKey: TypeAlias = tuple[Mode, int, int]
 Steps: TypeAlias = dict[StepKey, ServedStep]
+
+
+def own_bands(steps: Steps) -> Served:
+    """Return the bands of operators in the last steps of one deployment that decode, and in those of prompts."""
+    bands = {mode: step.own for (mode, _, _), step in steps.items()}
+    return Served(bands["decode"], bands["prefill"])
 
 
 def predict_serving(
@@ -259,9 +224,9 @@ class _Answer(NamedTuple):
         token = token.learned(errors[0], known.uploads.get("tpot", ()))
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
         load = deployment.workload.load
-        is_sent = figures.requests_per_s >= REACHED * (load.rate_per_s or np.inf)  # whole, in spite of a cap
-        if is_sent and figures.e2e is not None:
-            token, first = _near_capacity(deployment, engine, token, first)
+        is_sent = load.trace is not None or figures.requests_per_s >= REACHED * (load.rate_per_s or np.inf)
+        if is_sent and figures.e2e is not None:  # whole, in spite of a cap
+            token, first = near_capacity(deployment, engine, token, first)
         bands = Served(token.band, first.band)
         if known.exact is not None:
             figures = measured_figures(figures, known.exact, load)
@@ -292,7 +257,7 @@ class _Answer(NamedTuple):
             serving=self._figures(engine, figures, (ttft, tpot, e2e)),
         )
 
-    def _steps(self, target: int, decoding: float, shape: Shape) -> tuple[StepFacts, _Figure, _Figure]:
+    def _steps(self, target: int, decoding: float, shape: Shape) -> tuple[StepFacts, KnownTime, KnownTime]:
         """Return the facts of a decode step of so many sequences, and how well both times of the load are known.
 
         Its steps and those of prompts are predicted together.
@@ -306,17 +271,15 @@ class _Answer(NamedTuple):
             known |= self._predicted(target, missing)
         facts = known[decode].facts
         assert facts is not None
-        token, first = (self._uncertainty(target, name) for name in ("tpot", "ttft"))
-        return facts, _Figure(token, known[decode].own), _Figure(first, known[prefill].own)
+        token, first = self._uncertainties(target)
+        return facts, KnownTime(token, known[decode].own), KnownTime(first, known[prefill].own)
 
-    def _uncertainty(self, target: int, figure: str) -> Uncertainty:
-        levels = served_levels(self.rows.table(), target, self.deployment)
-        assumed = is_assumed(self.deployment.run, levels)
-        return self.snapshot.engine.error_models[figure].uncertainty(levels, assumed=assumed)
+    def _uncertainties(self, target: int) -> Uncertainties:
+        return uncertainties(self.snapshot.engine, self.rows.table(), target, self.deployment)
 
     def known_within(self, target: int) -> float:
         """Return the factor by which the highest rate is known: a token's, to either side, without operators' own."""
-        band = self._uncertainty(target, "tpot").band(Band(0.0, 0.0))
+        band = self._uncertainties(target)[0].band(EXACT)
         return exp(0.5 * (band.below + band.above))
 
     def _predicted(self, target: int, steps: Mapping[StepKey, Deployment]) -> Steps:
