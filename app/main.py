@@ -35,6 +35,7 @@ from app.api.predict import PredictRoute
 from app.api.work_queues import use_database
 from app.bootstrap import runtime
 from app.bootstrap.assemble import CorrectInProcess, assemble_to_serve
+from app.bootstrap.first_visits import show_to_nobody
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
@@ -97,7 +98,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
-            Thread(target=partial(_prepare, app), daemon=True).start()  # for which first requests would stop others
+            Thread(target=partial(_prepare, app), daemon=True).start()
             yield {} if settings.traces is not None else {DIRECT: Direct(app, predict)}
 
     predict = PredictRoute()
@@ -126,10 +127,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _prepare(app: FastAPI) -> None:
-    """Work out the routes of each router, which FastAPI does when it first looks for one, and read the long tail."""
-    for route in app.routes:
-        route.matches({"type": "http", "method": "GET", "path": "", "headers": []})
+    """Do what first visits would wait for."""
     long_tail.warm()
+    show_to_nobody(app)
 
 
 def _holder(runtime: Runtime) -> SnapshotHolder:
