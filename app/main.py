@@ -35,11 +35,11 @@ from app.api.predict import PredictRoute
 from app.api.work_queues import use_database
 from app.bootstrap import runtime
 from app.bootstrap.assemble import CorrectInProcess, assemble_to_serve
-from app.bootstrap.first_visits import show_to_nobody
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
 from app.dashboard import routes as pages
+from app.dashboard.routes.first_visits import show_to_nobody
 from app.dashboard.routes.shell import STATIC, assets
 from app.engine import long_tail
 from app.engine.snapshot_holder import SnapshotHolder

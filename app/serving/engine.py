@@ -272,9 +272,9 @@ class Lengths(NamedTuple):
         return prompt, cached, output, prompt - (1.0 - self.fetched) * cached, prompt + generated
 
 
-def closed(lengths: Lengths, in_flight: int, seed: int) -> Requests:
-    """Return a closed loop that starts with all at once, as benchmarks do: ROUNDS requests for each in flight."""
-    return _drawn(lengths, np.zeros(closed_count(in_flight)), in_flight, 0, seed)
+def closed(lengths: Lengths, in_flight: int, seed: int, count: int = 0) -> Requests:
+    """Return a closed loop that starts with all at once, as benchmarks do: `count` requests, or ROUNDS for each."""
+    return _drawn(lengths, np.zeros(count or closed_count(in_flight)), in_flight, 0, seed)
 
 
 def closed_count(in_flight: int) -> int:
@@ -290,8 +290,16 @@ def arrivals(
     The times between them are gamma distributed, exponentially where their squared coefficient of `variation` is 1.
     """
     count = int(min(max(_OPEN, 6.0 * running), MOST_REQUESTS))
-    gaps = np.random.default_rng([seed, 1]).gamma(1.0 / variation, variation / rate_per_s, count)
-    return _drawn(lengths, np.cumsum(gaps), in_flight, int(_WARM * count), seed)
+    return _drawn(lengths, _arriving(rate_per_s, variation, count, seed), in_flight, int(_WARM * count), seed)
+
+
+def run_of(lengths: Lengths, rate_per_s: float, variation: float, count: int, seed: int) -> Requests:
+    """Return so many open arrivals, which all count."""
+    return _drawn(lengths, _arriving(rate_per_s, variation, count, seed), 0, 0, seed)
+
+
+def _arriving(rate_per_s: float, variation: float, count: int, seed: int) -> Floats:
+    return np.cumsum(np.random.default_rng([seed, 1]).gamma(1.0 / variation, variation / rate_per_s, count))
 
 
 def burst(lengths: Lengths, count: int, seed: int) -> Requests:

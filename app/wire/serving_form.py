@@ -32,6 +32,7 @@ from app.wire.prediction_form import (
 DEFAULT_SOFTWARE = default_stack("serving").name
 MOST_IN_FLIGHT, MOST_TRACED, MOST_RATE = 2**16, 20_000, 10**6
 InFlight: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_IN_FLIGHT, **WHOLE)]
+RunRequests: TypeAlias = Annotated[float, Meta(ge=1, le=MOST_TRACED, **WHOLE)]
 Rate: TypeAlias = Annotated[float, about("Requests per second, open arrivals", ge=1e-6, le=MOST_RATE)]
 # Longer requests take longer than a simulation may.
 ServedTokens: TypeAlias = Annotated[float, Meta(ge=1, le=2**21, **WHOLE)]
@@ -96,6 +97,12 @@ class ServingLoad(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True)
     max_concurrency: Annotated[
         InFlight | None,
         about("Most requests that clients have in flight beside `rate_per_s` or a `trace`; others wait to be sent"),
+    ] = None
+    requests: Annotated[
+        RunRequests | None,
+        about(
+            "Requests of a run that ends, as a benchmark's, beside `rate_per_s` or `concurrency`: figures are of all"
+        ),
     ] = None
 
 

@@ -3583,6 +3583,7 @@ class ServingLoad(TypedDict):
     trace: NotRequired[RequestTrace | None]
     burstiness: NotRequired[float | None]
     max_concurrency: NotRequired[float | None]
+    requests: NotRequired[float | None]
 
 
 class RequestTrace(TypedDict):

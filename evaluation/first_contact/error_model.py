@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from app.bands.band import Band, normal_quantile
 from app.bands.coverage import COVERAGE
 from app.bands.error_model import COMPONENTS, JITTER, MOST_ROWS, Cell, ErrorModel, Levels, widened
-from app.services.serving.deployment import LOADS
+from app.services.serving.loads import LOADS
 from app.tables.arrays import Bools, Floats, Ints
 from evaluation.first_contact.ledger import ledger
 from evaluation.first_contact.question import Row

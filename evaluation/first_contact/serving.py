@@ -235,7 +235,12 @@ def _spark_bursts(folder: Path) -> Iterator[Question]:
 
 
 # Fields of a load, and the columns that have what the benchmark's client was told.
-_CLIENT = {"rate_per_s": "request_rate", "burstiness": "burstiness", "max_concurrency": "max_concurrency"}
+_CLIENT = {
+    "rate_per_s": "request_rate",
+    "burstiness": "burstiness",
+    "max_concurrency": "max_concurrency",
+    "requests": "num_prompts",
+}
 
 
 def _spark_arrivals(folder: Path) -> Iterator[Question]:

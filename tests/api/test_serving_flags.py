@@ -54,6 +54,24 @@ def test_a_cap_that_no_client_reaches_changes_nothing(client: TestClient) -> Non
     assert {**capped, "settings": None} == {**free, "settings": None}
 
 
+def test_a_run_that_ends_is_answered_beyond_the_highest_rate(client: TestClient) -> None:
+    """Its figures are of all requests, of which the last ones have the engine to themselves."""
+    beyond = served(client, RATE)["highest_rate_per_s"] * 5.0
+    assert served(client, with_load(rate_per_s=beyond))["saturated"]
+    short, long = (served(client, with_load(rate_per_s=beyond, requests=count)) for count in (40, 400))
+    at_once = served(client, SMALL | {"load": {"burst": 40}})
+    assert short["tpot_ms"]["mean"] < long["tpot_ms"]["mean"] and short["ttft_ms"]["mean"] < long["ttft_ms"]["mean"]
+    assert short["ttft_ms"]["mean"] < at_once["ttft_ms"]["mean"]
+    assert short["requests_per_s"] < long["requests_per_s"] < 1.1 * long["highest_rate_per_s"]
+
+
+def test_a_long_run_is_a_load_that_goes_on(client: TestClient) -> None:
+    for load, rel in (({"rate_per_s": 4.0}, 0.03), ({"concurrency": 8}, 0.01)):
+        steady, run = (served(client, SMALL | {"load": load | more}) for more in ({}, {"requests": 2000}))
+        assert run["tpot_ms"]["mean"] == pytest.approx(steady["tpot_ms"]["mean"], rel=rel)
+        assert run["requests_per_s"] == pytest.approx(steady["requests_per_s"], rel=0.05)
+
+
 def test_a_trace_has_a_cap_too(client: TestClient) -> None:
     """Two requests of one client: the second one is sent when the first is answered, and waits for nothing."""
     columns = {"arrival_s": [0.0, 0.0], "input_tokens": [1024, 1024], "output_tokens": [64, 64]}
@@ -129,6 +147,10 @@ def test_tpot_by_either_definition(client: TestClient, method: str) -> None:
         ({"load": {"concurrency": 4, "burstiness": 0.5}}, ["workload", "load", "burstiness"]),
         ({"load": {"burst": 4, "max_concurrency": 2}}, ["workload", "load", "max_concurrency"]),
         ({"load": {"burstiness": 0.5}}, ["workload", "load"]),
+        ({"load": {"burst": 4, "requests": 8}}, ["workload", "load", "requests"]),
+        ({"load": {"rate_per_s": 1, "requests": 0}}, ["workload", "load", "requests"]),
+        ({"load": {"rate_per_s": 1, "requests": 8}, "method": "closed_form"}, ["workload", "load", "requests"]),
+        ({"load": {"rate_per_s": 1, "requests": 8}, "output_tokens": 0}, ["workload", "load", "requests"]),
         ({"load": {"rate_per_s": 1, "burstiness": 0}}, ["workload", "load", "burstiness"]),
         ({"scheduler": {"recv_interval": 0}}, ["workload", "scheduler", "recv_interval"]),
         ({"scheduler": {"recv_intervals": 2}}, ["workload", "scheduler", "recv_intervals"]),

@@ -20,6 +20,7 @@ from app.networks.importers import hf
 from app.networks.run import Mode, Run
 from app.networks.transformers.architecture import Architecture, Attention, AttentionModule, Experts
 from app.services.models.resolve_networks import resolve_network
+from app.services.serving.loads import LOADS, as_recorded, check_load, check_run, lengths_of, refused
 from app.serving.engine import Lengths, Requests, arrivals, burst, closed, trace
 from app.stacks.facts import Scheduler
 from app.stacks.registry import serving_stacks
@@ -28,15 +29,17 @@ from app.steps.levels import levels_of
 from app.steps.networks import Network, prepare
 from app.tables.gpus import GpuTable
 from app.wire.network_form import ModelWorkload, ParallelismIn
-from app.wire.serving_form import SchedulerFlags, ServingLoad, ServingParallelism, ServingWorkload
+from app.wire.serving_form import (
+    SchedulerFlags,
+    ServingParallelism,
+    ServingWorkload,
+)
 
 # Similarity from which an unknown stack's name is a known one misspelt.
 _MISSPELT = 0.75
 _LOC = ("workload",)
 _MOST_DEVICES = 2**16
 _MOST_ARCHITECTURES = 256
-# Kinds of load by the field that a load has.
-LOADS = {"concurrency": "closed", "rate_per_s": "open", "burst": "burst", "trace": "open"}
 
 
 class Deployment(NamedTuple):
@@ -146,7 +149,9 @@ class Deployment(NamedTuple):
             each = load.rate_per_s / self.engines
             return arrivals(lengths, each, running, seed, self.variation, self.most_in_flight)
         at_once = ceil((load.concurrency or load.burst or 1) / self.engines)
-        return closed(lengths, at_once, seed) if load.concurrency is not None else burst(lengths, at_once, seed)
+        if load.concurrency is None:
+            return burst(lengths, at_once, seed)
+        return closed(lengths, at_once, seed, ceil((load.requests or 0) / self.engines))
 
     @property
     def mixture(self) -> bool:
@@ -177,18 +182,13 @@ def _is_latent(attention: object) -> bool:
     return isinstance(attention, Attention) and attention.latent is not None
 
 
-def refused(field: str, message: str) -> BadInput:
-    """Return the error that names a field of the workload, dotted."""
-    loc = (*_LOC, *field.split("."))
-    return BadInput.at(loc, message)
-
-
 def resolve_deployment(workload: ServingWorkload) -> Deployment:
     """Return the deployment. Raises BadInput that names wrong, missing or contradicting fields."""
     _check_software(workload.software)
-    _check_load(workload.load)
+    check_load(workload.load)
     pooled = _is_pooled(workload)
-    lengths = _lengths(structs.replace(workload, output_tokens=0) if pooled else workload)
+    check_run(workload, pooled=pooled)
+    lengths = lengths_of(structs.replace(workload, output_tokens=0) if pooled else workload)
     split = workload.parallelism
     if split.tensor * split.pipeline * split.replicas > _MOST_DEVICES:
         raise refused("parallelism.replicas", f"all engines together have more than {_MOST_DEVICES:,} devices")
@@ -206,7 +206,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
             _given(workload), "serving engines batch decoders: this network has an encoder beside its decoder"
         )
     return Deployment(
-        workload=workload,
+        workload=as_recorded(workload, lengths),
         step=step,
         network=network,
         run=run,
@@ -352,47 +352,3 @@ def _architecture(network: Network, run: Run) -> Architecture:
     architecture = hf.read(msgspec.json.decode(key[1]))
     network.lower(run)
     return architecture
-
-
-def _check_load(load: ServingLoad) -> None:
-    """Raise BadInput unless exactly one load is given, and its columns have one length."""
-    given = [name for name in LOADS if getattr(load, name) is not None]
-    if len(given) != 1:
-        raise refused("load", f"send one of concurrency, rate_per_s, burst and trace, got {', '.join(given) or 'none'}")
-    if load.burstiness is not None and load.rate_per_s is None:
-        raise refused("load.burstiness", "only arrivals at rate_per_s are by chance: leave it out")
-    if load.max_concurrency is not None and load.rate_per_s is None and load.trace is None:
-        raise refused("load.max_concurrency", "is a cap beside rate_per_s or a trace: leave it out")
-    if load.trace is not None:
-        columns = {name: len(getattr(load.trace, name)) for name in load.trace.__struct_fields__}
-        for name, count in columns.items():
-            if count != columns["arrival_s"]:
-                raise refused(f"load.trace.{name}", f"has {count} rows, and arrival_s {columns['arrival_s']}")
-
-
-def _lengths(workload: ServingWorkload) -> Lengths:
-    columns = workload.load.trace
-    if columns is not None:
-        for name in ("input_tokens", "output_tokens", "input_spread", "output_spread"):
-            if getattr(workload, name) is not None:
-                raise refused(name, "a trace brings its own lengths: leave it out")
-        longest = float(max(columns.input_tokens)), float(max(columns.output_tokens))
-        return Lengths(*longest, 0.0, 0.0, workload.prefix_hit, _fetched(workload))
-    for name in ("input_tokens", "output_tokens"):
-        if getattr(workload, name) is None:
-            raise refused(name, "required field is missing")
-    prompt, output = workload.input_tokens or 1.0, workload.output_tokens or 1.0
-    of_prompts, of_answers = (
-        workload.length_spread if own is None else own for own in (workload.input_spread, workload.output_spread)
-    )
-    return Lengths(float(prompt), float(output), of_prompts, of_answers, workload.prefix_hit, _fetched(workload))
-
-
-def _fetched(workload: ServingWorkload) -> float:
-    """Return the share of the hits in the prefix cache that are fetched from the host, as the tiers' sizes are."""
-    cache = workload.prefix_cache
-    if cache is None:
-        return 0.0
-    if cache.gpu_bytes + cache.host_bytes == 0.0:
-        raise refused("prefix_cache", "send gpu_bytes, host_bytes or both")
-    return cache.host_bytes / (cache.gpu_bytes + cache.host_bytes)

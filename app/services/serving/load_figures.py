@@ -361,7 +361,7 @@ def _simulated(
     running = times.running * deployment.engines
     load = deployment.workload.load
     rate = load.rate_per_s or float(len(first) / max(np.nanmax(times.ended_s), 1e-9) * deployment.engines)
-    if load.concurrency is not None:
+    if load.concurrency is not None and load.requests is None:
         rate = load.concurrency / e2e.mean
     elif load.max_concurrency is not None:
         rate = min(rate, load.max_concurrency / e2e.mean)

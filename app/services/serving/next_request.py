@@ -14,8 +14,9 @@ from app.engine.engine import Engine as Predictors
 from app.engine.snapshot import GpuRows, Snapshot
 from app.errors import BadInput
 from app.runtime.sized_cache import SizedCache
-from app.services.serving.deployment import refused, resolve_deployment
+from app.services.serving.deployment import resolve_deployment
 from app.services.serving.engines import Engine, engines_on, with_factor
+from app.services.serving.loads import refused
 from app.services.serving.predict_serving import predict_serving
 from app.services.serving.served_points import known_of
 from app.serving.steady_state import QueueState, next_times
@@ -45,6 +46,8 @@ class NextRequests:
         workload = structs.replace(request.workload, load=ServingLoad(concurrency=1), method="closed_form")
         if workload.prefill_pool is not None:
             raise refused("prefill_pool", "a gateway asks about one engine: leave it out")
+        if request.workload.load.requests is not None:
+            raise refused("load.requests", "the next request is one of a load that goes on: leave it out")
         if request.workload.load.trace is not None:
             raise refused("load.trace", "send input_tokens, output_tokens and another load")
         (answer,) = predict_serving(
