@@ -130,11 +130,8 @@ class Fewest:
         """`own`: the bands of operators in both times."""
         self._option, self._limits, self._most = option, limits, most_engines(option.deployment)
         token, first = option.known
-        self._shape, self._token, self._first = (
-            shape_of(option.deployment),
-            token.band(own.token),
-            first.band(own.first),
-        )
+        self._shape = shape_of(option.deployment)
+        self._token, self._first = token.band(own.token), first.band(own.first)
         self._near = NearCapacity(option.engine, self._shape, self._token)
 
     def of(self, probability: float, least: int) -> int | None:
