@@ -77,6 +77,9 @@ DOWNLOADED = {
 # As much downloaded, and not known: an encoder of waveforms.
 UNKNOWN = ("facebook/wav2vec2-base-960h",)
 ASKED = {
+    "nvidia/Nemotron-4-15B": 15.6,
+    "nvidia/Nemotron-4-340B-Base": 341.0,
+    "xai-org/grok-1": 314.0,
     "meta-llama/Llama-3.1-405B-Instruct": 405.9,
     "Qwen/Qwen3-235B-A22B": 235.1,
     "Qwen/Qwen3.5-397B-A17B": 397.0,
@@ -136,6 +139,11 @@ def billions(name: str) -> float:
         config, Run(sequence=8, image_size=512, image_width=512) if family is diffusers else Run(sequence=8)
     )
     return float(workload.parameters @ workload.repeats[workload.block]) / 1e9
+
+
+@pytest.mark.parametrize("name", ["nemotron4-15b", "nemotron4-340b", "grok1-314b", "llama4-maverick-400b"])
+def test_models_have_the_names_of_training_recipes(name: str) -> None:
+    assert find_config(name) is not None
 
 
 @pytest.mark.parametrize(("name", "known"), (DOWNLOADED | ASKED).items())
