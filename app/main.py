@@ -98,7 +98,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
-            Thread(target=partial(_prepare, app), daemon=True).start()
+            Thread(target=partial(_open, app), daemon=True).start()  # for which first requests would stop others
             yield {} if settings.traces is not None else {DIRECT: Direct(app, predict)}
 
     predict = PredictRoute()
@@ -126,10 +126,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-def _prepare(app: FastAPI) -> None:
+def _open(app: FastAPI) -> None:
     """Do what first visits would wait for."""
-    long_tail.warm()
+    _prepare(app)
     show_to_nobody(app)
+
+
+def _prepare(app: FastAPI) -> None:
+    """Work out the routes of each router, which FastAPI does when it first looks for one, and read the long tail."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "", "headers": []})
+    long_tail.warm()
 
 
 def _holder(runtime: Runtime) -> SnapshotHolder:

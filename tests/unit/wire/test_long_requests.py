@@ -34,11 +34,14 @@ def body(nodes: int, **fields: Any) -> bytes:
 
 @pytest.fixture
 def as_served() -> Iterator[None]:
-    """Threads take turns, and garbage is collected, as in the service."""
+    """Threads take turns, and garbage is collected, as in the service: not what was there before."""
     switch_s, threshold = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*COLLECT_AFTER)
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     sys.setswitchinterval(switch_s)
     gc.set_threshold(*threshold)
 
