@@ -46,9 +46,12 @@ def as_served() -> Iterator[None]:
     gc.set_threshold(*threshold)
 
 
-def longest_step_s(work: Any) -> float:
-    """Return the longest time that this process computed while another thread waited for a millisecond."""
-    steps, over = [0.0], threading.Event()
+def longest_step(work: Any) -> float:
+    """Return the longest time that this process computed while another thread waited for a millisecond.
+
+    As a share of the work's own, which a slower or busier machine lengthens alike.
+    """
+    steps, over, start = [0.0], threading.Event(), time.process_time()
 
     def watch() -> None:
         while not over.is_set():
@@ -62,13 +65,13 @@ def longest_step_s(work: Any) -> float:
     over.set()
     thread.join()
     del kept
-    return max(steps)
+    return max(steps) / (time.process_time() - start)
 
 
 @pytest.mark.usefixtures("as_served")
 def test_a_long_graph_in_a_request_leaves_other_threads_time() -> None:
     text = body(150_000)
-    assert least(lambda: longest_step_s(lambda: read_request(text)), 0.02) < 0.02
+    assert least(lambda: longest_step(lambda: read_request(text)), 0.06) < 0.06
 
 
 @pytest.mark.parametrize("fields", [{}, {"batch": 4, "dims": {"rows": 3}}, {"mode": "training", "sequence": 5}])
@@ -89,4 +92,4 @@ def test_a_wrong_field_of_a_long_request_is_named(fields: dict[str, Any]) -> Non
 def test_a_long_graph_is_lowered_in_steps() -> None:
     """Long lists become arrays in parts: whole, a hundred thousand nodes stopped other threads for 50 ms."""
     form = msgspec.to_builtins(read_request(body(100_000)))["workload"]["graph"]
-    assert least(lambda: longest_step_s(lambda: lower(form, Run(dtype="fp32"))), 0.03) < 0.03
+    assert least(lambda: longest_step(lambda: lower(form, Run(dtype="fp32"))), 0.02) < 0.02
