@@ -62,7 +62,7 @@ def array_of(values: Sequence[float | None]) -> Floats:
     return array if which is None else array[which]
 
 
-# Numbers converted at a time, some 2 ms for which other threads wait where the list is not in a cache.
+# Numbers converted at a time, for which other threads wait.
 _STEP = 16_384
 
 

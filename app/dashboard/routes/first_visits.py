@@ -16,9 +16,14 @@ LOG = logging.getLogger(__name__)
 
 def show_to_nobody(app: FastAPI) -> None:
     """Answer each page, past keys, limits and counts; one that fails does not stop a start: the log has it."""
+    asyncio.run(_show(app))
+
+
+async def _show(app: FastAPI) -> None:
+    answer = AsyncExitStackMiddleware(app.router)
     for path, *_ in VIEWS:
         try:
-            asyncio.run(AsyncExitStackMiddleware(app.router)(_visit(app, path), _no_body, _drop))
+            await answer(_visit(app, path), _no_body, _drop)
         except Exception:
             LOG.exception("%s could not be shown", path)
 

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from app.bands.band import EXACT, Served, corrected, limit_of_estimate, probability_within, sum_correlated
+from app.coefficients import Coefficients
 from app.services.compare.request import Candidate
 from app.services.serving.deployment import Deployment
 from app.services.serving.engines import Engine, shape_of, with_limits
@@ -20,13 +21,14 @@ from app.tables.gpus import GpuSpec
 
 # Most devices of a plan.
 _DEVICES = 4096
-# Token budgets that are tried, as shares of the stack's own.
-BUDGETS = (0.25, 0.5, 2.0, 4.0)
 _BISECTIONS, _LEAST_TOKENS = 24, 512
+_SERVING = Coefficients("serving")
+# Token budgets that are tried, as shares of the stack's own.
+BUDGETS = _SERVING.numbers("planned_budgets")
 # Share of the highest rate that engines get where their limits cannot be kept.
-_BORNE = 0.7
-# Sequences that a cap leaves beyond the mean ones.
-_SPARE = 1.05
+_BORNE = _SERVING.number("planned_load")
+# Sequences that a cap leaves, over the mean ones.
+_SPARE = _SERVING.number("planned_sequences")
 
 
 class Limits(NamedTuple):

@@ -71,7 +71,8 @@ def plan_served(
     given = resolve_deployment(predict_request.workload)  # other splits are tried, and it must be possible too
     if given.rate_per_s > MOST_RATE:
         message = f"the requests arrive at once: a plan takes at most {MOST_RATE:,} a second, on average"
-        raise BadInput.at((*_LOAD, "trace", "arrival_s"), message)
+        given_by = ("trace", "arrival_s") if predict_request.workload.load.trace is not None else ("requests",)
+        raise BadInput.at((*_LOAD, *given_by), message)
     candidates, named = resolve_candidates(snapshot, compare, predict_request, today), GpuRows(snapshot)
     one, every = Parallelism(link=predict_request.workload.parallelism.link), predict_request.gpus == "all"
     linked = {named.id(row) for row in joined_by(named, named.targets(predict_request), one, every=every)}

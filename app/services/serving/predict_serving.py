@@ -108,7 +108,7 @@ Steps: TypeAlias = dict[StepKey, ServedStep]
 def own_bands(steps: Steps) -> Served:
     """Return the bands of operators in the last steps of one deployment that decode, and in those of prompts."""
     bands = {mode: step.own for (mode, _, _), step in steps.items()}
-    return Served(bands["decode"], bands["prefill"])
+    return Served(bands.get("decode", EXACT), bands["prefill"])  # embeddings have no steps that decode
 
 
 def predict_serving(
@@ -225,7 +225,7 @@ class _Answer(NamedTuple):
         first = first.learned(errors[1], known.uploads.get("ttft", ()))
         load = deployment.workload.load
         is_sent = load.trace is not None or figures.requests_per_s >= REACHED * (load.rate_per_s or np.inf)
-        if is_sent and figures.e2e is not None:  # whole, in spite of a cap
+        if is_sent and figures.e2e is not None and np.isfinite(deployment.rate_per_s):  # whole, in spite of a cap
             token, first = near_capacity(deployment, engine, token, first)
         bands = Served(token.band, first.band)
         if known.exact is not None:
