@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from app.runtime.syntax import syntax_tree
+
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -28,7 +30,8 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 @cache
 def parsed(formula: str) -> ast.expr:
     """Return the syntax tree of a formula."""
-    return ast.parse(formula, mode="eval").body
+    body: ast.expr = syntax_tree(formula, "eval").body
+    return body
 
 
 def evaluated(formula: str, meaning: Callable[[ast.expr], Any], functions: Mapping[str, Callable[..., Any]]) -> Any:

@@ -39,7 +39,6 @@ from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
 from app.config import Settings
 from app.dashboard import routes as pages
-from app.dashboard.routes.first_visits import show_to_nobody
 from app.dashboard.routes.shell import STATIC, assets
 from app.engine import long_tail
 from app.engine.snapshot_holder import SnapshotHolder
@@ -98,7 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             gc.set_threshold(*COLLECT_AFTER)
             sys.setswitchinterval(SWITCH_S)
             gc.freeze()  # what a start leaves behind stays: no collection looks through it between requests
-            Thread(target=partial(_open, app), daemon=True).start()  # for which first requests would stop others
+            Thread(target=partial(_prepare, app), daemon=True).start()  # for which first requests would stop others
             yield {} if settings.traces is not None else {DIRECT: Direct(app, predict)}
 
     predict = PredictRoute()
@@ -124,12 +123,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.mount(STATIC, assets())
     openapi.install(app)
     return app
-
-
-def _open(app: FastAPI) -> None:
-    """Do what first visits would wait for."""
-    _prepare(app)
-    show_to_nobody(app)
 
 
 def _prepare(app: FastAPI) -> None:

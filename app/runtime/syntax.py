@@ -1,4 +1,4 @@
-"""Digests of source files by their syntax tree. Comments, formatting and docstrings do not count."""
+"""Syntax trees, and digests of source files by them. Comments, formatting and docstrings do not count."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+_PARSING = threading.Lock()
+
+
+def syntax_tree(source: str | bytes, mode: Literal["exec", "eval"] = "exec") -> Any:
+    """Return the syntax tree of `source`, on one thread at a time: two at once raise a SystemError (CPython 106905)."""
+    with _PARSING:
+        return ast.parse(source, mode=mode)
 
 
 def syntax_digest(source: bytes) -> str:
     """Return the hexadecimal digest of the syntax tree of `source`, without docstrings and line numbers."""
-    tree = ast.parse(source)
+    tree = syntax_tree(source)
     for node in ast.walk(tree):
         body: Any = getattr(node, "body", None)
         if isinstance(body, list):

@@ -30,7 +30,7 @@ from app.wire.measurement_form import Upload
 from app.wire.prediction_form import PREDICT_EXAMPLE
 from tests.busy_machine import least, until
 from tests.export_bytes import archive
-from tests.service import Service
+from tests.service import Service, wait_corrected
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +107,7 @@ def leaving_others_alone(service: Service, ask: Callable[[], T], grown_bytes: in
     found: list[T] = []
 
     def share_of_limit() -> float:
+        wait_corrected(service.client)  # by what the last try stored
         with small_requests(service) as others:
             began = others.computed_s
             found.append(ask())

@@ -44,9 +44,10 @@ def stored(database: Database, source: str) -> int:
 def test_many_rows_leave_others_alone_and_are_stored_once(service: Service, database: Database) -> None:
     assert service.process is not None
     api, body = psutil.Process(service.process.pid), table(ROWS)
-    before, reports = weight(api)[0], list[dict[str, int]]()
+    reports = list[dict[str, int]]()
 
     def upload() -> httpx.Response:
+        before = weight(api)[0]
         answer = send(service, body).raise_for_status()
         reports.append(answer.json())
         assert weight(api)[0] - before < GROWN_BYTES
