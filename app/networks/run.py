@@ -130,7 +130,7 @@ class Run:
     input_copy    host memory from which the step copies its input to the devices first; "none": it is there already
     accumulation  steps whose gradients are accumulated before an update
     release       what the release of its software does in this mode
-    assumed       whether nobody asked for its formats: a GPU without them runs others (app.steps.predict_rows.as_run)
+    assumed       whether nobody asked for its formats: a GPU without them runs others (app.steps.run_formats.as_run)
     kv_dtype      number format of the KV cache; None: that of attention
     formats       formats by kind of part, in place of `dtype`, which is then that of everything else; None: `dtype`
     adapter_rank  rank of low-rank adapters beside linear layers, which alone are trained; 0: none

@@ -145,8 +145,13 @@ RELEASE_FACTS: Mapping[str, Any] = {
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;
-# what its host takes, and in mixtures of experts, where that was fitted apart.
-KERNEL_FACTS: Mapping[str, Any] = {"masked_decode": bool, "fp8_block_products_of": str}
+# generations of GPUs on which experts in MXFP4 take activations in MXFP8 where nothing else is said; what its host
+# takes, and in mixtures of experts, where that was fitted apart.
+KERNEL_FACTS: Mapping[str, Any] = {
+    "masked_decode": bool,
+    "fp8_block_products_of": str,
+    "mxfp8_activations": tuple[str, ...],
+}
 HOST_FACTS: Mapping[str, Any] = {"host_times": HostTimes, "mixture_host_times": HostTimes}
 RULE_FACTS = frozenset(LayerRules.__dataclass_fields__)
 SCHEDULER_FACTS = frozenset(Scheduler._fields)

@@ -29,15 +29,13 @@ from app.networks.run import Parallelism
 from app.ops import OP_CODE, OPS
 from app.ops.collective import CUSTOM, NCCL
 from app.ops.figures import Pattern
-from app.predictors import DEFAULT
-from app.predictors.base import calibrated
 from app.predictors.links import over_link
 from app.predictors.physics.conditions import on_host
 from app.predictors.priors import IS_COLLECTIVE
-from app.predictors.roofline import formats_run
 from app.stacks.facts import Host, Link
 from app.stacks.libraries import kernel_fact
 from app.stacks.registry import code_of
+from app.steps.run_formats import as_run
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, MOST_IN_A_MACHINE, GpuTable
 from app.tables.ops import DTYPE_CODE, OpTable, concatenate
@@ -291,20 +289,6 @@ class OperatorQuery(NamedTuple):
         linked = np.isfinite(self.gpus.column("link_bandwidth_bytes_per_s")[np.array(targets, dtype=np.intp)])
         within_s = np.where(linked, within.latency_s.reshape(len(targets), len(internode)).T, np.nan)
         return over_nodes(internode, within_s, self.surroundings.network_bytes_per_s or USUAL_BYTES_PER_S)
-
-
-def as_run(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> OpTable:
-    """Return rows in the formats that GPU row `target` runs where nobody asked for theirs; `ops` where it has these.
-
-    Rows that were measured there in a format which the data sheet lacks keep it.
-    """
-    dtype = formats_run(gpus)[ops.dtype, target]
-    if (dtype == ops.dtype).all():
-        return ops
-    served = engine.serving(DEFAULT, gpus.ids[target]).predictor
-    if calibrated(served):
-        dtype = np.where(served.ran_on(gpus.ids[target])[ops.kind, ops.dtype], ops.dtype, dtype)
-    return replace(ops, dtype=dtype)
 
 
 def _in_formats(ops: OpTable, formats: Iterable[Ints]) -> OpTable:

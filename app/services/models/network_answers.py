@@ -26,7 +26,7 @@ from app.services.operators.explanations import explanations
 from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, uses_slot
 from app.steps.levels import figure_of_step
 from app.steps.networks import Prepared, rows_per_step
-from app.steps.predict_rows import as_run
+from app.steps.run_formats import as_run
 from app.steps.stages import stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows
 from app.tables.arrays import Floats, Ints

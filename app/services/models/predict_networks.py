@@ -49,6 +49,7 @@ from app.services.operators.predict_operators import (
 )
 from app.stacks.release import is_eager, plain_release, software_warnings
 from app.steps.networks import Network, Prepared, prepare, runs_that_fit
+from app.steps.run_formats import activations_note
 from app.steps.schedule import schedule
 from app.steps.timing import Step, StepQuery, time_step
 from app.store.measurements import MeasurementRow, training_set_hash
@@ -174,6 +175,7 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
         named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
         given = "no dtype is given" if workload.dtype is None else f"the model is published in {workload.dtype}"
         text = f"{given}: formats are those of quantization_config: {named}; all else {run.dtype}"
+        text += activations_note(run.formats.experts, run.release)
         notes.append(warning("formats_assumed", text))
     elif has_formats(config):
         which = (

@@ -18,7 +18,7 @@ from app.networks.run import Formats, Parallelism, Run, has_formats, is_diffusio
 from app.services.graphs.graph_store import JSON, Graphs, Source, lower_source
 from app.stacks.release import EAGER_DTYPES, Assumption, Release, default_software, release_of
 from app.steps.networks import Network
-from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
+from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, EXPERT_DTYPES, WEIGHT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.wire.graph_form import GraphWorkload, NetworkWorkload, check_graph
 from app.wire.names import nearest_of_family
 from app.wire.network_form import ModelWorkload, ParallelismIn
@@ -101,7 +101,7 @@ def transformer_run(workload: ModelWorkload, *, of_images: bool) -> Run:
     return replace(
         with_transformer_options(run, workload),
         formats=formats,
-        assumed=run.assumed or formats is not None,
+        assumed=run.assumed or (formats is not None and workload.dtype not in EXPERT_DTYPES),
         sequence=int(workload.sequence or 1),
         of_images=of_images,
         image_size=int(workload.image_size or IMAGE_SIZE),

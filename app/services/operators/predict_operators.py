@@ -30,7 +30,8 @@ from app.runtime.cancellation import check_cancelled
 from app.services.operators.explanations import explanations
 from app.services.operators.machines import placed
 from app.stacks.release import software_warnings
-from app.steps.predict_rows import OperatorQuery, Surroundings, as_run
+from app.steps.predict_rows import OperatorQuery, Surroundings
+from app.steps.run_formats import as_run
 from app.tables.arrays import Bools, Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, DEVICES_PER_NODE, MOST_IN_A_MACHINE, GpuSpec, GpuTable
 from app.tables.ops import DTYPE_CODE, DTYPES, OpTable
@@ -132,8 +133,7 @@ def uses_slot(ops: OpTable, gpus: GpuTable, target: int) -> bool:
     """Return whether rows involve more devices than the GPU's link joins."""
     if not gpus.values[_DOMAIN, target] <= MOST_IN_A_MACHINE:
         return False
-    n = ops.kind.size
-    return beyond_link_domain(ops, gpus, np.arange(n), np.full(n, target)) is not None
+    return beyond_link_domain(ops, gpus, np.arange(len(ops)), np.full(len(ops), target)) is not None
 
 
 def gpu_warnings(

@@ -35,7 +35,7 @@ from app.services.sweep import CHUNK_ROWS
 from app.services.sweep.model_groups import Group, Table
 from app.services.sweep.sweep_rows import SweepRows, is_model_table, open_rows
 from app.steps.networks import StepRows, all_rows, step_rows
-from app.steps.predict_rows import as_run
+from app.steps.run_formats import as_run
 from app.steps.schedule import STEP_PHASES
 from app.steps.stages import memory
 from app.steps.timing import StepQuery, time_step
