@@ -83,10 +83,13 @@ _STREAMED_SHARES = _FITTED.by_name("streamed_shares")
 # Highest clocks by architecture, Hz, and the names of cards that reach them: server cards keep to their boost clocks.
 _HIGHEST_CLOCKS = _FITTED.by_name("highest_clock_hz")
 _BOOSTING = re.compile(r"\b(GeForce|TITAN|Quadro|RTX)\b(?!.*\bServer\b)")
+# Saving of energy of tensor units by architecture, over others of their process node.
+_TENSOR_SAVINGS = _FITTED.by_name("tensor_saving")
 _NO_ERROR_CORRECTION_SHARE, _OTHER_SHARE = _FITTED.each("no_error_correction_share", "other_memory_share")
 # Derived columns: the fraction above, the factor by which a product's tensor units are slower than its chip's
 # (GeForce, H20; 1 for most), 1 where the host launches every kernel, as there are no graphs (Intel's GPUs), else 0, and
-# the position in GENERATIONS, 0 of other GPUs, and the highest clock over the boost clock, which peaks are at.
+# the position in GENERATIONS, 0 of other GPUs, the highest clock over the boost clock, which peaks are at, and the
+# factor by which an operation of the tensor units takes less energy than on others of the process node.
 COLUMNS = (
     *SPEC_COLUMNS,
     *(f"peak_{pipe}_flops" for pipe in PIPES),
@@ -95,6 +98,7 @@ COLUMNS = (
     "host_launched",
     "generation",
     "boost_share",
+    "tensor_saving",
 )
 COLUMN_INDEX = {name: k for k, name in enumerate(COLUMNS)}
 
@@ -193,6 +197,7 @@ def _row(spec: GpuSpec) -> list[float]:
     values.append(float(spec.vendor == "Intel" and spec.kind == "gpu"))
     values.append(float(GENERATIONS.index(GENERATION_OF.get(spec.architecture_key, ""))))
     values.append(_boost_share(spec))
+    values.append(_TENSOR_SAVINGS.get(spec.architecture.lower(), 1.0))
     return [np.nan if value is None else float(value) for value in values]
 
 

@@ -79,7 +79,8 @@ def _clock_share(gpus: GpuTable, pipe: str, rate: Floats, drawn: float) -> Float
     if not pipe.endswith("_tensor"):
         nominal_hz, left_w = np.maximum(nominal_hz, boost_hz), left_w - FIXED_W * drawn / ALONE_SHARE
     volts = np.maximum(LEAST_VOLTS, 0.2 + 0.8 * _CLOCKS * boost_hz / nominal_hz)
-    over = _energy_j(pipe, node) * rate * _CLOCKS * volts**2 > left_w  # False for an unknown power
+    saving = gpus.column("tensor_saving") if pipe.endswith("_tensor") else 1.0
+    over = _energy_j(pipe, node) / saving * rate * _CLOCKS * volts**2 > left_w  # False for an unknown power
     share: Floats = np.where(over, _CLOCKS[0], _CLOCKS).max(axis=0)
     return share
 
