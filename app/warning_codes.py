@@ -32,6 +32,7 @@ Code = Literal[
     "measured_counts_missing",
     "measured_implausible",
     "memory_exceeded",
+    "mtp_assumed",
     "near_capacity",
     "operators_unknown",
     "parallelism_assumed",

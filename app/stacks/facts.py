@@ -142,6 +142,7 @@ RELEASE_FACTS: Mapping[str, Any] = {
     "reduces_in_fp32": bool,
     "complex_rotary": bool,
     "fused_loss": bool,
+    "trains_mtp": bool,
 }
 # Of a stack's kernels and of its host, whatever the version. Decoding heads that share no keys are masked multi-head
 # attention (app.ops.attention_kernels); the stack whose products in FP8 by blocks are chosen where they are quicker;

@@ -90,6 +90,7 @@ class Release:
     copies_units    ZeRO 3 copies a unit's weights out of what was gathered, and its gradients into what is reduced
     reduces_in_fp32  gradients are reduced in FP32, whatever the format of the weights
     complex_rotary  rotary positions are a product of complex numbers in FP32, which no compiler fuses
+    trains_mtp      layers of multi-token prediction that a model has are trained with it
     fused_loss      one kernel reads logits and writes their gradients in the logits' format, not several in FP32
     scheduler       of serving stacks
     host            the name of its host's times among `host_times`, of serving stacks
@@ -131,6 +132,7 @@ class Release:
     copies_units: bool = False
     reduces_in_fp32: bool = False
     complex_rotary: bool = False
+    trains_mtp: bool = False
     fused_loss: bool = False
     scheduler: Scheduler | None = field(default=None, compare=False)
     host: str = field(default="", compare=False)

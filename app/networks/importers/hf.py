@@ -10,16 +10,17 @@ their family.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from app.networks.importers.families import decoder_families, encoder_decoders, encoders, hybrids, sparse
-from app.networks.importers.families.config_fields import CONFIG, Fields, shown, table
+from app.networks.importers.families.config_fields import CONFIG, MOST_LAYERS, Fields, shown, table
 from app.networks.importers.families.decoders import TYPES, decoder
 from app.networks.importers.families.multimodal import WRAPPERS, multimodal
 from app.networks.importers.families.quantization import read_formats
 from app.networks.run import CLASS_NAME, Formats, Run, is_diffusion, refuse
-from app.networks.transformers.architecture import Architecture
+from app.networks.transformers.architecture import Architecture, Recurrence
 from app.networks.transformers.lowering import check, write
 from app.tables.workload import Workload
 
@@ -32,6 +33,8 @@ _FAMILIES: Mapping[str, Callable[[Fields], Architecture]] = dict.fromkeys(TYPES,
     model_type: _READERS[reader] for reader, model_types in table("readers").items() for model_type in model_types
 }
 KNOWN_MODEL_TYPES = tuple(sorted((*_FAMILIES, *WRAPPERS)))
+# Fields with the number of layers of multi-token prediction: as Megatron-LM trains them, and as they were published.
+_MTP_LAYERS = ("mtp_num_layers", "num_nextn_predict_layers", "mtp_num_hidden_layers")
 # Named where nothing resembles an unknown model type.
 _USUAL = ("llama", "qwen3", "mistral", "mixtral", "deepseek_v3", "gemma3", "gpt2", "bert", "t5", "vit")
 
@@ -60,7 +63,23 @@ def read(config: Mapping[str, Any]) -> Architecture:
     family = _FAMILIES.get(given) if isinstance(given, str) else None
     if family is None:
         _refuse_type(config, given)
-    return family(Fields(config, str(given)))
+    fields = Fields(config, str(given))
+    return _with_mtp(fields, family(fields))
+
+
+def _with_mtp(fields: Fields, architecture: Architecture) -> Architecture:
+    """Return the architecture with its layers of multi-token prediction: its last attention and feed-forward part."""
+    depths = fields.size(*_MTP_LAYERS, default=0, least=0, most=MOST_LAYERS)
+    stack = architecture.stacks[-1]
+    if not depths or not architecture.head.vocabulary or stack.streams or stack.altup:
+        return architecture
+    last = {
+        part: layer
+        for layer, _ in stack.layers
+        for part, spec in (("mixing", layer.attention), ("feeding", layer.feed_forward))
+        if spec is not None and not isinstance(spec, Recurrence)
+    }
+    return replace(architecture, mtp=tuple((layer, depths) for layer in dict.fromkeys(last.values())))
 
 
 def _refuse_type(config: Mapping[str, Any], given: object) -> NoReturn:

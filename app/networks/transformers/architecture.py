@@ -354,6 +354,7 @@ class Architecture:
     generates               True if it generates tokens (has the modes prefill and decode)
     drops, drops_attention  True if training applies dropout to activations, and to attention weights
     towers                  weights that are kept in memory but do not run: encoders of images and sound, adapters
+    mtp                     layers of multi-token prediction, each with their number; stacks that train them run them
     """
 
     stacks: tuple[Stack, ...]
@@ -362,6 +363,7 @@ class Architecture:
     drops: bool = False
     drops_attention: bool = False
     towers: int = 0
+    mtp: tuple[tuple[Layer, int], ...] = ()
 
     @property
     def layers(self) -> int:

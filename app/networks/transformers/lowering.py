@@ -10,12 +10,8 @@ Transformers that differ only in sizes are one Architecture of batched configura
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from dataclasses import fields, is_dataclass, replace
-from functools import cache
-from typing import Any, NamedTuple
+from dataclasses import replace
 
-from app.networks.batched import per_configuration
 from app.networks.build import FP32_BYTES
 from app.networks.run import Run, refuse
 from app.networks.transformers.architecture import (
@@ -46,7 +42,6 @@ from app.networks.transformers.latent import attention_module, latent_attention
 from app.networks.transformers.recurrence import recurrence
 from app.networks.transformers.row_writer import Flow, RowWriter
 from app.ops.gemm import LOAD_BYTES
-from app.tables.arrays import Floats
 from app.tables.ops import EXPERT_DTYPES, WEIGHT_ONLY_DTYPES
 from app.tables.workload import Workload
 
@@ -69,6 +64,8 @@ def write(architecture: Architecture, run: Run) -> Workload:
     last, span = architecture.stacks[-1], spans[-1]
     if span is not None:
         _head(rows, x, architecture.head, span, last)
+        if run.mode == "training" and run.release.trains_mtp:
+            _predicting_more(rows, architecture, last, span)
     return rows.built()
 
 
@@ -199,6 +196,26 @@ def _head(rows: RowWriter, x: Flow, head: Head, span: Span, stack: Stack) -> Non
         if head.transform and not head.vocabulary:
             source = _transformed(rows, source, head, b, stack)
         rows.linear(source, b, head.labels, width, "labels", bias=head.labels_bias, dtype=rows.product_dtype)
+
+
+def _predicting_more(rows: RowWriter, architecture: Architecture, stack: Stack, span: Span) -> None:
+    """Add layers of multi-token prediction (DeepSeek-V3, Gloeckle et al. 2024), each depth with logits and a loss.
+
+    They take the hidden state beside the next token's embedding. The logits' weights are the model's.
+    """
+    tokens, local, width = span.tokens, span.tokens / rows.split, stack.width
+    for k, (layer, depths) in enumerate(architecture.mtp):
+        if k == 0:
+            rows.builder.begin(depths)
+            seen, token = (rows.norm((), local, width, f"mtp.{name}", stack.norm) for name in ("hidden", "token"))
+            x = rows.gathered(rows.each("copy", (*seen, *token), local, 2.0 * width, "mtp.join"), tokens, 2.0 * width)
+            rows.linear(x, tokens, width / rows.tensor, 2.0 * width, "mtp.projection")
+        rows.builder.begin(depths)
+        _layer(rows, layer, span, stack, ())
+    for _, depths in architecture.mtp[:1]:
+        rows.builder.begin(depths)
+        x = rows.gathered(rows.entering_norm((), local, width, "mtp.norm", stack.norm), tokens, width)
+        _logits(rows, x, replace(architecture.head, tied=True), tokens, stack)
 
 
 def _logits(rows: RowWriter, x: Flow, head: Head, tokens: float, stack: Stack) -> None:
@@ -347,52 +364,3 @@ def _tokens(architecture: Architecture, run: Run) -> None:
     for span in spans_of(architecture, run):
         if span is not None and span.tokens % run.parallelism.tensor:
             refuse(_TENSOR, f"must divide the {span.tokens:.0f} tokens of a device where sequence is true")
-
-
-class Sized(NamedTuple):
-    """An architecture split into its form and its sizes; architectures of equal `form` differ only in sizes."""
-
-    form: Hashable
-    sizes: tuple[int, ...]
-    architecture: Architecture
-
-
-def split_sizes(architecture: Architecture) -> Sized:
-    """Return an architecture's form and its sizes, in the order of its fields."""
-    sizes: list[int] = []
-    return Sized(_form(architecture, sizes), tuple(sizes), architecture)
-
-
-def _form(part: Any, sizes: list[int]) -> Hashable:
-    kind: Any = type(part)
-    if kind is int:  # not bool
-        sizes.append(part)
-        return None
-    if isinstance(part, tuple):
-        return tuple([_form(item, sizes) for item in part])
-    if names := _fields(kind):
-        return kind, tuple([_form(getattr(part, name), sizes) for name in names])
-    return part, kind  # str, bool or None
-
-
-@cache
-def _fields(kind: type) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields; cached, because `dataclasses.fields` is slow."""
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
-
-
-def _with_sizes(part: Any, sizes: Iterator[Any]) -> Any:
-    kind: Any = type(part)
-    if kind is int:
-        return next(sizes)
-    if isinstance(part, tuple):
-        return tuple(_with_sizes(item, sizes) for item in part)
-    if names := _fields(kind):
-        return replace(part, **{name: _with_sizes(getattr(part, name), sizes) for name in names})
-    return part
-
-
-def with_sizes(template: Architecture, sizes: Floats) -> Architecture:
-    """Return `template` with the sizes of c configurations, float64 [c, sizes]."""
-    batched: Architecture = _with_sizes(template, iter([per_configuration(column) for column in sizes.T]))
-    return batched

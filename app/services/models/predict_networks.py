@@ -235,9 +235,15 @@ def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
     return [warning("attention_assumed", text)] if (ready.distinct.table.kind == OP_CODE[op]).any() else []
 
 
-def _training_notes(workload: NetworkWorkload, run: Run) -> list[CodedWarning]:
+def _training_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list[CodedWarning]:
     """Return what of a training run is assumed to be as its stack usually does it."""
     notes, split, given = [], run.parallelism, workload.parallelism
+    if any(name.startswith("mtp.") for name in ready.workload.names):
+        text = (
+            f"the model's layers of multi-token prediction are trained, as {run.release.stack} does: mtp_num_layers 0"
+        )
+        text += " in config leaves them out"
+        notes.append(warning("mtp_assumed", text))
     if (run.recompute, run.recompute_layers) in run.recompute_or:
         of = f" in {run.recompute_layers:.0%} of the layers" * (run.recompute_layers < 1.0)
         what = f"{', '.join(run.recompute)}{of}"
@@ -272,7 +278,7 @@ def notes_of(workload: NetworkWorkload, ready: Prepared, run: Run, *, launched: 
         notes += _configuration_notes(workload, config, run)
     if isinstance(workload, ModelWorkload) and run.mode == "training" and workload.attention is None:
         notes += _attention_notes(ready, run)
-    notes += _training_notes(workload, run)
+    notes += _training_notes(workload, ready, run)
     notes += _ignored_notes(workload, ready, run)
     if not launched:
         notes += _unused_host(workload, f"{run.release.software} replays graphs, which its host does not hold up")

@@ -23,7 +23,8 @@ from app.networks.convnets import lower as lower_convnet
 from app.networks.importers import hf
 from app.networks.run import Run, has_formats
 from app.networks.transformers.architecture import Architecture
-from app.networks.transformers.lowering import check, split_sizes, with_sizes, write
+from app.networks.transformers.lowering import check, write
+from app.networks.transformers.sizes import split_sizes, with_sizes
 from app.services.models.resolve_networks import (
     IMAGE_SIZE,
     convnet_run,
