@@ -284,12 +284,12 @@ def _blis(folder: Path) -> Iterator[Question]:
 
 
 def _tgi(folder: Path) -> Iterator[Question]:
-    """Yield users of Hugging Face's stack of 2023, asked as vLLM, which is the nearest that the service knows."""
+    """Yield users of Hugging Face's stack of 2023."""
     gpus = {"h100": "h100-pcie-80gb", "t4": "tesla-t4", **facts_of(SERVED)["gpus"]}
     for row in read_rows(folder / "whole_models/llm_pilot_tgi.parquet"):
         fields = {
             "dtype": "fp16",
-            "software": "vllm",
+            "software": "tgi-1.0",
             "parallelism": {"tensor": row["devices"]},
             "input_tokens": max(round(row["mean_input_tokens"]), 1),
             "output_tokens": max(round(row["mean_output_tokens"]), 2),
@@ -304,6 +304,7 @@ def _tgi(folder: Path) -> Iterator[Question]:
 # The evaluation of served loads that first registered these sources.
 _OLD = "served_loads_867d88b9"
 _INFERENCEX = "InferenceX and others in closed loops, Apache-2.0 (serving_points)"
+_AS_TGI = "asked as TGI 1.0; at first contact as vLLM, the nearest that the service knew"
 _SPARK = "djangodevreng, dgx-spark-benchmarks@5636536, CC-BY-4.0"
 SOURCES = (
     Source(
@@ -340,8 +341,8 @@ SOURCES = (
         "llm_pilot_tgi",
         "LLM-Pilot (IBM)",
         _tgi,
-        ("asked as vLLM", "A100 and H100 are the PCIe cards"),
+        (_AS_TGI, "A100 and H100 are the PCIe cards"),
         recorded_in=_OLD,
     ),
-    Source("more_llm_pilot_tgi", "LLM-Pilot (IBM)", lambda folder: _tgi(folder / "more"), ("asked as vLLM",)),
+    Source("more_llm_pilot_tgi", "LLM-Pilot (IBM)", lambda folder: _tgi(folder / "more"), (_AS_TGI,)),
 )
