@@ -115,10 +115,7 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     moved = size * (n - 1.0) / n / (np.where(linked, each, 1.0) * adapter)
     ring = nodes * _NETWORK_HOP_S + (nodes - 1.0) * (each - 1.0) * _HOP_S
     tree = np.ceil(np.log2(nodes)) * _NETWORK_HOP_S
-    # Tables without exchanges lack the column; of other collectives it is NaN.
-    copies = np.fmax(ops.column("copies")[:, None], 1.0) if "copies" in ops.fields else 1.0
-    reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
-    away = size / copies * reached * (nodes - 1.0) / nodes / adapter + (nodes - 1.0) * _NETWORK_HOP_S
+    away = _sent_away(ops)[:, None] / adapter + (nodes - 1.0) * _NETWORK_HOP_S
     once = Across(near, _BASE_S + moved, ring)
     parts = {
         Pattern("ring", 2): Across(near, _BASE_S + 2.0 * moved, 2.0 * np.minimum(ring, tree)),
@@ -135,10 +132,21 @@ def over_nodes(ops: OpTable, within_s: Floats, network_bytes_per_s: float) -> Ac
     return total
 
 
+def _sent_away(ops: OpTable) -> Floats:
+    """Return the bytes of exchanges that a device sends to other nodes, each copy of an element once to a node, [n]."""
+    size, nodes = ops.column("message_bytes"), ops.column("nodes")
+    # Tables without exchanges lack the column; of other collectives it is NaN.
+    copies = np.fmax(ops.column("copies"), 1.0) if "copies" in ops.fields else np.ones(len(ops))
+    reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
+    away: Floats = size / copies * reached * (nodes - 1.0) / nodes
+    return away
+
+
 def least_over_nodes(ops: OpTable, network_bytes_per_s: float) -> Floats:
     """Return the least seconds of the bytes that leave a node through its adapters, [n]; switches may add up sums."""
     size, n, nodes = (ops.column(name) for name in ("message_bytes", "devices", "nodes"))
     leaving = np.where(_IS_SEND[ops.kind], size, size * (1.0 - 1.0 / nodes))
+    leaving = np.where(_IS_EXCHANGE[ops.kind], _sent_away(ops), leaving)
     adapters = np.where((_IS_SEND | _IS_EXCHANGE)[ops.kind], 1.0, n / nodes)
     least: Floats = leaving / (adapters * network_bytes_per_s)
     return least

@@ -7,7 +7,7 @@ import pytest
 
 from app.networks.build import table_of
 from app.ops import MIXED_FIELDS, OPS
-from app.steps.predict_rows import over_nodes, within_nodes
+from app.steps.predict_rows import least_over_nodes, over_nodes, within_nodes
 from app.tables.ops import DTYPE_CODE, OpTable
 
 LINK, NETWORK, ADAPTER = 300e9, 25e9, 0.9 * 25e9
@@ -67,6 +67,18 @@ def test_another_machine_gets_a_token_once() -> None:
     )
     assert all_copies == pytest.approx(size * 3 / 4 / ADAPTER, rel=0.01)
     assert once == pytest.approx(size / 8 * 4 * (1 - 0.75**8) * 3 / 4 / ADAPTER, rel=0.01)
+
+
+@pytest.mark.parametrize("op", [*ALL, "exchange by expert"])
+def test_no_time_is_under_that_of_the_bytes_that_leave_a_machine(op: str) -> None:
+    """The limit counts what the time counts: a token that eight experts of a machine take is sent to it once."""
+    copies = {"copies": 8.0} if op == "exchange by expert" else {}
+    ops = _table("all_to_all" if copies else op, 1e9, 64, 8, **copies)
+    seconds = over_nodes(ops, np.array([[1e-3]]), NETWORK).seconds[0, 0]
+    (least,) = least_over_nodes(ops, NETWORK)
+    assert 0.0 < least < seconds
+    if op in ("all_to_all", "exchange by expert"):
+        assert seconds == pytest.approx(least / 0.9, rel=0.05)
 
 
 def test_devices_without_a_link_use_the_adapter() -> None:
