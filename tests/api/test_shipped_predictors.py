@@ -133,13 +133,14 @@ PRODUCTS = tuple(
 
 @pytest.mark.parametrize(
     ("worse", "better", "most", "least"),
-    [("h100-sxm5-80gb", "h200-sxm-141gb", 1.48, 0.95), ("b200", "gb200", 1.20, 0.99), ("b200", "b300", 1.10, 0.99)],
+    [("h100-sxm5-80gb", "h200-sxm-141gb", 1.48, 0.95), ("b200", "gb200", 1.20, 0.99), ("b200", "b300", 1.16, 0.99)],
 )
 def test_a_sibling_better_in_every_figure_is_no_slower(
     client: TestClient, worse: str, better: str, most: float, least: float
 ) -> None:
     """And no quicker than its best figure: `most` times as much bandwidth, power or clock.
 
+    A B300 has a tenth more power, and an operation of its tensor units takes 1.3 times less: 1.15 times the clock.
     An H200 was measured to take 2 to 4 % longer than an H100, too, for some of what board power or launches limit, and
     an H100 1.42 to 1.45 times as long as an H200 for 16 tokens of these experts in BF16.
     """
