@@ -52,6 +52,8 @@ def as_run(engine: Engine, ops: OpTable, gpus: GpuTable, target: int) -> OpTable
 
 def _with_activations(ops: OpTable, generation: int) -> Ints:
     """Return the formats of rows, of experts in MXFP4 with the activations that their stack takes on a generation."""
+    if not _NARROWING[generation]:
+        return ops.dtype
     rows = np.flatnonzero((ops.kind == OP_CODE["moe"]) & (ops.dtype == DTYPE_CODE[_WIDE]))
     if not len(rows):
         return ops.dtype

@@ -7,6 +7,7 @@ peak P that a pipe reaches at any clock. For tensor units w = 0 and f_n = 1.57 G
 at least f_boost, and e grows with the node. The constants of tensor units were fitted on eighteen measured ceilings,
 those of lanes on ten (P4 to A100, RTX 4090), 6 % off; their form was chosen with all of them in view. Since Hopper,
 lanes draw less and reach less: an H200 ran FP32 products at its boost clock (docs/reference/results.md, "Clocks").
+Tensor units of Blackwell Ultra draw less again (`tensor_saving`).
 """
 
 from __future__ import annotations

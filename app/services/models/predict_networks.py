@@ -175,7 +175,7 @@ def _configuration_notes(workload: ModelWorkload, config: Mapping[str, Any], run
         named = ", ".join(f"{name} {dtype}" for name, dtype in used.items())
         given = "no dtype is given" if workload.dtype is None else f"the model is published in {workload.dtype}"
         text = f"{given}: formats are those of quantization_config: {named}; all else {run.dtype}"
-        text += activations_note(run.formats.experts, run.release)
+        text += activations_note(run.formats.experts, run.release) if run.assumed else ""
         notes.append(warning("formats_assumed", text))
     elif has_formats(config):
         which = (
@@ -238,7 +238,7 @@ def _attention_notes(ready: Prepared, run: Run) -> list[CodedWarning]:
 def _training_notes(workload: NetworkWorkload, ready: Prepared, run: Run) -> list[CodedWarning]:
     """Return what of a training run is assumed to be as its stack usually does it."""
     notes, split, given = [], run.parallelism, workload.parallelism
-    if any(name.startswith("mtp.") for name in ready.workload.names):
+    if run.release.trains_mtp and any(name.startswith("mtp.") for name in ready.workload.names):
         text = (
             f"the model's layers of multi-token prediction are trained, as {run.release.stack} does: mtp_num_layers 0"
         )
