@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from multiprocessing import parent_process
 from threading import Thread
 
 from fastapi import Depends, FastAPI
@@ -37,12 +40,14 @@ from app.bootstrap import runtime
 from app.bootstrap.assemble import CorrectInProcess, assemble_to_serve
 from app.bootstrap.runtime import Runtime, open_runtime
 from app.bootstrap.warm import compile_apart, warm
+from app.coefficients import Coefficients
 from app.config import Settings
 from app.dashboard import routes as pages
 from app.dashboard.routes.shell import STATIC, assets
 from app.engine import long_tail
 from app.engine.snapshot_holder import SnapshotHolder
 from app.engine.versions import Stores
+from app.errors import Unavailable
 from app.runtime import logs
 from app.runtime.allocator_trim import share_arena
 from app.runtime.apart import Apart
@@ -52,8 +57,12 @@ from app.store.session import TimeLimits
 # Allocations, and young collections, between two collections. Requests leave no cycles, so a look at old objects finds
 # nothing, and one at all objects of a large request stops everyone for 0.3 s; at 50,000 young ones it does for 50 ms.
 COLLECT_AFTER = (5_000, 1, 50_000)
+# Of a start while the database is away.
+AGAIN_S = Coefficients("service").number("start_again_s")
 # Time after which a thread passes on Python's lock: the event loop waits for it several times per request.
 SWITCH_S = 0.001
+
+LOG = logging.getLogger(__name__)
 
 # Probes and scrapers add parameters of their own, and pages are links that people edit: those are not looked at.
 STRICT = (
@@ -79,12 +88,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: Service) -> AsyncIterator[dict[str, Direct]]:
         logs.configure(settings)
         with ExitStack() as held:
-            limits = TimeLimits.of_requests(settings.database_timeout_s, settings.database_long_timeout_s)
-            app.state.runtime = await run_in_threadpool(held.enter_context, open_runtime(settings, limits))
-            if settings.needs_keys:
-                await run_in_threadpool(runtime.announce_first_key, app.state.runtime.database)
-            app.state.holder = await run_in_threadpool(_holder, app.state.runtime)
-            held.callback(app.state.holder.stop)
+            app.state.runtime, app.state.holder = await run_in_threadpool(_opened, settings, held)
             app.state.counts = SharedCounts(settings, app.metrics.counts)
             app.state.counts.start()
             held.callback(app.state.counts.stop)
@@ -130,6 +134,30 @@ def _prepare(app: FastAPI) -> None:
     for route in app.routes:
         route.matches({"type": "http", "method": "GET", "path": "", "headers": []})
     long_tail.warm()
+
+
+def _opened(settings: Settings, held: ExitStack) -> tuple[Runtime, SnapshotHolder]:
+    """Open the installation and load what it serves, which `held` closes.
+
+    Of several processes under a supervisor, one that starts again while the database is away tries until it is back:
+    the others answer meanwhile, and a supervisor stops them all when one fails to start.
+    """
+    limits = TimeLimits.of_requests(settings.database_timeout_s, settings.database_long_timeout_s)
+    while True:
+        with ExitStack() as opened:
+            try:
+                installation = opened.enter_context(open_runtime(settings, limits))
+                if settings.needs_keys:
+                    runtime.announce_first_key(installation.database)
+                holder = _holder(installation)
+                opened.callback(holder.stop)
+                held.push(opened.pop_all())
+                return installation, holder
+            except Unavailable as error:
+                if parent_process() is None:
+                    raise
+                LOG.warning("starts again in %g s: %s", AGAIN_S, error.detail)
+        time.sleep(AGAIN_S)
 
 
 def _holder(runtime: Runtime) -> SnapshotHolder:

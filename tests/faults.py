@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -195,7 +195,7 @@ FAULTS: tuple[Fault, ...] = (
 
 @dataclass
 class Load:
-    """Callers beside the faults; an upload is sent until it is acknowledged, the same each time.
+    """Callers beside the faults; an upload is sent until it is acknowledged, the same each time, or all are given up.
 
     acknowledged  rows of each upload by its source
     repeated      times that an upload was sent again
@@ -204,6 +204,7 @@ class Load:
     url: str
     seed: int
     over: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = field(default_factory=threading.Event)
     statuses: Counter[str] = field(default_factory=Counter)
     acknowledged: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
@@ -238,7 +239,9 @@ class Load:
                 body = [about | {"latency_ms": 1.0 + k / 100} for k in range(rows)]
                 while (answer := self._send(client, "POST", "/measurements", body)) is None or not answer.is_success:
                     self.repeated += 1
-                    time.sleep(0.1)
+                    if self.given_up.wait(0.1):
+                        self.wrong.append(f"{source} was never acknowledged")
+                        return
                 report = answer.json()
                 if report["inserted"] + report["unchanged"] != rows:
                     self.wrong.append(f"{source}: {report} of {rows} rows")
@@ -299,7 +302,9 @@ def run(*, seed: int, seconds: float, quick: bool = False, report: Callable[[str
                     report(f"{time.monotonic() - began:6.1f} s {fault.__name__}: {len(load.acknowledged)} uploads")
         finally:
             load.over.set()
+            wait(callers, timeout=120)
+            load.given_up.set()
         for caller in callers:
-            caller.result(120)
+            caller.result()
         rows = running.sql("SELECT source, count(*) FROM measurements GROUP BY source")
         return Outcome(faults, load.statuses, load.acknowledged, dict(rows), load.repeated, load.wrong)

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from app.api.http_protocol import STOPS, BoundedHttp
+from app.coefficients import Coefficients
 
 
 class Server(uvicorn.Server):
@@ -42,6 +43,9 @@ class Server(uvicorn.Server):
         return BoundedHttp(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
+_READY_S = Coefficients("service").number("says_ready_s")
+
+
 def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
     """Accept the connections that wait, and close the listener."""
     listener.setblocking(False)
@@ -58,8 +62,14 @@ class Supervisor(Multiprocess):
         self._leaving = leaving
 
     def terminate_all(self) -> None:
-        """Stop all; new connections are refused at once, as nobody accepts them any more."""
+        """Stop all; new connections are refused at once, as nobody accepts them any more.
+
+        One that has not begun to serve looks for no signal, and may wait for the database: it is killed.
+        """
         self._leaving.set()
         for listener in self.sockets:
             listener.close()
+        for process in self.processes:
+            if not process.is_ready(_READY_S):
+                process.kill()
         super().terminate_all()

@@ -133,6 +133,37 @@ def test_the_server_survives_a_restart_of_the_database(tmp_path: Path) -> None:
         service.stop(signal.SIGKILL)
 
 
+def api_processes(service: Service) -> list[psutil.Process]:
+    return [each for each in descendants(service) if any("spawn_main" in word for word in each.cmdline())]
+
+
+def test_an_api_process_that_ends_while_the_database_is_away_comes_back_with_it(tmp_path: Path) -> None:
+    """It failed to start, at which the supervisor stopped those that answered too."""
+    log, place = tmp_path / "log", tmp_path / "elsewhere"
+    with EmbeddedPostgres(place) as server:
+        settings = replace(unseeded(tmp_path, database_url=server.url), workers=2, database_wait_s=0.5)
+        service = Service(settings, log, fresh=True)
+        service.start()
+        service.wait_ready()
+        until(lambda: len(api_processes(service)) == 2)
+
+    def lose_one() -> None:
+        tries = log.read_text().count("starts again")
+        api_processes(service)[0].kill()
+        until(lambda: log.read_text().count("starts again") > tries)
+        assert service.client.post("/predict", json=ASKED).status_code == 200
+
+    try:
+        lose_one()
+        with EmbeddedPostgres(place):
+            until(lambda: log.read_text().count("Application startup complete") == 3)
+        lose_one()
+        assert service.stop() == 0
+    finally:
+        service.client.close()
+        service.stop(signal.SIGKILL)
+
+
 GRACE_S, MOST_S = 2.0, 10.0  # and for a busy machine
 
 
