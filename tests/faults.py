@@ -39,6 +39,7 @@ UPLOADERS, MOST_ROWS = 4, 8
 DISK_MIB, TABLESPACE = 128, "small"
 READS = ("/readyz", "/gpus", "/measurements?limit=1", "/metrics", "/jobs")
 KERNEL = workload("matmul", 1024)
+_LOG_TAIL = 20_000
 
 
 @dataclass
@@ -282,6 +283,15 @@ class Outcome:
         return "\n".join([*lines, *self.wrong])
 
 
+def _goes_on(running: Installation, load: Load, fault: str) -> None:
+    """Wait for an upload of each caller; an error shows the end of the service's log."""
+    try:
+        until(partial(load.has, len(load.acknowledged) + UPLOADERS))
+    except AssertionError as error:
+        log = running.service.log.read_text()[-_LOG_TAIL:]
+        raise AssertionError(f"no uploads after {fault}; the service's log ends:\n{log}") from error
+
+
 def run(*, seed: int, seconds: float, quick: bool = False, report: Callable[[str], object] = print) -> Outcome:
     """Return what comes of faults for so many seconds: each kind once in a random order, again and again."""
     draw, faults = random.Random(seed), Counter[str]()
@@ -297,7 +307,7 @@ def run(*, seed: int, seconds: float, quick: bool = False, report: Callable[[str
                     if time.monotonic() - began >= seconds:
                         break
                     fault(running, draw)
-                    until(partial(load.has, len(load.acknowledged) + UPLOADERS))
+                    _goes_on(running, load, fault.__name__)
                     faults[fault.__name__] += 1
                     report(f"{time.monotonic() - began:6.1f} s {fault.__name__}: {len(load.acknowledged)} uploads")
         finally:

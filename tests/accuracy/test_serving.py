@@ -25,6 +25,7 @@ needs_data = pytest.mark.skipif(not (DATA / POINTS).is_file(), reason=f"no data 
 
 # Intervals are those of what users ask, without the settings of launch scripts that these loads are asked with.
 _MOST_HELD = 95
+_GPT_OSS = ("openai/gpt-oss-120b", "trtllm", "b200_sxm")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,25 @@ def test_servers_at_the_edge_of_their_capacity() -> None:
     assert len(off) + saturated == 53
     assert saturated <= 5
     assert np.median(np.abs(off)) < 0.25
+
+
+@needs_data
+@pytest.mark.parametrize(("figure", "most"), [("tpot", 0.07), ("ttft", 0.16)])
+def test_experts_in_mxfp4_run_as_their_stack_multiplies_them(figure: str, most: float) -> None:
+    """gpt-oss-120b under TensorRT-LLM on Blackwell, asked without a format of activations, which are MXFP8 there."""
+    ask, off = ask_shipped(shipped_snapshot()), list[float]()
+    for question in SOURCES["serving_points"].questions(DATA):
+        about = question.levels
+        if (
+            (about.model, about.stack, about.gpu) == _GPT_OSS
+            and question.reading == figure
+            and question.asked == "user"
+        ):
+            ((_, body),) = question.parts
+            (row,) = ask("/predict", body)["predictions"]
+            off.append(row["serving"][f"{figure}_ms"]["mean"] / question.measured - 1.0)
+    assert len(off) > 10
+    assert np.median(np.abs(off)) < most
 
 
 @needs_data

@@ -122,16 +122,14 @@ def _of_usual_software(rows: Ints, software: Ints, serving: Bools) -> Ints:
 def architecture_keys(gpus: GpuTable, *, collective: bool) -> tuple[str, ...]:
     """Return the architecture key of every GPU, equal for siblings, whose kernels are alike; "" if unknown.
 
-    For a collective the key includes the kind of link: times over NVLink do not predict those over PCIe.
+    For collectives a GPU in a PCIe slot has no siblings: the machine decides what many slots share, not the GPU. Of
+    eight, one machine's L40S pass on 2 GB/s each, another's L20 over 10 and a third's RTX PRO 6000 23.
     """
     architectures = gpus.architectures or ("",) * len(gpus)
     if not collective:
         return architectures
     fast = gpus.column("link_bandwidth_bytes_per_s") > FAST_LINK_BYTES_PER_S
-    return tuple(
-        architecture if quick or not architecture else f"{architecture}/pcie"
-        for architecture, quick in zip(architectures, fast, strict=True)
-    )
+    return tuple(architecture if quick else "" for architecture, quick in zip(architectures, fast, strict=True))
 
 
 def samples(rows: Measurements, gpus: GpuTable, tile: Ints | None = None) -> Samples:
