@@ -49,9 +49,11 @@ class StepTimes(NamedTuple):
 
 # Attention replicas; pipeline stages; seconds between two stages; host seconds of a step, and of a sequence in it;
 # tokens that a sequence computes in a decode step, those of them that are kept, and those that are drafted; factor on
-# steps with prompts; decode steps that the host schedules at once.
+# steps with prompts; decode steps that the host schedules at once; and seconds of a step, and of a sequence in it, that
+# the host takes beside the device.
 REPLICAS, STAGES, TRANSFER_S, HOST_STEP_S, HOST_SEQUENCE_S, VERIFIED, ACCEPTED, DRAFTED, PREFILL, ROUND = range(10)
-SCALARS = 10
+BESIDE_S, BESIDE_SEQUENCE_S = 10, 11
+SCALARS = 12
 
 
 class Step(NamedTuple):
@@ -141,6 +143,7 @@ def step_s(times: StepTimes, step: Step) -> float:
     at_once = scalars[ROUND]
     if step.prompts > 0.0:
         seconds, at_once = seconds * scalars[PREFILL], 1.0
+    seconds = max(seconds, scalars[BESIDE_S] + scalars[BESIDE_SEQUENCE_S] * step.decodes)
     return float(seconds + scalars[HOST_STEP_S] / at_once + scalars[HOST_SEQUENCE_S] / at_once * step.decodes)
 
 
@@ -250,6 +253,7 @@ class Lengths(NamedTuple):
 
     prefix_hit  share of a prompt that a cache holds
     fetched     share of that which the host holds: on the device it takes memory of its own
+    drift       share of an answer by which equal ones of a closed loop end apart
     """
 
     prompt: float
@@ -258,6 +262,7 @@ class Lengths(NamedTuple):
     output_spread: float
     prefix_hit: float
     fetched: float = 0.0
+    drift: float = 0.0
 
     def means(self) -> tuple[float, float, float, float, float]:
         """Return the mean tokens of a prompt, those of it that are cached, of an output, and of a prompt uncached.
@@ -274,7 +279,11 @@ class Lengths(NamedTuple):
 
 def closed(lengths: Lengths, in_flight: int, seed: int, count: int = 0) -> Requests:
     """Return a closed loop that starts with all at once, as benchmarks do: `count` requests, or ROUNDS for each."""
-    return _drawn(lengths, np.zeros(count or closed_count(in_flight)), in_flight, 0, seed)
+    requests = _drawn(lengths, np.zeros(count or closed_count(in_flight)), in_flight, 0, seed)
+    if lengths.drift == 0.0:
+        return requests
+    apart = lengths.drift * (np.random.default_rng([seed, 2]).random(len(requests.output)) - 0.5)
+    return requests._replace(output=np.maximum(np.round((1.0 + apart) * requests.output), 1.0))
 
 
 def closed_count(in_flight: int) -> int:

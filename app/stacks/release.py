@@ -68,6 +68,9 @@ class Release:
     launcher        who launches them, by how quick it is; None: any host
     host_wait       what steps wait for the host of a serving engine
     stream_wait_s   what an arriving request waits for its front end, per stream of tokens that this sends
+    host_beside     what the host of a serving engine takes of a step beside its device, which waits where that is more
+    ranks_s         of a step on several devices, for which their hosts wait for one another
+    drift           share of an answer by which those of equal lengths end apart, so that a closed loop leaves its step
     sums_by_library  all-reduces are left to NCCL
     waits_in_sums   the host waits for each collective of Intel's GPUs
     early_launch    a kernel is set up while the one before it ends (programmatic dependent launch)
@@ -110,6 +113,9 @@ class Release:
     rules: LayerRules = NO_RULES
     host_wait: HostWait = NO_WAIT
     stream_wait_s: float = field(default=0.0, compare=False)
+    host_beside: HostWait = field(default=NO_WAIT, compare=False)
+    ranks_s: float = field(default=0.0, compare=False)
+    drift: float = field(default=0.0, compare=False)
     sums_by_library: bool = False
     waits_in_sums: bool = False
     early_launch: bool = False
@@ -264,20 +270,20 @@ class ServingHosts(NamedTuple):
         """Return the times of every stack's host."""
         return {**host_times(), **self.fitted}
 
-    def of(self, release: Release, *, mixture: bool, latent: bool) -> HostTimes:
+    def of(self, release: Release, *, mixture: bool, latent: bool, devices: int = 1) -> HostTimes:
         """Return the times of a release's host, see `host_times_of`."""
         name = host_name(release.host, mixture=mixture)
-        return host_times_of(self.fitted.get(name, host_times()[name]), release, latent=latent)
+        return host_times_of(self.fitted.get(name, host_times()[name]), release, latent=latent, devices=devices)
 
     def version_of(self, name: str) -> str:
         """Return the version that the times of a `host_name` are of."""
         return self.version if name in self.fitted else SHIPPED_HOSTS
 
 
-def host_times_of(host: HostTimes, release: Release, *, latent: bool) -> HostTimes:
+def host_times_of(host: HostTimes, release: Release, *, latent: bool, devices: int = 1) -> HostTimes:
     """Return the times of a stack's host for a release, with what steps of an old one wait for it, and a model."""
     return host._replace(
-        step_s=host.step_s + release.host_wait.step_s,
+        step_s=host.step_s + release.host_wait.step_s + (release.ranks_s if devices > 1 else 0.0),
         sequence_s=host.sequence_s + release.host_wait.sequence_s,
         request_s=host.request_s + (host.latent_s if latent else 0.0),
     )

@@ -212,7 +212,7 @@ def resolve_deployment(workload: ServingWorkload) -> Deployment:
         run=run,
         architecture=architecture,
         engines=int(split.replicas),
-        lengths=lengths,
+        lengths=lengths._replace(drift=run.release.drift),
         pool=_pool(workload),
         draft=_draft(workload),
     )

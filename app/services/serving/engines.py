@@ -16,6 +16,8 @@ from app.services.serving.deployment import Deployment
 from app.services.serving.step_tables import Axes, Tables, axes_of, step_tables
 from app.serving.engine import (
     ACCEPTED,
+    BESIDE_S,
+    BESIDE_SEQUENCE_S,
     DRAFTED,
     HOST_SEQUENCE_S,
     HOST_STEP_S,
@@ -96,7 +98,12 @@ def engines_on(
     settings = [settings_of(deployment, spec) for spec in specs]
     others = [settings_of(deployment, spec) for spec in among]
     tables = step_tables(query, deployment, _axes(deployment, [*settings, *others], room))
-    host = query.engine.hosts.of(deployment.run.release, mixture=deployment.mixture, latent=deployment.latent)
+    host = query.engine.hosts.of(
+        deployment.run.release,
+        mixture=deployment.mixture,
+        latent=deployment.latent,
+        devices=deployment.run.parallelism.devices,
+    )
     memories, rates = _memories(deployment, specs, settings), host_rate(query.gpus, "pinned")
     engines = [
         _with_fetching(_engine(deployment, host, settings[k], memories[k], tables, k), deployment, rates[target])
@@ -211,9 +218,8 @@ def expected_steps(deployment: Deployment, specs: Sequence[GpuSpec]) -> int:
             together = min(each.sequences * deployment.attention_replicas, at_once)
             # Sequences that begin together end in as many steps as their outputs have lengths, later ones in more.
             later = max(2.0 / 3.0 * sqrt(count / together), 1.0)
-            ends = min(
-                1.0 + later * floor(lengths.output_spread * (lengths.output - 1.0) / verified), shape.output / verified
-            )
+            spread = lengths.output_spread + lengths.drift
+            ends = min(1.0 + later * floor(spread * (lengths.output - 1.0) / verified), shape.output / verified)
             share = max(prompts if deployment.scheduler.splits else min(prompts, 1.0), min(ends / together, 1.0))
             steps += min(share * count / _OVERESTIMATED, MOST_STEPS)
     return int(steps)
@@ -317,7 +323,7 @@ def with_factor(engine: Engine, factor: float) -> Engine:
     times, shift = engine.times, float(np.log(factor))
     parts = ("body", "experts", "head", "decode", "draft", "prefill")
     scalars = times.scalars.copy()
-    scalars[[HOST_STEP_S, HOST_SEQUENCE_S]] *= factor
+    scalars[[HOST_STEP_S, HOST_SEQUENCE_S, BESIDE_S, BESIDE_SEQUENCE_S]] *= factor
     shifted = {name: getattr(times, name) + shift for name in parts}
     return engine._replace(times=times._replace(scalars=scalars, **shifted))
 
@@ -347,6 +353,7 @@ def _times(deployment: Deployment, host: HostTimes, tables: Tables, k: int) -> S
     scalars[STAGES] = deployment.run.parallelism.pipeline
     scalars[TRANSFER_S] = 0.0
     scalars[HOST_STEP_S], scalars[HOST_SEQUENCE_S], scalars[PREFILL] = host.step_s, host.sequence_s, host.prefill
+    scalars[[BESIDE_S, BESIDE_SEQUENCE_S]] = deployment.run.release.host_beside
     scalars[VERIFIED], scalars[ACCEPTED] = deployment.run.verified, deployment.kept_tokens
     scalars[DRAFTED] = deployment.run.verified - 1
     scalars[ROUND] = deployment.scheduler.decode_steps

@@ -40,8 +40,8 @@ class MeasuredLoad(NamedTuple):
 
     def figures(self, host: HostTimes) -> LoadFigures:
         """Return the figures of the load with these times of the host."""
-        deployment = self.deployment
-        own = host_times_of(host, deployment.run.release, latent=deployment.latent)
+        run = self.deployment.run
+        own = host_times_of(host, run.release, latent=self.deployment.latent, devices=run.parallelism.devices)
         return load_figures(self.deployment, with_host(self.engine, own))
 
     def log_errors(self, host: HostTimes) -> tuple[float, float] | None:

@@ -6,6 +6,8 @@ import numpy as np
 
 from app.serving.engine import (
     ACCEPTED,
+    BESIDE_S,
+    BESIDE_SEQUENCE_S,
     HOST_STEP_S,
     PREFILL,
     REPLICAS,
@@ -26,13 +28,15 @@ RATIOS = np.exp2(np.arange(4.0))
 def step_times(base_s: float = 5e-3, token_s: float = 20e-6, key_s: float = 1e-9, **more: float) -> StepTimes:
     """Steps of base_s + token_s x tokens + key_s x keys of all sequences; attention of chunks is next to nothing.
 
-    more  host_s of a step, replicas, verified, accepted, prefill, round
+    more  host_s of a step, replicas, verified, accepted, prefill, round; beside_s of a step, beside_sequence_s
     """
     body = np.log(base_s + token_s * TOKENS)
     decode = np.log(key_s * SEQUENCES[:, None] * CONTEXTS[None, :])
     nothing = np.log(np.full((len(TOKENS), len(RATIOS)), 1e-9))
     scalars = np.zeros(SCALARS)
-    scalars[HOST_STEP_S] = more.pop("host_s", 0.0)
+    scalars[[HOST_STEP_S, BESIDE_S, BESIDE_SEQUENCE_S]] = [
+        more.pop(name, 0.0) for name in ("host_s", "beside_s", "beside_sequence_s")
+    ]
     places = {"replicas": REPLICAS, "verified": VERIFIED, "accepted": ACCEPTED, "prefill": PREFILL, "round": ROUND}
     scalars[[STAGES, *places.values()]] = 1.0
     for name, value in more.items():

@@ -33,6 +33,26 @@ def test_a_request_alone_takes_its_prompt_and_a_step_for_every_token() -> None:
     assert found.mixed_s == pytest.approx(found.first_s[0])
 
 
+def test_a_step_takes_at_least_what_the_host_takes_beside_the_device() -> None:
+    """Hosts that are slower than the device make it wait; quicker ones hide, whatever they take."""
+    many = closed(SHORT, 64, 0)
+    free, slow, hidden = (
+        tpot_s(simulate(step_times(**more), limits(), many), many)
+        for more in ({}, {"beside_s": 2e-3, "beside_sequence_s": 1e-3}, {"beside_s": 2e-3, "beside_sequence_s": 1e-5})
+    )
+    assert hidden == pytest.approx(free, rel=1e-9)
+    assert slow == pytest.approx(2e-3 + 64.0 * 1e-3, rel=0.1)
+
+
+def test_a_closed_loop_that_drifts_lets_few_prompts_wait_for_one_another() -> None:
+    step, drifting = (closed(SHORT._replace(drift=drift), 32, 0) for drift in (0.0, 0.1))
+    together, apart = (simulate(step_times(), limits(), requests) for requests in (step, drifting))
+    assert drifting.output.mean() == pytest.approx(step.output.mean(), rel=0.01)
+    later = slice(64, None)
+    waits = [(found.first_s - found.arrived_s)[later] for found in (together, apart)]
+    assert np.median(waits[1]) < 0.7 * np.median(waits[0])
+
+
 def test_an_answer_of_one_token_ends_with_its_prompt() -> None:
     found = simulate(step_times(), limits(), one(1000.0, 1.0))
     assert found.ended_s[0] == found.first_s[0] > 0.0

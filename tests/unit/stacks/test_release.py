@@ -6,7 +6,7 @@ import pytest
 
 from app.stacks.facts import NO_WAIT
 from app.stacks.registry import stacks
-from app.stacks.release import host_times, plain_release, release_of
+from app.stacks.release import host_times, host_times_of, plain_release, release_of
 
 EAGER_HOST_S = plain_release().eager_host_s
 
@@ -33,6 +33,16 @@ def test_steps_of_old_vllm_wait_for_its_host_in_serving() -> None:
 def test_requests_wait_longer_for_the_front_end_of_newer_vllm() -> None:
     old, new, unnamed = (release_of(f"vllm{version}", "decode").stream_wait_s for version in ("-0.15", "-0.16", ""))
     assert 0.0 < old < new == unnamed
+
+
+def test_the_host_of_tensorrt_llm_1_0_works_beside_the_device_and_waits_for_ranks() -> None:
+    old, first, later, unnamed = (
+        release_of(f"trtllm{version}", "decode") for version in ("-0.20", "-1.0.0rc3", "-1.1", "")
+    )
+    assert first.host_beside.sequence_s > 0.0 and first.drift > 0.0
+    assert {(each.host_beside, each.ranks_s, each.drift) for each in (old, later, unnamed)} == {(NO_WAIT, 0.0, 0.0)}
+    alone, several = (host_times_of(host_times()["trtllm"], first, latent=False, devices=n) for n in (1, 8))
+    assert several.step_s - alone.step_s == first.ranks_s > 0.0
 
 
 def test_old_pytorch_takes_its_host_longer_in_training() -> None:
