@@ -9,6 +9,7 @@ its process. Both ends of a pipe send frames: a head in JSON, and as many bytes 
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import resource
 import select
@@ -43,6 +44,8 @@ _SHARE = max(int(Coefficients("service").number("share_of_caller") * _PROCESSES)
 _LOOK_S = Coefficients("service").number("caller_look_s")
 # Allocators that reserve no gigabytes ahead.
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+# Of a pipe: a thread that reads a large answer in small steps takes Python's lock back before others wake up.
+_PIPE_BYTES = 1 << 20
 _LENGTHS = struct.Struct(">QQ")
 _ERRORS = {error.__name__: error for error in (BadInput, Malformed, TooLarge, UnsupportedMedia, GpucastError)}
 
@@ -140,6 +143,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            pipesize=_PIPE_BYTES,
             env=os.environ | _ENVIRONMENT,
             start_new_session=True,  # only the parent handles Ctrl-C
         )
@@ -185,7 +189,8 @@ class _Process:
                 pipe.close()
 
     def _read(self, length: int) -> memoryview:
-        whole = memoryview(bytearray(length))
+        # Zeroed page by page as it is read into, rather than at once while other threads wait.
+        whole = memoryview(mmap.mmap(-1, max(length, 1), mmap.MAP_PRIVATE))[:length]
         view = whole
         while view:
             self._wait(self._out, select.POLLIN)

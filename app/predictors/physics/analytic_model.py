@@ -54,7 +54,7 @@ from app.predictors.priors import (
     TILES_OF_KIND,
 )
 from app.predictors.roofline import memory_limit_s, peaks
-from app.runtime.compiled import compiled_per_row
+from app.runtime.compiled import compiled, compiled_per_row
 from app.tables.architectures import GENERATIONS
 from app.tables.arrays import Floats, Ints
 from app.tables.gpus import COLUMN_INDEX, GpuTable, once_per_table
@@ -121,6 +121,15 @@ def run_state(op_features: OperatorFeatures, row: int) -> int:
     """
     state = IN_NETWORK if IS_EAGER[op_features.dtype[row]] and not is_eager(op_features, row) else BUSY
     return COOL if op_features.burst[row] > 0.0 else state
+
+
+@compiled
+def run_states(op_features: OperatorFeatures, n: int) -> Ints:
+    """Return the run states of the first n rows, int [n]."""
+    states = np.empty(n, dtype=np.intp)
+    for row in range(n):
+        states[row] = run_state(op_features, row)
+    return states
 
 
 @compiled_per_row

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from app.errors import BadInput, FieldError, GpucastError
+from app.errors import MAX_ERRORS, BadInput, FieldError, GpucastError, NotFound
 from app.formats.own import FIGURES, WORDS
 from app.runtime.release import release
 from app.services.operators.operator_tables import json_columns
@@ -258,7 +258,8 @@ def _canonical(workload: KernelWorkload | MeasuredModel | ServingWorkload) -> di
 class UploadGpus:
     """GPUs of one upload: each name is resolved once, and each specification has one row.
 
-    `device` is the specification in a file's metadata, for rows that name a GPU which the catalogue lacks.
+    `device` is the specification in a file's metadata, for rows that name a GPU which the catalogue lacks. Only the
+    errors of the first unknown names say which known ones are close.
     """
 
     catalog: Catalog
@@ -266,6 +267,7 @@ class UploadGpus:
     row: dict[str, int] = field(default_factory=dict)
     specs: list[GpuSpec] = field(default_factory=list)
     _by_name: dict[str, int] = field(default_factory=dict)
+    _unknown: int = 0
 
     def index(self, ref: str | Mapping[str, Any]) -> int:
         """Return the row of a name or an inline specification. Raises NotFound or BadInput."""
@@ -284,7 +286,11 @@ class UploadGpus:
             carried = complete(self.device, where=("gpucast.device",))
             if Catalog([carried]).find(name) is not None:
                 return self.index(self.device)
-        return self._add(self.catalog.resolve(name))
+        try:
+            return self._add(self.catalog.resolve(name, hint=self._unknown < MAX_ERRORS))
+        except NotFound:
+            self._unknown += 1
+            raise
 
     def _add(self, spec: GpuSpec) -> int:
         if spec.id not in self.row:

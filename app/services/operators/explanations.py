@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -79,4 +80,4 @@ def _member(member: Member) -> MemberAnswer:
 
 
 def _known(figure: float) -> float | None:
-    return figure if np.isfinite(figure) else None
+    return figure if isfinite(figure) else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import BadInput, FieldError
+from app.errors import MAX_ERRORS, BadInput, FieldError
 from app.formats.own import read_measurements
 from app.services.measurements import check_operators
 from app.services.measurements.check_upload import Checked, check, raise_errors
@@ -102,6 +102,11 @@ def test_unknown_gpus_list_close_names() -> None:
     loc, message = refused(ROW | {"gpu": "smal"})
     assert loc == (0, "gpu")
     assert "small" in message
+
+
+def test_only_the_first_unknown_gpus_of_many_list_close_names() -> None:
+    upload = checked(*(ROW | {"gpu": f"smal{k}"} for k in range(2 * MAX_ERRORS)))
+    assert ["Did you mean: small" in error.msg for error in upload.errors] == [True] * MAX_ERRORS + [False] * MAX_ERRORS
 
 
 def test_a_time_below_the_hardware_limit_is_rejected_with_the_limit() -> None:

@@ -7,7 +7,7 @@ hardware limit. For an operator launched otherwise than in training the correcti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,12 @@ from app.bands.groups import S_MEASURED, SITUATIONS, situations_of
 from app.ops import kinds_of, work_of
 from app.ops.gemm import CANDIDATES, TRANSFORMED, wave_efficiency
 from app.predictors.auto.operators.model import Learned, Traced
-from app.predictors.auto.operators.queries import MEMBERS, Trace
-from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, run_state
+from app.predictors.auto.operators.queries import Trace
+from app.predictors.physics.analytic_model import COMPUTE_S, DRAM_S, L2_S, LEAST, LIMIT, LINK_S, OVERHEAD, run_states
 from app.predictors.physics.clock_model import sustained_clocks
 from app.predictors.physics.physics_fit import NEUTRAL
 from app.predictors.priors import BY_KIND
-from app.tables.arrays import Ints
+from app.tables.arrays import Floats, Ints
 from app.tables.gpus import GpuTable
 from app.tables.ops import OpTable
 from app.tables.predictions import Predictions
@@ -109,73 +109,79 @@ class Explanation(NamedTuple):
 def explained(learned: Learned, ops: OpTable, gpus: GpuTable, j: Ints, answer: Predictions) -> list[Explanation]:
     """Explanations [n] of row `q` of `ops` on GPU row `j[q]`, given the `answer` [n] of `learned`."""
     traced = learned.traced(ops, gpus, np.arange(len(ops)), j, Trace.of(len(ops)))
-    trace, keys = traced.trace, learned.source_cells(traced)
-    clocks, flops = sustained_clocks(traced.gpus), work_of(ops, kinds_of(ops)).flops
-    situation = situations_of(answer.group)
-    explanations = []
-    for q, key in enumerate(keys):
-        latency_s = float(answer.latency_s[q])
-        members = list(_members(traced, q, learned.home_of_model))
-        if situation[q] == S_MEASURED:
-            members = [member._replace(weight=0.0) for member in members]
-            members.append(Member("measured", traced.gpus.ids[traced.gpu[q]], 1.0, 0.0, latency_s))
-        explanations.append(
-            Explanation(
-                SITUATIONS[situation[q]],
-                None if key is None else key[1],
-                float(clocks[run_state(traced.rows.op_features, q), ops.dtype[q], traced.gpu[q]]),
-                _roof(traced, q, float(flops[q]), latency_s),
-                _tile(traced, q),
-                _physics(traced, q),
-                tuple(members),
-                float(trace.fading[q]),
-                bool(trace.whole[q]),
-            )
-        )
-    return explanations
-
-
-def _members(traced: Traced, q: int, homes: Sequence[str | None]) -> Iterator[Member]:
-    """The physics, and every model that corrects it; `homes` are the GPUs of the models, None of shared ones."""
-    trace, gpu_models, cell, gpu = traced.trace, traced.gpu_models, traced.trace.cell[q], traced.gpu[q]
-    yield Member("physics", None, 1.0, 0.0, float(trace.physics_s[q]))
-    for k in range(MEMBERS):
-        if (model := gpu_models.member[cell, gpu, k]) >= 0:
-            home = homes[model]
-            source = "shared" if home is None else "own" if home == traced.gpus.ids[gpu] else "sibling"
-            values = (gpu_models.weight[cell, gpu, k], trace.correction[k, q], trace.member_s[k, q])
-            yield Member(source, home, *(float(figure) for figure in values))
-
-
-def _physics(traced: Traced, q: int) -> Physics:
-    """Terms times their constants; launch constants only for launches as in training, the limit has none."""
-    terms, factors = traced.rows.terms, traced.gpu_models.factors[traced.trace.cell[q], traced.gpu[q]]
-    constants = factors if traced.trace.whole[q] else np.append(NEUTRAL[:2], factors[2:])
-    scaled: list[float] = (terms[list(_SCALED), q] * constants).tolist()
-    return Physics(*[*scaled, float(terms[LIMIT, q])])
-
-
-def _tile(traced: Traced, q: int) -> Tile | None:
-    cell, tile, gpu = traced.trace.cell[q], traced.trace.tile[q], traced.gpu[q]
-    if tile < 0:
-        return None
-    op_features, sms = traced.rows.op_features, float(traced.gpus.column("sm_count")[gpu])
-    whole = bool(traced.gpu_models.tile[cell, gpu] >= 0)
-    blocks = float(op_features.blocks[tile, q])
-    another = tile < len(op_features.transformed) and bool(op_features.transformed[:, q].any())
-    height, width = (TRANSFORMED if another else CANDIDATES)[tile].astype(int).tolist()
-    return Tile(
-        height, width, blocks, blocks / sms, float(wave_efficiency(blocks, float(op_features.splits[q]), sms, whole))
+    trace, states = traced.trace, run_states(traced.rows.op_features, len(ops))
+    situation, latency_s = situations_of(answer.group), answer.latency_s.tolist()
+    members = _members(traced, learned.home_of_model)
+    for q in np.flatnonzero(situation == S_MEASURED).tolist():
+        measured = Member("measured", traced.gpus.ids[traced.gpu[q]], 1.0, 0.0, latency_s[q])
+        members[q] = (*(member._replace(weight=0.0) for member in members[q]), measured)
+    columns = (
+        [SITUATIONS[code] for code in situation.tolist()],
+        [None if key is None else key[1] for key in learned.source_cells(traced)],
+        sustained_clocks(traced.gpus)[states, ops.dtype, traced.gpu].tolist(),
+        _roofs(traced, states, work_of(ops, kinds_of(ops)).flops, answer.latency_s),
+        _tiles(traced),
+        _physics(traced),
+        members,
+        trace.fading.tolist(),
+        trace.whole.tolist(),
     )
+    return [Explanation(*row) for row in zip(*columns, strict=True)]
 
 
-def _roof(traced: Traced, q: int, flops: float, latency_s: float) -> Roof:
-    op_features, devices, gpu = traced.rows.op_features, traced.rows.devices, traced.gpu[q]
-    rate = float(devices.rates[run_state(op_features, q), op_features.dtype[q], gpu])
-    bandwidth, moved = float(devices.bandwidth[gpu]), float(op_features.moved[q])
+def _members(traced: Traced, homes: Sequence[str | None]) -> list[tuple[Member, ...]]:
+    """The physics, and every model that corrects it; `homes` are the GPUs of the models, None of shared ones."""
+    trace, ids = traced.trace, traced.gpus.ids
+    models, weights = (
+        part[trace.cell, traced.gpu].tolist() for part in (traced.gpu_models.member, traced.gpu_models.weight)
+    )
+    corrections, seconds = trace.correction.T.tolist(), trace.member_s.T.tolist()
+    members = []
+    for q, (gpu, physics_s) in enumerate(zip(traced.gpu.tolist(), trace.physics_s.tolist(), strict=True)):
+        row = [Member("physics", None, 1.0, 0.0, physics_s)]
+        for model, *figures in zip(models[q], weights[q], corrections[q], seconds[q], strict=True):
+            if model >= 0:
+                home = homes[model]
+                source = "shared" if home is None else "own" if home == ids[gpu] else "sibling"
+                row.append(Member(source, home, *figures))
+        members.append(tuple(row))
+    return members
+
+
+def _physics(traced: Traced) -> list[Physics]:
+    """Terms times their constants; launch constants only for launches as in training, the limit has none."""
+    terms, trace = traced.rows.terms[:, : len(traced.gpu)], traced.trace
+    constants = traced.gpu_models.factors[trace.cell, traced.gpu]
+    constants[~trace.whole, :2] = NEUTRAL[:2]
+    scaled = terms[list(_SCALED)].T * constants
+    return [Physics(*row) for row in np.column_stack((scaled, terms[LIMIT])).tolist()]
+
+
+def _tiles(traced: Traced) -> list[Tile | None]:
+    """The tiles of operators that have any."""
+    op_features, tile = traced.rows.op_features, traced.trace.tile
+    tiles: list[Tile | None] = [None] * len(tile)
+    rows = np.flatnonzero(tile >= 0)
+    best, gpu = tile[rows], traced.gpu[rows]
+    another = (best < len(op_features.transformed)) & op_features.transformed[:, rows].any(axis=0)
+    sizes = np.where(another[:, None], TRANSFORMED[np.where(another, best, 0)], CANDIDATES[best]).astype(int)
+    blocks, sms = op_features.blocks[best, rows], traced.gpus.column("sm_count")[gpu]
+    whole = traced.gpu_models.tile[traced.trace.cell[rows], gpu] >= 0
+    used = zip(*(part.tolist() for part in (rows, sizes, blocks, op_features.splits[rows], sms, whole)), strict=True)
+    for q, (height, width), count, splits, sm_count, is_whole in used:
+        tiles[q] = Tile(height, width, count, count / sm_count, wave_efficiency(count, splits, sm_count, is_whole))
+    return tiles
+
+
+def _roofs(traced: Traced, states: Ints, flops: Floats, latency_s: Floats) -> list[Roof]:
+    """Places [n] of operators that do `flops` [n] in their run states."""
+    op_features, devices, gpu = traced.rows.op_features, traced.rows.devices, traced.gpu
+    kind, dtype, moved = (part[: len(gpu)] for part in (op_features.kind, op_features.dtype, op_features.moved))
+    rate, bandwidth = devices.rates[states, dtype, gpu], devices.bandwidth[gpu]
     # Time at full bandwidth: the term includes the family's share.
-    dram_s = float(traced.trace.dram_s[q] * BY_KIND[op_features.kind[q], 1])
+    dram_s = traced.trace.dram_s * BY_KIND[kind, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        intensity = flops / moved if moved else np.nan
-        shares = np.array([flops / rate, dram_s]) / latency_s
-    return Roof(intensity, rate / bandwidth, rate, bandwidth, *shares.tolist())
+        intensity = np.where(moved > 0.0, flops / moved, np.nan)
+        shares = flops / rate / latency_s, dram_s / latency_s
+        ridge = rate / bandwidth
+    return [Roof(*row) for row in np.column_stack((intensity, ridge, rate, bandwidth, *shares)).tolist()]
