@@ -21,7 +21,9 @@ from tests.unit.measured import measured, no_evidence, random_shapes
 TWIN = replace(TURING, id="twin", memory_bandwidth_bytes_per_s=700e9)
 OTHER = replace(VOLTA, id="other", architecture="other")
 THIRD = replace(VOLTA, id="third", architecture="third", memory_bandwidth_bytes_per_s=600e9)
-GPUS = GpuTable.from_specs([TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER, THIRD])
+_FIVE = TURING, replace(VOLTA, architecture="volta"), TWIN, OTHER, THIRD
+# Joined by links, over which siblings learn collectives from one another: in slots they do not.
+GPUS = GpuTable.from_specs([replace(spec, link_bandwidth_bytes_per_s=300e9) for spec in _FIVE])
 SEEN, SEEN_TOO, SIBLING, UNSEEN, SEEN_THREE = range(5)
 FIRST = Places(np.array([0]), np.ones(1))
 
