@@ -177,6 +177,13 @@ def test_a_stop_ends_within_its_time_whatever_runs(settings: Settings, tmp_path:
     def send(path: str, body: bytes) -> int:
         return httpx.post(f"http://127.0.0.1:{service.port}{path}", content=body, timeout=60).status_code
 
+    def send_heavy(path: str, body: bytes) -> int:
+        """The status, or 0 where a busy machine comes to it after the stop."""
+        try:
+            return send(path, body)
+        except httpx.ConnectError:
+            return 0
+
     def connect() -> Counter[str]:
         """What comes of small requests, each on a new connection, until they are refused."""
         found = Counter[str]()
@@ -190,13 +197,14 @@ def test_a_stop_ends_within_its_time_whatever_runs(settings: Settings, tmp_path:
         return found
 
     with service, ThreadPoolExecutor(len(work) + 3) as threads:
-        heavy = [threads.submit(send, *each) for each in work]
+        heavy = [threads.submit(send_heavy, *each) for each in work]
         small = [threads.submit(connect) for _ in range(3)]
         time.sleep(1.0)
         began = time.monotonic()
         assert service.stop() == 0
         took_s = time.monotonic() - began
         over.set()
-        assert {each.result() for each in heavy} <= {200, 201, 503}
+        statuses = {each.result() for each in heavy}
+        assert statuses <= {0, 200, 201, 503} and statuses != {0}
         assert sum((each.result() for each in small), Counter()).keys() == {"200"}
     assert took_s < GRACE_S + MOST_S
