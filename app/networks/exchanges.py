@@ -25,11 +25,12 @@ from app.networks.roles import learning, of_experts
 from app.networks.run import Run, spanned
 from app.ops import OP_CODE
 from app.ops.attention_kernels import shared_heads
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Bools, Floats, Ints
 from app.tables.ops import DTYPE_BYTES, DTYPE_CODE, OpTable
 from app.tables.workload import BACKWARD, FORWARD, UPDATE, Workload
 
 BUCKET_BYTES = 25.0 * 2**20
+_ATTENTION, _GATHER = OP_CODE["attention_prefill"], OP_CODE["all_gather"]
 # Gradients of weights in 8 and 4 bits are reduced in BF16 (Megatron-LM, TransformerEngine).
 _LEAST_GRADIENT_BYTES = 2.0
 
@@ -39,6 +40,18 @@ def with_gradient_exchange(w: Workload, run: Run) -> Workload:
     if run.parallelism.replicas == 1 or not (w.phase == BACKWARD).any():
         return w
     return inserted(w, list(_exchange(w, run)))
+
+
+def sends_gradients(w: Workload) -> Bools:
+    """Return the rows that exchange gradients, [n]: reductions beside backward, of rows that hold weights.
+
+    Those of a ring of keys and values, which attention holds none of, are not among them.
+    """
+    if not w.overlapped.any():
+        return w.overlapped
+    held = np.any(np.atleast_2d(w.parameters > 0), axis=0)
+    sends: Bools = w.overlapped & (w.ops.kind != _GATHER) & held[w.source]
+    return sends
 
 
 class _Group(NamedTuple):
@@ -162,9 +175,6 @@ def _collective(op: str, message: Floats, count: Floats, w: Workload, group: _Gr
     devices, stride = group
     place = {"devices": devices, "nodes": spanned(devices, stride, run), "spread": devices * stride}
     return table_of(op, dtype, w.ops.fields, message_bytes=message, count=count, **place)
-
-
-_ATTENTION = OP_CODE["attention_prefill"]
 
 
 def with_key_exchange(w: Workload, run: Run) -> Workload:

@@ -99,8 +99,13 @@ class Parallelism:
 
     @property
     def expert_replicas(self) -> int:
-        """Data-parallel replicas among which experts are dealt, or split where they are dealt among fewer."""
-        return max(min(self.expert, self.data), self.attention)
+        """Data-parallel replicas among which experts are dealt, or split where they are dealt among fewer.
+
+        Each device of whole tensor-parallel groups holds experts of its own (Megatron-Bridge's recipes:
+        expert_tensor_parallel_size is 1).
+        """
+        groups = self.expert // self.tensor if self.expert % self.tensor == 0 else min(self.expert, self.data)
+        return max(groups, self.attention)
 
     @property
     def expert_copies(self) -> int:

@@ -109,6 +109,14 @@ _COPIES = Dim(
     most=1e6,
     feature="unseen",  # no measured exchange sends an element twice
 )
+_REACH = Dim(
+    "reach",
+    "machines among which the copies of an element go, as routers that choose groups of experts first bound them "
+    "(DeepSeek-V3: 4 groups of 8); absent: all",
+    default=np.nan,
+    most=1e6,
+    feature="unseen",
+)
 # Of each: how its messages pass, the bytes over a link, and the collective that its backward is (Megatron-LM, Shoeybi
 # et al. 2019).
 COLLECTIVE_OPS = tuple(
@@ -132,7 +140,7 @@ COLLECTIVE_OPS = tuple(
         ("all_reduce", Pattern("ring", 2), _ring(2.0), _passing(2.0), "all_reduce", ()),
         ("all_gather", Pattern("ring", 1), _ring(1.0), _passing(1.0), "reduce_scatter", ()),
         ("reduce_scatter", Pattern("ring", 1), _ring(1.0), _passing(1.0), "all_gather", ()),
-        ("all_to_all", Pattern("exchange"), _ring(1.0), _passing(AT_ONCE), "all_to_all", (_COPIES,)),
+        ("all_to_all", Pattern("exchange"), _ring(1.0), _passing(AT_ONCE), "all_to_all", (_COPIES, _REACH)),
         ("send_recv", Pattern("send"), _passed_on, _passing_on, "send_recv", ()),
     )
 )

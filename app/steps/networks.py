@@ -21,10 +21,10 @@ from app.predictors.operator_digests import Distinct, deduplicate
 from app.runtime.sized_cache import SizedCache
 from app.steps.schedule import by_row
 from app.steps.stages import Memory, memories, memory
-from app.tables.arrays import Floats, Ints
+from app.tables.arrays import Ints
 from app.tables.gpus import GpuSpec
 from app.tables.ops import OpTable
-from app.tables.workload import FORWARD, UPDATE, Workload
+from app.tables.workload import FORWARD, Workload
 
 # Cache limit in bytes, and bytes per cached row with its distinct row and name.
 _CACHE_BYTES, _ROW_BYTES = 48 * 2**20, 1_500
@@ -146,13 +146,6 @@ def all_rows(network: Network, run: Run) -> Workload:
     check_stages(forward, run)
     rows = training(forward, run) if run.mode == "training" else forward
     return with_gradient_exchange(with_bias_kernels(with_key_exchange(rows, run), run), run)
-
-
-def rows_per_step(rows: Prepared, run: Run) -> Floats:
-    """Return how often each row runs in a whole step over all pipeline stages, float64 [n]."""
-    each = run.parallelism.microbatches * run.accumulation
-    times: Floats = rows.workload.runs * np.where(rows.workload.phase == UPDATE, 1.0, each)
-    return times
 
 
 def bytes_for_batch(rows: Workload, run: Run, batch: int) -> float:

@@ -137,7 +137,8 @@ def _sent_away(ops: OpTable) -> Floats:
     size, nodes = ops.column("message_bytes"), ops.column("nodes")
     # Tables without exchanges lack the column; of other collectives it is NaN.
     copies = np.fmax(ops.column("copies"), 1.0) if "copies" in ops.fields else np.ones(len(ops))
-    reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies)
+    among = np.fmin(ops.column("reach"), nodes) if "reach" in ops.fields else nodes
+    reached = among * (1.0 - (1.0 - 1.0 / among) ** copies)
     away: Floats = size / copies * reached * (nodes - 1.0) / nodes
     return away
 

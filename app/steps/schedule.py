@@ -38,6 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.coefficients import Coefficients
+from app.networks.exchanges import sends_gradients
 from app.networks.run import Run
 from app.ops import OP_CODE
 from app.predictors.priors import SENDS
@@ -252,7 +253,7 @@ def schedule(
     micro = run.parallelism.microbatches * run.accumulation
     blocks = _Blocks(w, seconds, host)
     split = stage_repeats(w, run.parallelism.pipeline)
-    every = run.parallelism.zero >= 2  # gradients are scattered in every pass: no device holds all of them
+    every = _scatters_always(run)
     if len(split) == 1:
         stage = _stage(w, blocks, split[0], passes=micro, every=every)
         phases, bubble = _phases(*stage), np.zeros(g)
@@ -264,9 +265,21 @@ def schedule(
         in_turn = both and run.parallelism.schedule == "1f1b"
         chunks = run.parallelism.virtual_pipeline if in_turn else 1
         phases, bubble = _piped(stages, transfer, micro, ways=1 + both, in_turn=in_turn, chunks=chunks)
-    once = np.where(w.phase == UPDATE, 1.0, micro)
-    runs = by_row(w.runs * once)
+    runs = by_row(runs_in_step(w, run))
     return Schedule(phases.sum(axis=0), phases, bubble, runs * seconds, runs.sum(axis=0) / len(split))
+
+
+def runs_in_step(w: Workload, run: Run) -> Floats:
+    """Return how often each row runs in a whole step over all pipeline stages, float64 [n] or [c, n]."""
+    micro = run.parallelism.microbatches * run.accumulation
+    last = (w.phase == UPDATE) | (sends_gradients(w) & (not _scatters_always(run)))
+    runs: Floats = w.runs * np.where(last, 1.0, micro)
+    return runs
+
+
+def _scatters_always(run: Run) -> bool:
+    """Whether gradients are exchanged in every pass, as no device holds all of them, and not in the last one alone."""
+    return run.parallelism.zero >= 2
 
 
 class _Blocks:
@@ -290,11 +303,11 @@ class _Blocks:
             self.full[:, used] = paces_of(rows, starts)
         self.alone = self.full
         if w.overlapped.any():
-            self.alone = self.full.copy()
+            self.alone, sends = self.full.copy(), sends_gradients(w)
             for block in np.unique(w.block[w.overlapped]).tolist():
                 here = w.block == block
                 self.full[:, block] = pace_of(_select(rows, here))
-                self.alone[:, block] = pace_of(_select(rows, here & ~(rows.overlapped & rows.waits)))
+                self.alone[:, block] = pace_of(_select(rows, here & ~sends))
         collective = SENDS[w.ops.kind] & ~w.overlapped
         self.waited = None
         if collective.any():

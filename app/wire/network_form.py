@@ -85,7 +85,11 @@ class ParallelismIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         ),
     ] = 1
     expert: Annotated[
-        Devices, about("Devices, out of data x tensor, that share the experts", title="Expert-parallel devices")
+        Devices,
+        about(
+            "Devices, out of data x tensor, that share the experts; a multiple of tensor deals whole ones",
+            title="Expert-parallel devices",
+        ),
     ] = 1
     attention_data: Annotated[
         Devices, about("Replicas of attention among the tensor-parallel devices; the rest of them share each")

@@ -2080,6 +2080,7 @@ OperatorBatch = TypedDict(
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "copies": "NotRequired[float | list[float | None] | None]",
+        "reach": "NotRequired[float | list[float | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "decodes": "NotRequired[float | list[float | None] | None]",
         "decode_context": "NotRequired[float | list[float | None] | None]",
@@ -2848,6 +2849,7 @@ class AllToAllOperator(TypedDict):
     run_state: NotRequired[Literal["burst", "sustained"] | None]
     software: NotRequired[str | None]
     copies: NotRequired[float | None]
+    reach: NotRequired[float | None]
     dtype: NotRequired[Literal["bf16", "fp16", "fp32", "fp64", "fp8", "fp8_block", "int8", "nvfp4", "tf32"]]
 
 
@@ -3296,6 +3298,7 @@ OperatorTableWorkload = TypedDict(
         "spread": "NotRequired[float | list[float | None] | None]",
         "implementation": "NotRequired[str | list[str | None] | None]",
         "copies": "NotRequired[float | list[float | None] | None]",
+        "reach": "NotRequired[float | list[float | None] | None]",
         "bytes": "NotRequired[float | list[float | None] | None]",
         "decodes": "NotRequired[float | list[float | None] | None]",
         "decode_context": "NotRequired[float | list[float | None] | None]",

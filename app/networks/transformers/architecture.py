@@ -187,7 +187,7 @@ class Experts:
     shared       an expert that processes every token
     shared_gate  its output is scaled by a learned gate per token (Qwen2-MoE)
     router_bias  the router has a bias per expert
-    grouped      the router chooses groups of experts first
+    groups       groups of experts, of which the router first chooses `of_groups`; 1: it chooses among all
     jitter       training multiplies the router's input by noise
     """
 
@@ -199,7 +199,8 @@ class Experts:
     latent: int = 0
     shared_gate: bool = False
     router_bias: bool = False
-    grouped: bool = False
+    groups: int = 1
+    of_groups: int = 1
     jitter: bool = False
 
 

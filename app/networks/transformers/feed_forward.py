@@ -155,6 +155,7 @@ def _swapped(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: float)
     if deal.replicas == 1:
         return x
     outputs, once = deal.pairs * width, rows.rules.exchanges_by_expert and rows.run.mode != "decode"
+    nodes = spanned(deal.replicas, rows.tensor, rows.run)
     return rows.add(
         "all_to_all",
         x,
@@ -163,10 +164,18 @@ def _swapped(rows: RowWriter, x: Flow, spec: Experts, deal: _Deal, width: float)
         name="all_to_all",
         message_bytes=outputs * rows.size,
         devices=deal.replicas,
-        nodes=spanned(deal.replicas, rows.tensor, rows.run),
+        nodes=nodes,
         spread=deal.replicas * rows.tensor,
         copies=spec.top_k if once else 1.0,
+        reach=_machines(spec, nodes),
     )
+
+
+def _machines(spec: Experts, nodes: float) -> float:
+    """Return the machines on which a token's groups of experts are, each chosen as often as any other."""
+    chosen = spec.of_groups / spec.groups
+    reached: float = nodes * (1.0 - (1.0 - chosen) ** max(spec.groups / nodes, 1.0))
+    return reached
 
 
 _AddExperts: TypeAlias = Callable[[RowWriter, Flow, Experts, float, float], Flow]
@@ -231,7 +240,7 @@ def _grouped(rows: RowWriter, x: Flow, spec: Experts, tokens: float, width: floa
         tensor_parallel=deal.shards,
         expert_parallel=rows.run.parallelism.expert,
         gate=_GATE_OF.get(each.activation, OTHER) if each.gated else UNGATED,
-        router=BY_GROUPS if spec.grouped else PLAIN,
+        router=BY_GROUPS if spec.groups > 1 else PLAIN,
         distribution=SERVED_LOAD if rows.rules.spreads_unevenly else BALANCED,
     )
     return _exchanged(rows, y, spec, deal, tokens, width, "expert_combine")

@@ -24,7 +24,8 @@ from app.services.graphs.graph_store import Graphs
 from app.services.models.resolve_networks import resolve_network
 from app.services.operators.predict_operators import read_operators
 from app.steps.levels import figure_of_step, levels_of
-from app.steps.networks import prepare, rows_per_step
+from app.steps.networks import prepare
+from app.steps.schedule import runs_in_step
 from app.store.gpus import Price
 from app.tables.arrays import Floats
 from app.tables.gpus import GpuSpec
@@ -308,7 +309,7 @@ def device_load(workload: ComparableWorkload, graphs: Graphs | None) -> Load:
         return _load(distinct, distinct.repeats)
     network, run = resolve_network(workload, graphs)
     rows = prepare(network, run)
-    load = _load(rows.distinct, rows_per_step(rows, run) / run.parallelism.pipeline)
+    load = _load(rows.distinct, runs_in_step(rows.workload, run) / run.parallelism.pipeline)
     return load._replace(eager=run.release.eager)
 
 

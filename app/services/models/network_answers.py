@@ -25,8 +25,9 @@ from app.services.models.memory_fit import MemoryFit
 from app.services.operators.explanations import explanations
 from app.services.operators.predict_operators import ROOFLINE, gpu_warnings, uses_slot
 from app.steps.levels import figure_of_step
-from app.steps.networks import Prepared, rows_per_step
+from app.steps.networks import Prepared
 from app.steps.run_formats import as_run
+from app.steps.schedule import runs_in_step
 from app.steps.stages import stage_transfer
 from app.steps.timing import Step, StepQuery, time_rows
 from app.tables.arrays import Floats, Ints
@@ -264,7 +265,7 @@ def _shares(network: TimedNetwork, k: int, seconds: Floats) -> list[Share]:
     """
     rows, groups = network.rows, (*network.rows.groups, WAITING)
     busy = np.bincount(rows.group, weights=seconds, minlength=len(groups)) / network.run.parallelism.pipeline
-    count = np.bincount(rows.group, weights=rows_per_step(rows, network.run), minlength=len(groups))
+    count = np.bincount(rows.group, weights=runs_in_step(rows.workload, network.run), minlength=len(groups))
     sends = np.array([group in _SENDING for group in groups])
     if sends.any():
         communication = network.step.done.phases_s[_COMMUNICATION, k]
@@ -302,7 +303,7 @@ def _details(answer: NetworkAnswer, k: int) -> list[OperatorRow]:
     explanation = explanations(query.of_rows(table, run), query.targets[k], part)
     key = rows.distinct.row * len(PHASES) + rows.workload.phase
     _, first, line = np.unique(key, return_index=True, return_inverse=True)
-    count = np.bincount(line.reshape(-1), weights=rows_per_step(rows, run))
+    count = np.bincount(line.reshape(-1), weights=runs_in_step(rows.workload, run))
     lines = []
     for at in np.argsort(first).tolist():
         row = int(first[at])

@@ -131,17 +131,18 @@ def test_serving_stacks_and_megatron_pad_the_vocabulary() -> None:
     ("parallelism", "sent", "held"),
     [
         (Parallelism(data=8, expert=8), 16 * 8, 256 / 8),
-        (Parallelism(data=8, tensor=8, expert=8, nodes=8), 16 * 8, 256 / 8 / 8),
         (Parallelism(data=8, tensor=8, expert=64, nodes=8), 16 * 8 / 8, 256 / 64),
+        (Parallelism(data=8, tensor=2, expert=8, nodes=2), 16 * 8 / 2, 256 / 8),
     ],
 )
-def test_experts_are_spread_over_replicas_then_tensor_ranks(parallelism: Parallelism, sent: float, held: float) -> None:
+def test_a_device_holds_experts_of_its_own(parallelism: Parallelism, sent: float, held: float) -> None:
+    """The devices of a tensor-parallel group hold different experts, and each sends its share of the group's tokens."""
     run = Run("decode", 16 * 8, 512, dtype="bf16", attention="flash", parallelism=parallelism)
     workload = lower(config("deepseek-v3"), run)
     assert of(workload, "all_to_all", "message_bytes") == sent * 7168 * 2  # pairs, features, bytes
-    assert of(workload, "all_to_all", "nodes") == parallelism.nodes
-    assert of(workload, "all_to_all", "spread") == parallelism.data * parallelism.tensor
-    assert of(workload, "experts", "tokens") == 128
+    assert of(workload, "all_to_all", "nodes") == parallelism.expert / 8
+    assert of(workload, "all_to_all", "spread") == parallelism.expert
+    assert of(workload, "experts", "tokens") == 16 * parallelism.expert / parallelism.tensor
     assert workload.parameters[workload.names.index("experts")] == held * 3 * 7168 * 2048
 
 

@@ -145,6 +145,16 @@ def test_megatron_sends_a_token_to_a_machine_once_and_the_framework_per_expert()
         assert w.ops.column("copies")[exchanges].tolist() == [copies] * exchanges.sum()
 
 
+@pytest.mark.parametrize(("nodes", "machines"), [(2, 2 * (1 - 0.5**4)), (8, 4), (16, 8)])
+def test_groups_of_experts_bound_the_machines_that_a_token_reaches(nodes: int, machines: float) -> None:
+    """DeepSeek-V3 chooses 4 of 8 groups first; a group is on two machines of 16, and four groups on one of two."""
+    run = replace(RUN, release=MEGATRON, batch=128, parallelism=Parallelism(data=128, expert=128, nodes=nodes))
+    for name, most in (("deepseek-v3", machines), ("qwen3-30b-a3b", nodes)):
+        w = lower(config(name), run)
+        exchanges = w.ops.kind == OP_CODE["all_to_all"]
+        assert w.ops.column("reach")[exchanges].tolist() == pytest.approx([most] * exchanges.sum())
+
+
 def test_the_bias_of_experts_is_weighed_and_added_in_fp32() -> None:
     """Four experts of each of 4,096 tokens: 28 bytes an element forward and 40 backward."""
     run = replace(RUN, release=MEGATRON)

@@ -69,6 +69,13 @@ def test_another_machine_gets_a_token_once() -> None:
     assert once == pytest.approx(size / 8 * 4 * (1 - 0.75**8) * 3 / 4 / ADAPTER, rel=0.01)
 
 
+def test_a_token_reaches_no_more_machines_than_its_groups_are_on() -> None:
+    size, near = 8e9, np.zeros((1, 1))
+    table = _table("all_to_all", size, 64, 8, copies=8, reach=4)
+    seconds = float(over_nodes(table, near, NETWORK).seconds[0, 0])
+    assert seconds == pytest.approx(size / 8 * 4 * (1 - 0.75**8) * 7 / 8 / ADAPTER, rel=0.01)
+
+
 @pytest.mark.parametrize("op", [*ALL, "exchange by expert"])
 def test_no_time_is_under_that_of_the_bytes_that_leave_a_machine(op: str) -> None:
     """The limit counts what the time counts: a token that eight experts of a machine take is sent to it once."""

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 
 from app.bands.band import band_of_rows
 from app.networks.build import Builder, with_column
-from app.networks.exchanges import with_gradient_exchange
+from app.networks.exchanges import sends_gradients, with_gradient_exchange, with_key_exchange
+from app.networks.importers.hf import lower
 from app.networks.run import Parallelism, Run
 from app.networks.training_pass import training
 from app.ops import OP_CODE
-from app.steps.schedule import Launches, pace_of, schedule, start
+from app.steps.schedule import Launches, pace_of, runs_in_step, schedule, start
 from app.tables.predictions import Predictions
+from app.tables.workload import BACKWARD
 from tests.unit.network_samples import gpt2, roofline
+from tests.unit.transformers import config
 
 TRAINING = Run(mode="training", optimizer="adam")
 GPU = (19.5e12, 1.5e12)
@@ -137,6 +140,31 @@ def test_gradient_communication_overlaps_backward() -> None:
         else:
             assert exposed > exchange - float(plain.phases_s[1, 0])
             assert exposed < exchange
+
+
+@pytest.mark.parametrize(("zero", "passes"), [(0, 1), (1, 1), (2, 8)])
+def test_gradients_are_exchanged_once_a_step_unless_no_device_holds_them(zero: int, passes: int) -> None:
+    run = replace(TRAINING, accumulation=8, parallelism=Parallelism(data=4, zero=zero))
+    w = with_gradient_exchange(training(gpt2(batch=4), run), run)
+    runs, sends = runs_in_step(w, run), sends_gradients(w)
+    assert sends.any()
+    assert runs[sends] == pytest.approx(passes * w.runs[sends])
+    assert runs[w.phase == BACKWARD].max() == 8 * w.runs[w.phase == BACKWARD].max()
+    seconds = np.where(sends, 1.0, 0.0)[:, None]
+    done = schedule(w, seconds, 0.0, run)
+    assert float(done.rows_s.sum()) == pytest.approx(passes * float(w.runs[sends].sum()))
+    assert float(done.step_s[0]) == pytest.approx(float(done.rows_s.sum()), rel=0.01)
+
+
+def test_a_ring_passes_keys_and_values_in_every_pass() -> None:
+    split = Parallelism(context=4)
+    run = Run("training", 8, 1024, dtype="bf16", attention="flash", accumulation=8, parallelism=split)
+    w = with_key_exchange(training(lower(config("llama-3-8b"), run), run), run)
+    rings = w.overlapped
+    assert rings.any() and not sends_gradients(w).any()
+    assert runs_in_step(w, run)[rings] == pytest.approx(8 * w.runs[rings])
+    done = schedule(w, np.where(rings, 1.0, 0.0)[:, None], 0.0, run)
+    assert float(done.step_s[0]) == pytest.approx(8 * float(w.runs[rings].sum()), rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b"])

@@ -64,7 +64,8 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                  `shared_is_size` with their features
     router_bias  the router has a bias per expert
     clamped      experts clamp their gate and what it multiplies
-    groups       the router chooses groups first where this field, or its default, exceeds 1
+    groups       field with the groups of experts of which the router chooses some first, and its default
+    of_groups    field with how many it chooses, and its default
     latent       field with the features that tokens are projected to before the experts
     optional     a configuration without a number of experts has none
     dense_first  layers without experts at the beginning: field and default
@@ -85,6 +86,7 @@ class Mixture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     router_bias: Trait = False
     clamped: bool = False
     groups: tuple[str, int] | None = None
+    of_groups: tuple[str, int] = ("topk_group", 1)
     latent: str = ""
     jitter: bool = False
     optional: bool = False
@@ -315,6 +317,9 @@ def experts_of(fields: Fields, traits: Traits) -> Experts:
     assert mixture is not None
     count = fields.size(*mixture.count, default=mixture.usual_count or None, most=MOST_EXPERTS)
     each = replace(inner_of(fields, traits, mixture.each, mixture.bias), clamped=mixture.clamped)
+    groups, of_groups = fields.size(mixture.groups[0], default=mixture.groups[1]) if mixture.groups else 1, 1
+    if groups > 1:
+        of_groups = fields.size(mixture.of_groups[0], default=min(mixture.of_groups[1], groups), most=groups)
     return Experts(
         count,
         fields.size(*mixture.per_token, default=min(mixture.top_k, count), most=count),
@@ -322,7 +327,8 @@ def experts_of(fields: Fields, traits: Traits) -> Experts:
         shared=_shared(fields, mixture, each),
         shared_gate=mixture.shared_gate,
         router_bias=has(fields, mixture.router_bias),
-        grouped=mixture.groups is not None and fields.size(mixture.groups[0], default=mixture.groups[1]) > 1,
+        groups=groups,
+        of_groups=of_groups,
         jitter=mixture.jitter and fields.present("router_jitter_noise", default=False),
         latent=fields.size(mixture.latent, default=0, least=0) if mixture.latent else 0,
     )
