@@ -114,6 +114,7 @@ _REACH = Dim(
     "machines among which the copies of an element go, as routers that choose groups of experts first bound them "
     "(DeepSeek-V3: 4 groups of 8); absent: all",
     default=np.nan,
+    whole=False,
     most=1e6,
     feature="unseen",
 )

@@ -175,7 +175,7 @@ def _machines(spec: Experts, nodes: float) -> float:
     """Return the machines on which a token's groups of experts are, each chosen as often as any other."""
     chosen = spec.of_groups / spec.groups
     reached: float = nodes * (1.0 - (1.0 - chosen) ** max(spec.groups / nodes, 1.0))
-    return reached
+    return max(reached, 1.0)
 
 
 _AddExperts: TypeAlias = Callable[[RowWriter, Flow, Experts, float, float], Flow]
